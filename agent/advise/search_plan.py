@@ -1,4 +1,4 @@
-"""The campaigns that would search what a library lacks, with what they cost in GPU time."""
+"""What would find what a library lacks: a campaign, which searches kernels, or a tuning of cuBLASLt; with their GPU time."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,16 +11,22 @@ from contract.whole_file import whole_file
 
 GPU_S_PER_SHAPE = 4.7  # mean of 890 offline searches of 32 candidates on one H200 (docs/results.md)
 BUDGET = 32
+TUNING_S_PER_SHAPE = 0.5  # of 99 products of transformer blocks on one H200 (LOG.md)
 
 
 class SearchPlan(Record):
-    """One campaign. `file`: of its shapes. `gpu_s`: expected GPU time of all of them. Unit: seconds."""
+    """One campaign. `file`: of its shapes. `gpu_s`: expected GPU time of all of them. Unit: seconds.
+
+    `tuning`: the command that looks for algorithms of cuBLASLt instead, in `tuning_s`.
+    """
 
     element: str
     shapes: int
     file: str
     command: str
     gpu_s: float
+    tuning: str
+    tuning_s: float
 
 
 def plan_searches(advice: Advice, file: Path, write: bool) -> tuple[SearchPlan, ...]:
@@ -48,7 +54,15 @@ def plan_searches(advice: Advice, file: Path, write: bool) -> tuple[SearchPlan, 
 def _plan(element: str, counted: Sequence[CountedProduct], file: Path) -> SearchPlan:
     shapes = len({(one.product.m, one.product.n, one.product.k, one.product.layout) for one in counted})
     command = f"cudal2-agent campaign run --shapes {file} --element {element} --budget {BUDGET} --name {file.stem}"
-    return SearchPlan(element=element, shapes=shapes, file=str(file), command=command, gpu_s=shapes * GPU_S_PER_SHAPE)
+    return SearchPlan(
+        element=element,
+        shapes=shapes,
+        file=str(file),
+        command=command,
+        gpu_s=shapes * GPU_S_PER_SHAPE,
+        tuning=f"cudal2-agent library tune --shapes {file} --element {element} --out {file.stem}-tuned.jsonl.gz",
+        tuning_s=shapes * TUNING_S_PER_SHAPE,
+    )
 
 
 def _write(file: Path, counted: Sequence[CountedProduct]) -> None:

@@ -1,12 +1,13 @@
 """Builds a library from a store or from rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.library.algorithm_choice import AlgorithmChoice, choose_algorithms
-from agent.library.entry_choice import EntryChoice, Products, choose_entries
-from agent.library.library_cubins import with_cubins
+from agent.library.algorithms.algorithm_choice import NO_GAIN_TUNED, AlgorithmChoice, choose_algorithms
+from agent.library.algorithms.tuned_products import TunedProduct, newest, read_tuned
+from agent.library.entry_choice import EntryChoice, LeftOut, Products, choose_entries
+from agent.library.library_cubins import built_kernels, with_cubins
 from agent.library.library_writing import manifest_of, write_library
 from agent.library.measured_kernels import (
     MeasuredKernel,
@@ -19,9 +20,10 @@ from agent.library.measured_kernels import (
 )
 from contract.base import Record
 from contract.errors import UsageError
-from contract.library import LibraryManifest
+from contract.library import LibraryManifest, StoredAlgorithm
 from contract.settings import Settings
-from contract.task import Layout, parse_shape
+from contract.task import GemmTask, Layout, parse_shape
+from cudal2.library.kernel_library import KernelLibrary
 from cudal2.library.library_form import PACKED
 from policies.trajectories.store import open_store
 
@@ -30,7 +32,7 @@ class BuildOptions(Record):
     """`chip`: of the measurements, where there are several. `name`: of the library; None names it like its chip.
 
     `winning_only`: without kernels that do not beat AutoTuning. `cubins`: with built kernels, for machines without a compiler.
-    `without`: products that get no entry.
+    `without`: products that get no entry. `tuned`: files of rows of `library tune`, which count before the rows of campaigns.
     """
 
     chip: str | None = None
@@ -38,6 +40,7 @@ class BuildOptions(Record):
     winning_only: bool = True
     cubins: bool = False
     without: Products = frozenset()
+    tuned: tuple[Path, ...] = ()
 
 
 class BuiltLibrary(NamedTuple):
@@ -101,6 +104,7 @@ def _build(
         choice, files = with_cubins(choice, settings)
     won = frozenset(entry.task for entry in choice.entries if entry.wins)
     stored = choose_algorithms(wanted, origins, won=won, without=options.without)
+    stored = _with_tuned(stored, _tuned(options.tuned, chip), won, options.without)
     if not choice.entries and not stored.algorithms:
         reasons = sorted({one.reason for one in choice.left_out})
         raise UsageError(f"no kernel of {chip} can be an entry ({'; '.join(reasons)}); search more shapes with campaign run")
@@ -108,3 +112,49 @@ def _build(
     manifest = manifest_of(choice.entries, stored.algorithms, name=name, chip=chip)
     write_library(out, manifest, (*choice.entries, *stored.algorithms), files)
     return BuiltLibrary(manifest, choice, stored)
+
+
+def extend_library(base: KernelLibrary | None, rows: Sequence[TunedProduct], out: Path, chip: str) -> LibraryManifest | None:
+    """A library with all that another holds, and with the algorithms of tuned products. `base`: None starts an empty one.
+
+    None where there is nothing to hold. Raises: UsageError where `out` cannot be written, or is one packed file and `base` has
+    built kernels; LibraryError where `base` is damaged.
+    """
+    entries = tuple(base) if base else ()
+    won = frozenset(entry.task for entry in entries if entry.wins)
+    before = AlgorithmChoice(tuple(base.algorithms()) if base else (), ())
+    stored = _with_tuned(before, newest(rows), won, frozenset()).algorithms
+    if not entries and not stored:
+        return None
+    cubins = built_kernels(base.path) if base else {}
+    if cubins and out.name.endswith(PACKED):
+        raise UsageError(
+            f"{out} is one packed file, which holds no kernels as {base.path if base else out} does; name a folder"
+        )
+    manifest = manifest_of(entries, stored, name=base.manifest.name if base else chip.lower().replace(" ", "-"), chip=chip)
+    write_library(out, manifest, (*entries, *stored), cubins)
+    return manifest
+
+
+def _tuned(files: Sequence[Path], chip: str) -> Mapping[GemmTask, TunedProduct]:
+    for file in files:
+        if not file.is_file():
+            raise UsageError(f"{file} with rows of `library tune` does not exist")
+    return newest([row for file in files for row in read_tuned(file) if row.chip == chip])
+
+
+def _with_tuned(
+    choice: AlgorithmChoice, tuned: Mapping[GemmTask, TunedProduct], won: frozenset[GemmTask], without: Products
+) -> AlgorithmChoice:
+    """The choice, in which tuned tasks have what their tuning found, or nothing."""
+
+    def found() -> Iterator[StoredAlgorithm | LeftOut]:
+        yield from (one for one in choice.algorithms if one.task not in tuned)
+        yield from (one for one in choice.left_out if one.task not in tuned)
+        for task, row in tuned.items():
+            if task not in won and (task.shape, task.layout) not in without:
+                yield row.algorithm or LeftOut(task, NO_GAIN_TUNED)
+
+    every = list(found())
+    algorithms = sorted((one for one in every if isinstance(one, StoredAlgorithm)), key=lambda one: one.id)
+    return AlgorithmChoice(tuple(algorithms), tuple(one for one in every if isinstance(one, LeftOut)))

@@ -1,30 +1,27 @@
 """Verifies entries and algorithms of a library on the device at hand, and times them anew on a GPU.
 
 Every entry gives a row, which is written to a file at once. A check that is begun again goes on with the entries that have no
-row of this device yet. A row that a killed process wrote in part is dropped.
+row of this device yet.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import ValidationError
-
 from agent.library.entry_source import candidate_of
+from agent.library.row_file import append_row, read_row_file
 from contract.base import Record
 from contract.build import Built
-from contract.errors import LibraryError, UsageError
+from contract.errors import LibraryError
 from contract.evaluation import AUTOTUNED, Evaluation, Measured, Timing, ran_in_part
 from contract.library import LibraryEntry, StoredAlgorithm
 from contract.protocols import Sandbox
 from contract.speedup import Speedup, baseline_of, median_us, paired_speedup
-from contract.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from agent.library.algorithm_check import AlgorithmOutcome
+    from agent.library.algorithms.algorithm_check import AlgorithmOutcome
 
 EMULATOR = "emulator"
 
@@ -89,7 +86,7 @@ def check_entries(
                 row = check_algorithm(entry, device, (run or _run_algorithm) if sandbox.can_measure else _no_gpu)
             else:
                 row = check_entry(entry, sandbox, device)
-            _append(rows, row)
+            append_row(rows, row)
         yield row
 
 
@@ -119,13 +116,13 @@ def check_entry(entry: LibraryEntry, sandbox: Sandbox, device: str) -> CheckRow:
 
 def _run_algorithm(stored: StoredAlgorithm) -> "AlgorithmOutcome":
     """Imports PyTorch when the first algorithm is checked."""
-    from agent.library.algorithm_check import run_algorithm
+    from agent.library.algorithms.algorithm_check import run_algorithm
 
     return run_algorithm(stored)
 
 
 def _no_gpu(_: StoredAlgorithm) -> "AlgorithmOutcome":
-    from agent.library.algorithm_check import AlgorithmOutcome
+    from agent.library.algorithms.algorithm_check import AlgorithmOutcome
 
     return AlgorithmOutcome(absent="cuBLASLt runs on a GPU only")
 
@@ -143,17 +140,8 @@ def check_algorithm(stored: StoredAlgorithm, device: str, run: "Callable[[Stored
 
 
 def read_rows(path: Path) -> list[CheckRow]:
-    """The rows of a file; none where it does not exist. A last line without its end is dropped. Raises: UsageError."""
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError) as exc:
-        raise UsageError(f"{path} cannot be read: {exc}; name another file with --rows") from exc
-    whole, _, torn = text.rpartition("\n")
-    if torn:
-        _replace(path, f"{whole}\n" if whole else "")
-    return [_parsed(path, number, line) for number, line in enumerate(whole.splitlines(), 1)]
+    """The rows of a file; none where it does not exist. Raises: UsageError."""
+    return read_row_file(path, CheckRow, "library check")
 
 
 def _judged(entry: LibraryEntry, evaluation: Evaluation, device: str, began_s: float) -> CheckRow:
@@ -196,36 +184,6 @@ def _row(
         seconds=round(time.monotonic() - began_s, 3),
         checked_at=datetime.now(UTC),
     )
-
-
-def _parsed(path: Path, number: int, line: str) -> CheckRow:
-    try:
-        return CheckRow.model_validate_json(line)
-    except ValidationError as exc:
-        raise UsageError(f"{path}, line {number} is not a row of `library check`; name another file with --rows") from exc
-
-
-def _append(path: Path, row: CheckRow) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{row.model_dump_json()}\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as exc:
-        raise _unwritable(path, exc) from exc
-
-
-def _replace(path: Path, text: str) -> None:
-    try:
-        with whole_file(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise _unwritable(path, exc) from exc
-
-
-def _unwritable(path: Path, exc: OSError) -> UsageError:
-    return UsageError(f"{path} cannot be written ({exc.strerror}); name another file with --rows")
 
 
 def share_slower(rows: Iterable[CheckRow]) -> tuple[int, int]:

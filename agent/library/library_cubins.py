@@ -1,13 +1,14 @@
 """Entries with their built kernels, for machines that have no compiler."""
 
 import hashlib
+from pathlib import Path
 from typing import NamedTuple
 
 from agent.library.entry_choice import EntryChoice, LeftOut
 from agent.library.preparing import library_cache, prepare, sms_for
 from contract.library import LibraryEntry
 from contract.settings import Settings
-from cudal2.library.library_form import cubin_name, plan_name
+from cudal2.library.library_form import CUBINS, cubin_name, plan_name
 from cudal2.library.prepared_kernels import PreparedKernels
 
 NOT_BUILT = "it cannot be built here"
@@ -39,3 +40,9 @@ def with_cubins(choice: EntryChoice, settings: Settings) -> ChoiceWithCubins:
             entries.append(entry.model_copy(update={"cubin_sha256": sha256}))
     ordered = tuple(sorted(entries, key=lambda entry: entry.id))
     return ChoiceWithCubins(EntryChoice(ordered, (*choice.left_out, *left_out)), files)
+
+
+def built_kernels(library: Path) -> dict[str, bytes]:
+    """The kernels and plans that lie in a library's folder, by name; nothing for a packed file."""
+    folder = library / CUBINS
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())} if folder.is_dir() else {}

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import cudal2
-from agent.library.algorithm_check import drawn
+from agent.library.algorithms.product_graphs import drawn
 from benchmarks.library.dispatched_shapes import COPIES, MAX_SETS, SEED, SET_BYTES
 from benchmarks.library.paired_rounds import Program, graph_of, paired_times, run_us
 from contract.library import LibraryEntry

@@ -98,9 +98,10 @@ def measure_block(size: BlockSize, mode: str, device: str, rounds: int, model: s
     x = torch.randn(size.batch, size.sequence, size.hidden, device=device, dtype=dtype, requires_grad=True)
     plain_step, served_step = _steps(block, x, mode, device)
     expected = _gradients(block, x, plain_step)
-    before, fell_back = _served_calls(), Counter(cudal2.status().fallbacks)
+    (kernels, algorithms), fell_back = _served_calls(), Counter(cudal2.status().fallbacks)
     with cudal2.enable():
         difference = gradient_difference(_gradients(block, x, served_step), expected)
+    kernels_then, algorithms_then = _served_calls()
     row: dict[str, Any] = {
         "model": model,
         "hidden": size.hidden,
@@ -109,7 +110,8 @@ def measure_block(size: BlockSize, mode: str, device: str, rounds: int, model: s
         "mode": mode,
         "gradient_difference": difference,
         "largest_gradient": max(float(one.abs().max()) for one in expected),
-        "served_by_pass": {name: count - before.get(name, 0) for name, count in _served_calls().items()},
+        "served_by_pass": dict(kernels_then - kernels + (algorithms_then - algorithms)),
+        "by_algorithm": dict(algorithms_then - algorithms),
         "fell_back": {cause.value: count for cause, count in (Counter(cudal2.status().fallbacks) - fell_back).items()},
     }
     row["times"] = paired_times(
@@ -166,22 +168,25 @@ def gradient_difference(found: Sequence[torch.Tensor], expected: Sequence[torch.
     return max(float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-12)) for a, b in pairs)
 
 
-def _served_calls() -> dict[str, int]:
-    """Served calls by pass, which the layout tells for a linear layer."""
+def _served_calls() -> tuple[Counter[str], Counter[str]]:
+    """Calls that kernels of the library ran, and those of its algorithms; by pass, which the layout tells in a linear layer."""
     service = torch_session.service()
-    calls: dict[str, int] = {}
-    for device in service.platform.devices():
-        found = service.device(device)
-        if isinstance(found, DeviceDispatch):
-            for id_, count in service.served().items():
-                name = PASS_OF[found.library.entry(id_).task.layout]
-                calls[name] = calls.get(name, 0) + count
-    return calls
+    found = [one for one in map(service.device, service.platform.devices()) if isinstance(one, DeviceDispatch)]
+
+    def by_pass(calls: dict[str, int]) -> Counter[str]:
+        counts = Counter[str]()
+        for device in found:
+            for id_, count in calls.items():
+                counts[PASS_OF[device.library.entry(id_).task.layout]] += count
+        return counts
+
+    return by_pass(service.served()), by_pass(service.by_algorithm())
 
 
 def gpu_time_share(plain: Program, served: Program) -> dict[str, float]:
     """GPU time of the kernels that only the served step runs, by their names, of all its kernels, and of the plain step's.
 
+    An algorithm of cuBLASLt may have a kernel that the plain step runs, too, so that `library_us` is a lower bound.
     Unit: microseconds.
     """
     without = _kernel_us(plain)

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 import cudal2
-from agent.library.algorithm_check import DRAWS, _times_us, drawn, fault_of, run_algorithm
-from agent.library.algorithm_choice import why_not_run
+from agent.library.algorithms.algorithm_check import DRAWS, _times_us, fault_of, run_algorithm
+from agent.library.algorithms.algorithm_choice import why_not_run
+from agent.library.algorithms.product_graphs import drawn
 from contract.errors import LauncherError
 from contract.library import StoredAlgorithm
 from contract.task import ElementType, GemmTask, Layout
@@ -252,3 +253,27 @@ def test_the_best_suggestion_is_at_least_as_fast_as_torch(
     best_us, torch_us, words = min(times)
     print(f"\n{task.shape} {task.layout}: {best_us:.2f} us, torch.mm {torch_us:.2f} us ({torch_us / best_us:.3f}x): {words}")
     assert best_us < 1.03 * torch_us
+
+
+@pytest.mark.parametrize("task", TIMED, ids=lambda task: f"{task.shape}-{task.layout}")
+def test_a_tuned_product_is_served(
+    task: GemmTask, platform: CudaPlatform, identity: GpuIdentity, enabled: Callable[..., None], tmp_path: Path
+) -> None:
+    pytest.importorskip("nvmath.bindings.cublasLt", reason="nvmath reads the suggestions")
+    from agent.library.algorithms.suggested_algorithms import CudaProductBench, environment_of
+    from agent.library.algorithms.tuned_products import tune_products
+
+    [row] = tune_products(
+        [task],
+        lambda one: CudaProductBench(one, platform, identity),
+        tmp_path / "rows.jsonl",
+        chip=identity.gpu,
+        environment=environment_of(identity),
+    )
+    print(f"\n{task.shape} {task.layout}: {row.time_us} us, {row.speedup}, best of {row.tried}, {row.seconds} s, {row.words}")
+    assert row.note == ""
+    assert row.tried > 0
+    if row.algorithm is not None:
+        enabled(row.algorithm)
+        torch.mm(*drawn(task, 0, "cuda:0"))
+        assert cudal2.status().algorithms == {row.algorithm.id: 1}

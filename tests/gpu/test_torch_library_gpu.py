@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import cudal2
-from agent.library.algorithm_check import drawn
+from agent.library.algorithms.product_graphs import drawn
 from contract.library import LibraryEntry
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice

@@ -5,7 +5,15 @@ One file per command, named like it. `library_source`: the library that a comman
 
 import typer
 
-from agent.cli.library import library_build, library_check, library_export, library_list, library_prepare, library_show
+from agent.cli.library import (
+    library_build,
+    library_check,
+    library_export,
+    library_list,
+    library_prepare,
+    library_show,
+    library_tune,
+)
 
 app = typer.Typer(
     help="Kernels that campaigns found, as a library.",
@@ -19,3 +27,4 @@ app.command("show", epilog=library_show.EXAMPLE)(library_show.show)
 app.command("export", epilog=library_export.EXAMPLE)(library_export.export)
 app.command("prepare", epilog=library_prepare.EXAMPLE)(library_prepare.prepare)
 app.command("check", epilog=library_check.EXAMPLE)(library_check.check)
+app.command("tune", epilog=library_tune.EXAMPLE)(library_tune.tune)

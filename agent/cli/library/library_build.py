@@ -47,6 +47,12 @@ def build(
             show_default=False,
         ),
     ] = None,
+    tuned: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--tuned", metavar="FILE", help="Rows of `library tune`, which count before campaigns.", show_default=False
+        ),
+    ] = None,
     cubins: Annotated[bool, typer.Option("--cubins", help="Add built kernels, for machines without a compiler.")] = False,
     jobs: Annotated[int | None, typer.Option("--jobs", help="Compilers at a time.", min=1, show_default=False)] = None,
     as_json: AsJson = False,
@@ -64,7 +70,9 @@ def build(
         raise UsageError("--rows and --from-store exclude each other; name one")
     settings = load_settings(compile_jobs=jobs)
     excluded = read_products(without) if without else frozenset()
-    options = BuildOptions(chip=chip, name=name, winning_only=not every, cubins=cubins, without=excluded)
+    options = BuildOptions(
+        chip=chip, name=name, winning_only=not every, cubins=cubins, without=excluded, tuned=tuple(tuned or ())
+    )
     built = build_from_rows(rows, out, options, settings) if rows else build_from_store(out, options, settings)
     kernels, algorithms = built.kernels.left_out, built.algorithms.left_out
     if as_json:

@@ -122,6 +122,8 @@ def _searches(plans: Sequence[SearchPlan], written: bool) -> Iterator[str]:
         where = f"{shapes} in {plan.file}" if written else f"{shapes}; --shapes-out {plan.file} writes them"
         yield f"to search what is missing ({where}), about {plan.gpu_s:.0f} s of GPU time:"
         yield f"  {plan.command}"
+        yield f"to look for algorithms of cuBLASLt that beat PyTorch's own choice, about {max(1.0, plan.tuning_s):.0f} s:"
+        yield f"  {plan.tuning}"
 
 
 def _call(product: MatrixProduct) -> str:

@@ -51,6 +51,7 @@ def test_a_model_is_told_what_it_gains_what_is_not_served_and_how_to_search_it(c
     assert "not served: 1 of 5 calls, adds a bias" in shown
     assert "(3 shapes in missing.json), about 14 s of GPU time" in shown
     assert "cudal2-agent campaign run --shapes missing.json --element f16 --budget 32 --name missing" in shown
+    assert "cudal2-agent library tune --shapes missing.json --element f16 --out missing-tuned.jsonl.gz" in shown
     assert Path("missing.json").is_file()
     assert max(map(len, shown.splitlines())) <= 100
 

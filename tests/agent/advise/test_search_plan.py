@@ -36,6 +36,7 @@ def test_missing_products_become_a_file_that_a_campaign_reads(tmp_path: Path) ->
     assert notices == []
     assert (plan.shapes, plan.gpu_s) == (2, 2 * GPU_S_PER_SHAPE)
     assert plan.command == f"cudal2-agent campaign run --shapes {file} --element f16 --budget 32 --name missing"
+    assert plan.tuning == f"cudal2-agent library tune --shapes {file} --element f16 --out missing-tuned.jsonl.gz"
 
 
 def test_each_element_type_is_a_campaign_of_its_own(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from cudal2.library.shipped_libraries import shipped_library, shipped_paths
 ROOT = Path(__file__).parents[3]
 H200 = ROOT / "cudal2" / "library" / "shipped" / "h200-offline-2026-11-23.jsonl.gz"
 ROWS = [ROOT / "benchmarks" / "h200" / "rows" / f"{name}-2026-11-23.jsonl.gz" for name in ("offline", "blocks")]
+TUNED = ROOT / "benchmarks" / "h200" / "rows" / "tuned-2026-11-23.jsonl"
 SLOWER = ROOT / "benchmarks" / "library" / "slower_h200.txt"
 MAX_BYTES = 3 * 2**20
 
@@ -44,7 +45,7 @@ def test_the_library_of_a_chip() -> None:
 def test_the_rows_give_the_library_that_ships(tmp_path: Path) -> None:
     out = tmp_path / "h200.jsonl.gz"
     rows = [word for file in ROWS for word in ("--rows", str(file))]
-    words = ["--without", str(SLOWER), "--out", str(out), "--name", "h200-2026-11-23"]
+    words = ["--tuned", str(TUNED), "--without", str(SLOWER), "--out", str(out), "--name", "h200-2026-11-23"]
     assert main(["library", "build", *rows, *words]) == 0
     assert gzip.decompress(out.read_bytes()) == gzip.decompress(H200.read_bytes())
 

@@ -5,26 +5,23 @@ change. Not covered: the other tiers of `verify`, which look for faults that ker
 what is checked is that the one that was stored is found and is handed the right product.
 """
 
-import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
+from agent.library.algorithms.product_graphs import Multiply, by_torch, drawn, launches_in, operand_sets, race
 from contract.errors import Cudal2Error
+from contract.evaluation import TORCH
 from contract.library import StoredAlgorithm
-from contract.task import ElementType, GemmTask, Layout
+from contract.speedup import median_us
 from cudal2.launcher.launcher import LoadedKernel
 from cudal2.torch.gpu_platform import CudaPlatform, Platform
 
 DRAWS = 3
-ROUNDS, LAUNCHES = 15, 20
-MAX_SET_BYTES = 2**30  # of all operand sets; several sets keep the cache from holding a product's operands
-SETS = 8
-_TYPES = {ElementType.F16: torch.float16, ElementType.BF16: torch.bfloat16}
+ROUNDS, SAMPLE_US = 15, 1000.0
 _F32_UNIT = 2.0**-24
-
-Operands = tuple[torch.Tensor, torch.Tensor]
+_OURS = "algorithm"
 
 
 class AlgorithmOutcome(NamedTuple):
@@ -79,19 +76,6 @@ def fault_of(stored: StoredAlgorithm, kernel: LoadedKernel, device: str, stream:
     return ""
 
 
-def drawn(task: GemmTask, seed: int, device: str) -> Operands:
-    """Random operands in the layout of the task, as M×K and K×N matrices."""
-    dtype = _TYPES[task.element]
-    generator = torch.Generator(device=device).manual_seed(seed)
-
-    def normal(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn(rows, columns, generator=generator, device=device).to(dtype)
-
-    a = normal(task.k, task.m).t() if task.layout is Layout.NT else normal(task.m, task.k)
-    b = normal(task.n, task.k).t() if task.layout is Layout.TN else normal(task.k, task.n)
-    return a, b
-
-
 def _bound(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Of the error of an element: one rounding of D, and f32 sums of K terms in any order, whose errors are independent."""
     left, right = a.float(), b.float()
@@ -100,43 +84,13 @@ def _bound(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _times_us(stored: StoredAlgorithm, kernel: LoadedKernel, platform: Platform) -> tuple[float, float]:
-    """Medians of the algorithm and of torch.mm: samples in graphs, so that the host's cost is in neither, in turns."""
-    task = stored.task
-    bytes_per_set = 2 * (task.m * task.k + task.k * task.n + task.m * task.n)
-    sets = [drawn(task, seed, "cuda:0") for seed in range(max(1, min(SETS, MAX_SET_BYTES // bytes_per_set)))]
-    out = torch.empty(task.m, task.n, dtype=sets[0][0].dtype, device="cuda:0")
-
-    def by_algorithm(a: torch.Tensor, b: torch.Tensor) -> None:
-        kernel.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), platform.stream(0))
-
-    def by_torch(a: torch.Tensor, b: torch.Tensor) -> None:
-        torch.mm(a, b, out=out)
-
-    graphs = [_graph(multiply, sets) for multiply in (by_algorithm, by_torch)]
-    samples: list[list[float]] = [[], []]
-    for _ in range(ROUNDS):
-        for graph, times in zip(graphs, samples, strict=True):
-            times.append(_sample_us(graph))
-    algorithm_us, torch_us = map(statistics.median, samples)
-    return algorithm_us, torch_us
+    """Medians of the algorithm and of torch.mm."""
+    sets = operand_sets(stored.task)
+    contenders = {_OURS: by_launching(kernel, platform), TORCH: by_torch}
+    times = race(contenders, sets, launches=launches_in(SAMPLE_US, stored.time_us), rounds=ROUNDS)
+    return median_us(times[_OURS]), median_us(times[TORCH])
 
 
-def _graph(multiply: Callable[[torch.Tensor, torch.Tensor], None], sets: list[Operands]) -> torch.cuda.CUDAGraph:
-    """`LAUNCHES` products as one graph, over the operand sets in turn."""
-    multiply(*sets[0])
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for index in range(LAUNCHES):
-            multiply(*sets[index % len(sets)])
-    graph.replay()
-    return graph
-
-
-def _sample_us(graph: torch.cuda.CUDAGraph) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    graph.replay()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) * 1e3 / LAUNCHES
+def by_launching(kernel: LoadedKernel, platform: Platform) -> Multiply:
+    """Products by a kernel on the current stream of the first GPU."""
+    return lambda a, b, out: kernel.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), platform.stream(0))

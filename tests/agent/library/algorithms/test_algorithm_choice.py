@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from agent.campaign.result_files import read_results
 from agent.cli.main import main
-from agent.library.algorithm_choice import HALF_ACCUMULATOR, HALF_SUMS, NO_GAIN, OTHER_LAYOUT, choose_algorithms
+from agent.library.algorithms.algorithm_choice import HALF_ACCUMULATOR, HALF_SUMS, NO_GAIN, OTHER_LAYOUT, choose_algorithms
 from agent.library.measured_kernels import MeasuredKernel, Origins, origins_in_row
 from contract.baseline import TunedBaseline
 from contract.campaign import ShapeResult

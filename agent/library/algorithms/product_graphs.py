@@ -1,0 +1,86 @@
+"""Products of a task on a GPU: random operands, and samples as CUDA graphs, so that none of the host's time is in them."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from contract.evaluation import Timing
+from contract.task import ElementType, GemmTask, Layout
+
+Operands = tuple[torch.Tensor, torch.Tensor]
+# Writes D = A B: A, B and D as M×K, K×N and M×N matrices.
+Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+
+SETS, MAX_SET_BYTES = 8, 2**30  # several sets keep the cache from holding a product's operands
+MIN_LAUNCHES, MAX_LAUNCHES = 2, 32  # products of a graph
+# Graphs of each contender, which take turns: equal kernels differ by up to 2 % in where their memory lies (LOG.md).
+COPIES, MAX_OUT_BYTES = 5, 2**33
+_TYPES = {ElementType.F16: torch.float16, ElementType.BF16: torch.bfloat16}
+
+
+def drawn(task: GemmTask, seed: int, device: str) -> Operands:
+    """Random operands in the layout of the task, as M×K and K×N matrices."""
+    dtype = _TYPES[task.element]
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def normal(rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(rows, columns, generator=generator, device=device).to(dtype)
+
+    a = normal(task.k, task.m).t() if task.layout is Layout.NT else normal(task.m, task.k)
+    b = normal(task.n, task.k).t() if task.layout is Layout.TN else normal(task.k, task.n)
+    return a, b
+
+
+def operand_sets(task: GemmTask, device: str = "cuda:0") -> list[Operands]:
+    """As many sets as graphs of a task take in turn."""
+    bytes_per_set = 2 * (task.m * task.k + task.k * task.n + task.m * task.n)
+    return [drawn(task, seed, device) for seed in range(max(1, min(SETS, MAX_SET_BYTES // bytes_per_set)))]
+
+
+def launches_in(sample_us: float, product_us: float) -> int:
+    """Products of a graph that takes about `sample_us`."""
+    return max(MIN_LAUNCHES, min(MAX_LAUNCHES, round(sample_us / product_us)))
+
+
+class ProductGraph:
+    """`launches` products as one graph, over the operand sets in turn, with an output of its own."""
+
+    def __init__(self, multiply: Multiply, sets: Sequence[Operands], launches: int) -> None:
+        self._launches = launches
+        a, b = sets[0]
+        self._out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
+        multiply(a, b, self._out)
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            for index in range(launches):
+                multiply(*sets[index % len(sets)], self._out)
+        self._graph.replay()
+
+    def sample_us(self) -> float:
+        """Time of one product. Unit: microseconds."""
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        self._graph.replay()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e3 / self._launches
+
+
+def race(contenders: Mapping[str, Multiply], sets: Sequence[Operands], *, launches: int, rounds: int) -> dict[str, Timing]:
+    """A sample of each contender in every round, in random order; new graphs, so that memory lies elsewhere than before."""
+    a, b = sets[0]
+    out_bytes = 2 * a.shape[0] * b.shape[1]
+    copies = max(1, min(COPIES, MAX_OUT_BYTES // (out_bytes * len(contenders))))
+    graphs = {name: [ProductGraph(one, sets, launches) for _ in range(copies)] for name, one in contenders.items()}
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    rng = random.Random(rounds)
+    for round_ in range(rounds):
+        for name in rng.sample(sorted(graphs), len(graphs)):
+            samples[name].append(graphs[name][round_ % copies].sample_us())
+    return {name: Timing(name=name, samples_us=tuple(taken)) for name, taken in samples.items()}
+
+
+def by_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    torch.mm(a, b, out=out)

@@ -1,0 +1,129 @@
+"""One product on the first GPU, with cuBLASLt's suggestions for it: what `algorithm_tuning` measures.
+
+nvmath's bindings list the suggestions and run them in the first passes; in races the launcher runs them, as a program does.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from functools import cached_property
+
+import torch
+
+from agent.library.algorithms.algorithm_check import by_launching, fault_of
+from agent.library.algorithms.algorithm_choice import why_not_run
+from agent.library.algorithms.algorithm_tuning import Suggestion
+from agent.library.algorithms.product_graphs import (
+    Multiply,
+    Operands,
+    ProductGraph,
+    by_torch,
+    launches_in,
+    operand_sets,
+    race,
+)
+from contract.errors import DeviceUnavailable, LauncherError, UsageError
+from contract.evaluation import TORCH, Timing
+from contract.library import StoredAlgorithm
+from contract.task import GemmTask
+from cudal2.dispatch.decision import GpuIdentity
+from cudal2.torch.gpu_platform import CudaPlatform
+
+
+def open_platform() -> tuple[CudaPlatform, GpuIdentity]:
+    """The first GPU that PyTorch sees. Raises: DeviceUnavailable where it, cuBLASLt or the launcher in C++ is missing."""
+    platform = CudaPlatform()
+    if missing := platform.missing():
+        raise DeviceUnavailable(f"library tune needs a GPU: {missing}")
+    identity = platform.identity(0)
+    if not identity.cublas:
+        raise DeviceUnavailable("library tune needs cuBLASLt and the launcher in C++; see: cudal2-agent doctor")
+    return platform, identity
+
+
+def environment_of(identity: GpuIdentity) -> str:
+    """As `Environment.key` has it."""
+    return f"{identity.gpu} driver-{identity.driver} toolkit-{torch.version.cuda} cublas-{identity.cublas}"
+
+
+class CudaProductBench:
+    """A `ProductBench`. Raises: UsageError where nvmath is missing or the product is too large, as far as that is known."""
+
+    def __init__(self, task: GemmTask, platform: CudaPlatform, identity: GpuIdentity) -> None:
+        try:
+            from sandbox.cuda.baselines.cublaslt import LtProduct
+            from sandbox.cuda.baselines.library import Unavailable
+        except ImportError as exc:
+            raise UsageError(
+                f"library tune reads cuBLASLt's suggestions, and {exc.name} is missing; install it with pip"
+            ) from exc
+        self._task, self._platform, self._identity, self._unavailable = task, platform, identity, Unavailable
+        try:
+            self._product = LtProduct(task, task.layout)
+            self._addresses = {
+                Suggestion(words, self._product.record(one)): one
+                for one in self._product.suggestions
+                if not why_not_run(task, words := self._product.describe(one))
+            }
+        except Unavailable:
+            self._addresses = {}
+
+    def suggestions(self) -> Sequence[Suggestion]:
+        return list(self._addresses)
+
+    def sample_us(self, suggestion: Suggestion, duration_us: float) -> float | None:
+        """The shorter of two samples."""
+        address = self._addresses[suggestion]
+
+        def multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+            # Row-major D = A B is column-major D' = B' A'.
+            stream = torch.cuda.current_stream().cuda_stream
+            self._product.multiply(address, (b.data_ptr(), a.data_ptr(), out.data_ptr()), stream)
+
+        try:
+            graph = ProductGraph(multiply, self._sets, launches_in(duration_us, self._torch_us))
+        except self._unavailable:
+            return None
+        return min(graph.sample_us() for _ in range(2))
+
+    def fault(self, suggestion: Suggestion) -> str:
+        stored = self.stored(suggestion)
+        try:
+            kernel = self._platform.load_algorithm(0, stored)
+            return fault_of(stored, kernel, "cuda:0", lambda: self._platform.stream(0))
+        except LauncherError as exc:
+            return str(exc)
+
+    def race(self, suggestions: Sequence[Suggestion], duration_us: float, rounds: int) -> Mapping[str, Timing]:
+        contenders: dict[str, Multiply] = {
+            one.opaque: by_launching(self._platform.load_algorithm(0, self.stored(one)), self._platform) for one in suggestions
+        }
+        return race(
+            {**contenders, TORCH: by_torch}, self._sets, launches=launches_in(duration_us, self._torch_us), rounds=rounds
+        )
+
+    def stored(self, suggestion: Suggestion) -> StoredAlgorithm:
+        """As a library would hold it; its time is PyTorch's, since none of its own is known yet."""
+        return StoredAlgorithm(
+            task=self._task,
+            chip=self._identity.gpu,
+            words=suggestion.words,
+            opaque=suggestion.opaque,
+            time_us=self._torch_us,
+            torch_us=self._torch_us,
+            heuristic_us=None,
+            environment=environment_of(self._identity),
+            run_id="",
+            measured=date.min,
+        )
+
+    @cached_property
+    def _sets(self) -> list[Operands]:
+        try:
+            return operand_sets(self._task)
+        except torch.OutOfMemoryError as exc:
+            raise UsageError(f"the operands of {self._task.shape} do not fit into the GPU's memory") from exc
+
+    @cached_property
+    def _torch_us(self) -> float:
+        """Of torch.mm, roughly."""
+        return ProductGraph(by_torch, self._sets, 2).sample_us()
