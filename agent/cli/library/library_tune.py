@@ -114,11 +114,9 @@ def _served(base: "KernelLibrary | None", task: "GemmTask") -> bool:
 
 def _line(row: "TunedProduct") -> str:
     where = f"{row.task.shape} {row.task.layout}"
-    note = f"; WRONG: {row.note}" if row.note else ""
     if row.speedup is None:
-        return (
-            f"{where}: none of {row.tried} suggestions is right{note}" if row.tried else f"{where}: cuBLASLt suggests nothing"
-        )
+        return f"{where}: no algorithm: {row.note or 'cuBLASLt suggests nothing'}"
+    note = f"; WRONG: {row.note}" if row.note else ""
     told = f"{row.time_us:.2f} us, {row.speedup.ratio:.3f}x of torch.mm ({row.speedup.low:.3f}–{row.speedup.high:.3f})"
     kept = "" if row.faster else ", left to PyTorch"
     return f"{where}: {told}, best of {row.tried}{kept}, {row.seconds:.1f} s{note}"

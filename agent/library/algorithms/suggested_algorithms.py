@@ -6,6 +6,7 @@ nvmath's bindings list the suggestions and run them in the first passes; in race
 from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import cached_property
+from importlib.util import find_spec
 
 import torch
 
@@ -30,10 +31,16 @@ from cudal2.torch.gpu_platform import CudaPlatform
 
 
 def open_platform() -> tuple[CudaPlatform, GpuIdentity]:
-    """The first GPU that PyTorch sees. Raises: DeviceUnavailable where it, cuBLASLt or the launcher in C++ is missing."""
+    """The first GPU that PyTorch sees.
+
+    Raises: DeviceUnavailable where it, cuBLASLt, its bindings or the launcher in C++ is missing.
+    """
     platform = CudaPlatform()
     if missing := platform.missing():
         raise DeviceUnavailable(f"library tune needs a GPU: {missing}")
+    absent = next((name for name in ("nvmath", "cupy") if find_spec(name) is None), None)
+    if absent:
+        raise DeviceUnavailable(f"library tune reads cuBLASLt's suggestions, for which {absent} is missing")
     identity = platform.identity(0)
     if not identity.cublas:
         raise DeviceUnavailable("library tune needs cuBLASLt and the launcher in C++; see: cudal2-agent doctor")
@@ -46,16 +53,12 @@ def environment_of(identity: GpuIdentity) -> str:
 
 
 class CudaProductBench:
-    """A `ProductBench`. Raises: UsageError where nvmath is missing or the product is too large, as far as that is known."""
+    """A `ProductBench`, on a machine that `open_platform` has found fit. Raises: UsageError where memory is short."""
 
     def __init__(self, task: GemmTask, platform: CudaPlatform, identity: GpuIdentity) -> None:
-        try:
-            from sandbox.cuda.baselines.cublaslt import LtProduct
-            from sandbox.cuda.baselines.library import Unavailable
-        except ImportError as exc:
-            raise UsageError(
-                f"library tune reads cuBLASLt's suggestions, and {exc.name} is missing; install it with pip"
-            ) from exc
+        from sandbox.cuda.baselines.cublaslt import LtProduct
+        from sandbox.cuda.baselines.library import Unavailable
+
         self._task, self._platform, self._identity, self._unavailable = task, platform, identity, Unavailable
         try:
             self._product = LtProduct(task, task.layout)
@@ -121,7 +124,7 @@ class CudaProductBench:
         try:
             return operand_sets(self._task)
         except torch.OutOfMemoryError as exc:
-            raise UsageError(f"the operands of {self._task.shape} do not fit into the GPU's memory") from exc
+            raise UsageError("its operands do not fit into the GPU's memory") from exc
 
     @cached_property
     def _torch_us(self) -> float:

@@ -11,6 +11,7 @@ from time import monotonic
 from agent.library.algorithms.algorithm_tuning import ProductBench, TunedAlgorithm, tune
 from agent.library.row_file import append_row, read_row_file
 from contract.base import Record
+from contract.errors import UsageError
 from contract.library import StoredAlgorithm
 from contract.speedup import Speedup
 from contract.task import GemmTask
@@ -74,7 +75,8 @@ def tune_products(
     """A row for each task, in order; those that `rows` holds for this environment come from there.
 
     `end_s`: seconds after which no product begins.
-    Raises: UsageError where the file is not writable or holds something else, and as `bench_of`.
+    A product that does not fit gets a row that says so.
+    Raises: UsageError where the file is not writable or holds something else.
     """
     known = {row.task: row for row in read_tuned(rows) if row.environment == environment}
     started_s = monotonic()
@@ -84,7 +86,10 @@ def tune_products(
             began_s = monotonic()
             if end_s is not None and began_s - started_s >= end_s:
                 return
-            found = tune(bench_of(task))
+            try:
+                found = tune(bench_of(task))
+            except UsageError as exc:  # of this product alone
+                found = TunedAlgorithm(0, faults=(str(exc),))
             row = _row(task, found, chip, environment, round(monotonic() - began_s, 3))
             append_row(rows, row)
         yield row

@@ -107,6 +107,15 @@ def test_rows_are_kept_and_not_measured_again(tmp_path: Path) -> None:
     assert newest(read_tuned(file))[TASK].environment.endswith("13.2.0")
 
 
+def test_a_product_that_does_not_fit_is_a_row(tmp_path: Path) -> None:
+    def bench_of(_: GemmTask) -> ScriptedBench:
+        raise UsageError("its operands do not fit into the GPU's memory")
+
+    [row] = tune_products([TASK], bench_of, tmp_path / "rows.jsonl", chip=CHIP, environment=ENVIRONMENT)
+    assert (row.tried, row.faster, row.algorithm) == (0, False, None)
+    assert "do not fit" in row.note
+
+
 def test_no_product_begins_after_the_end(tmp_path: Path) -> None:
     rows = tune_products(
         [TASK], lambda _: ScriptedBench([8.0]), tmp_path / "rows.jsonl", chip=CHIP, environment=ENVIRONMENT, end_s=0.0
@@ -134,6 +143,16 @@ def test_a_library_keeps_what_it_has_and_gets_what_was_found(tmp_path: Path) -> 
     extended(base, rows[1:], tmp_path / "more.jsonl.gz", {new})
     extended(None, rows, tmp_path / "alone", {with_kernel, new})
     assert extend_library(None, rows[1:2], tmp_path / "none", CHIP) is None
+
+
+def test_built_kernels_stay_with_a_library(tmp_path: Path) -> None:
+    base_at = write_entries(tmp_path / "base", [library_entry(GemmTask(m=16, n=16, k=64))])
+    (base_at / "cubins").mkdir()
+    (base_at / "cubins" / "a.cubin").write_bytes(b"kernel")
+    assert extend_library(open_library(base_at), [], tmp_path / "more", CHIP) is not None
+    assert (tmp_path / "more" / "cubins" / "a.cubin").read_bytes() == b"kernel"
+    with pytest.raises(UsageError, match="name a folder"):
+        extend_library(open_library(base_at), [], tmp_path / "more.jsonl.gz", CHIP)
 
 
 def extended(base: KernelLibrary | None, rows: Sequence[object], out: Path, tasks: set[GemmTask]) -> None:
