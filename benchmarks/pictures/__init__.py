@@ -4,6 +4,7 @@
 - `adaptation`: how a policy adapts, by the shapes that were measured
 - `search_curves`: what a search finds for how many GPU seconds and candidates
 - `shapes`: speedup over each baseline, by shape
+- `tuned`: what other algorithms of cuBLASLt gain over torch.mm
 - `author`: what became of each reply of the scripted author
 - `diagnosis`: kernels with a known fault and their remedies
 - `faults`: seeded faults by class and by the tool that finds them
