@@ -356,4 +356,4 @@ def test_steering_costs_little() -> None:
             spent.append(time.process_time() - started)
         return min(spent)
 
-    assert least_s(True) < least_s(False) + 0.3
+    assert least_s(True) < least_s(False) + 0.5
