@@ -2,14 +2,14 @@
 
     python -m benchmarks.proposals evaluate --device cuda:0 --part 1/2 --arms ARMS --out ROWS --minutes 8 --commit HASH
     python -m benchmarks.proposals figures ROWS... [--json]
-    python -m benchmarks.proposals replay [--mode server] [--policy NAME] [--json]
+    python -m benchmarks.proposals replay [--rows ROWS...] [--mode server] [--policy NAME] [--json]
 
 `evaluate` is `cudal2-agent policy evaluate` with more arms (see `other_arms`), on the held-out shapes by default. It measures
 what all arms propose for a shape together with the schedules that led earlier runs of it, in one process; a row per shape goes
 to a file, from which the same command goes on. On two GPUs it runs twice, each with a device, a part and a file of its own; the
 home folders, which hold the store, may be one.
 
-`replay` needs no GPU and judges no proposals: see `replay`.
+`replay` needs no GPU and judges no proposals: see `replay`. It orders stored sweeps, or what `evaluate` measured.
 
 **What fits in 8 minutes.** These are estimates, made before the first run on a GPU, with 16 cores per GPU. They follow from
 what campaigns took (LOG.md): 0.07 GPU seconds per screened candidate, 2.5 to 3 per race of six, about 1 for operands and
@@ -38,7 +38,7 @@ from agent.policy_bench.proposal_rows import BenchSize, read_rows
 from benchmarks.h200.grid import held_out
 from benchmarks.proposals.other_arms import other_arms, trained_forest
 from benchmarks.proposals.replay import WARNING, ReplayFigures, analytic_ranker, learned_ranker, replay, search_ranker
-from benchmarks.proposals.sweeps import stored_sweeps
+from benchmarks.proposals.sweeps import stored_sweeps, sweeps_of_rows
 from contract.errors import Cudal2Error
 from contract.events import Notice
 from contract.settings import load_settings
@@ -83,7 +83,10 @@ def replay_sweeps(options: argparse.Namespace) -> None:
     apart, mode = held_out(), choice("--mode", TimingMode, options.mode)
     settings = load_settings()
     with open_store(settings.store_url) as store:
-        sweeps = stored_sweeps(store, lambda task: task.shape in apart and task.mode is mode)
+        if options.rows:
+            sweeps = sweeps_of_rows([row for row in read_rows(options.rows)[0] if row.task.mode is mode])
+        else:
+            sweeps = stored_sweeps(store, lambda task: task.shape in apart and task.mode is mode)
         forest, note = trained_forest(store, apart)
     rankers = {
         "schedule": search_ranker,
@@ -141,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     two.set_defaults(run=figures)
     three = commands.add_parser("replay", help="order the stored schedules of held-out shapes")
     three.add_argument("--mode", default=TimingMode.OFFLINE.value)
+    three.add_argument("--rows", type=Path, nargs="+", default=[], help="order what `evaluate` measured instead")
     three.add_argument("--policy", action="append", default=[], help="a learned policy; may be repeated")
     three.set_defaults(run=replay_sweeps)
     for command in (one, two, three):

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select
 
+from agent.policy_bench.proposal_figures import worths_of
+from agent.policy_bench.proposal_rows import ProposalRow
 from benchmarks.prior import entry_of
 from contract.candidate import ScheduleValue
-from contract.chip import Chip
+from contract.chip import REFERENCE_CHIPS, Chip
 from contract.evaluation import AUTOTUNED, Timing
 from contract.speedup import paired_ratio
 from contract.task import GemmTask
@@ -60,6 +62,21 @@ def stored_sweeps(store: Store, wanted: Wanted = lambda _: True) -> list[Sweep]:
                     of_task[key].append(ratio)
     found = (_sweep(task, chip, of_task) for (task, chip), of_task in tries.items())
     return sorted((one for one in found if one is not None), key=lambda one: (one.task.m, one.task.n, one.task.k))
+
+
+def sweeps_of_rows(rows: Sequence[ProposalRow]) -> list[Sweep]:
+    """What a bench of proposals measured, of all arms and of the schedules that led earlier runs: a sweep per row.
+
+    Rows of the reference chips alone count, whose rates are known.
+    """
+    chips = {chip.name: chip for chip in REFERENCE_CHIPS.values()}
+    found = []
+    for row in rows:
+        if row.basis == "measured" and row.chip in chips:
+            worths = worths_of(row)
+            tries = {frozenset(one.schedule.items()): [worths.get(one.candidate_id)] for one in row.candidates if one.schedule}
+            found.append(_sweep(row.task, chips[row.chip], tries))
+    return [one for one in found if one is not None]
 
 
 def _tries(reader: PlainReader, run: int, indices: Sequence[int]) -> Tries:

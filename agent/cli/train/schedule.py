@@ -23,10 +23,7 @@ def schedule(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Default: policies/NAME.safetensors in the home folder.")
     ] = None,
-    stages: Annotated[
-        str | None,
-        typer.Option("--stages", help="Of supervised, contrastive, group-relative; default: all.", show_default=False),
-    ] = None,
+    stages: Annotated[str, typer.Option("--stages", help="Of supervised, contrastive, group-relative.")] = "supervised",
     epochs: Annotated[
         int | None, typer.Option("--epochs", min=1, help="Of the first stage; a later one has a sixth.", show_default=False)
     ] = None,
@@ -68,13 +65,13 @@ def schedule(
     print(card.model_dump_json() if as_json else "\n".join(_summary(card, target)))
 
 
-def _plan(stages: str | None, epochs: int | None, members: int | None, seed: int) -> "TrainingPlan":
+def _plan(stages: str, epochs: int | None, members: int | None, seed: int) -> "TrainingPlan":
     """Raises: UsageError for an unknown stage."""
     from contract.errors import UsageError
     from policies.training.training_plan import STAGES, TrainingPlan
 
     default = TrainingPlan()
-    wanted = [word.strip() for word in stages.split(",")] if stages else list(STAGES)
+    wanted = [word.strip() for word in stages.split(",")]
     if unknown := [word for word in wanted if word not in STAGES]:
         raise UsageError(f"--stages: {unknown[0]!r} is not known; choose from {', '.join(STAGES)}")
     planned = {plan.stage: plan for plan in default.stages}

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.policy_bench.proposal_rows import read_rows
 from benchmarks.proposals.other_arms import other_arms, trained_forest
-from benchmarks.proposals.sweeps import stored_sweeps
+from benchmarks.proposals.sweeps import stored_sweeps, sweeps_of_rows
 from contract.candidate import Candidate, Origin
 from contract.chip import REFERENCE_CHIPS
 from contract.errors import UsageError
@@ -86,3 +87,12 @@ def test_judged_shapes_teach_nothing(store: Store) -> None:
     assert note == f"{len(CANDIDATES)} schedules of 1 tasks"
     assert set(other_arms(store, set())) == {"heuristics", "lfbo", "lfbo-trained"}
     assert other_arms(store, set())["lfbo-trained"]().open(TASK.arch, 0).name == "lfbo-trained"
+
+
+def test_rows_of_proposals_are_sweeps_of_all_arms() -> None:
+    rows, _ = read_rows([Path(__file__).parents[3] / "benchmarks/results/h200_proposals_2026-11-23_second.jsonl.gz"])
+    found = sweeps_of_rows(rows[:3])
+    assert [one.task for one in found] == [row.task for row in rows[:3]]
+    for sweep, row in zip(found, rows, strict=False):
+        assert len(sweep.entries) == len({one.candidate_id for one in row.candidates if one.schedule})
+        assert sweep.best == pytest.approx(max(one.raced for one in row.candidates if one.raced))

@@ -17,6 +17,7 @@ from tests.doubles.learned_policies import write_policy
 from tests.doubles.timed_runs import record_runs, tasks
 
 ROOT = Path(__file__).resolve().parents[4]
+EVERY = ("--stages", "supervised,contrastive,group-relative")
 QUICK = ("--epochs", "12", "--members", "1", "--jobs", "1")
 
 
@@ -44,7 +45,7 @@ def complaint(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.usefixtures("_runs", "_quick_builds")
 def test_what_is_trained_is_listed_and_searches_use_it(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "schedule", "--name", "mine", "--test-share", "0.3", *QUICK]) == 0
+    assert main(["train", "schedule", "--name", "mine", "--test-share", "0.3", *EVERY, *QUICK]) == 0
     shown = capsys.readouterr()
     assert "policy   mine, for H200" in shown.out
     assert "supervised: 12 of 12, loss " in shown.err
@@ -64,7 +65,17 @@ def test_what_is_trained_is_listed_and_searches_use_it(home: Path, capsys: pytes
 
 @pytest.mark.usefixtures("_runs")
 def test_a_killed_training_goes_on_and_ends_with_the_same_weights(home: Path) -> None:
-    command = [sys.executable, "-c", "from agent.cli.main import run; run()", "train", "schedule", "--name", "killed", *QUICK]
+    command = [
+        sys.executable,
+        "-c",
+        "from agent.cli.main import run; run()",
+        "train",
+        "schedule",
+        "--name",
+        "killed",
+        *EVERY,
+        *QUICK,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -75,7 +86,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(home: Path) ->
     assert not (home / "policies/killed.safetensors").exists()
     again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "supervised" not in again.stderr
-    assert main(["train", "schedule", "--name", "killed", "--out", "whole.safetensors", *QUICK]) == 0
+    assert main(["train", "schedule", "--name", "killed", "--out", "whole.safetensors", *EVERY, *QUICK]) == 0
     assert (home / "policies/killed.safetensors").read_bytes() == Path("whole.safetensors").read_bytes()
 
 
