@@ -20,12 +20,14 @@ from agent.library.measured_kernels import (
 )
 from contract.base import Record
 from contract.errors import UsageError
-from contract.library import LibraryManifest, StoredAlgorithm
+from contract.library import LibraryEntry, LibraryManifest, StoredAlgorithm
 from contract.settings import Settings
 from contract.task import GemmTask, Layout, parse_shape
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.library.library_form import PACKED
 from policies.trajectories.store import open_store
+
+TUNED = "-tuned"  # ends the name of a library with algorithms of `library tune`
 
 
 class BuildOptions(Record):
@@ -117,21 +119,21 @@ def _build(
 def extend_library(base: KernelLibrary | None, rows: Sequence[TunedProduct], out: Path, chip: str) -> LibraryManifest | None:
     """A library with all that another holds, and with the algorithms of tuned products. `base`: None starts an empty one.
 
-    None where there is nothing to hold. Raises: UsageError where `out` cannot be written, or is one packed file and `base` has
-    built kernels; LibraryError where `base` is damaged.
+    A product may have an entry too: of another driver, say, where no entry is chosen. None where there is nothing to hold.
+    Raises: UsageError where `out` cannot be written, or is one packed file and `base` has built kernels; LibraryError where
+    `base` is damaged.
     """
-    entries = tuple(base) if base else ()
-    won = frozenset(entry.task for entry in entries if entry.wins)
-    before = AlgorithmChoice(tuple(base.algorithms()) if base else (), ())
-    stored = _with_tuned(before, newest(rows), won, frozenset()).algorithms
+    entries, cubins, name = tuple[LibraryEntry, ...](), dict[str, bytes](), chip.lower().replace(" ", "-")
+    before = AlgorithmChoice((), ())
+    if base is not None:
+        entries, cubins, name = tuple(base), built_kernels(base.path), base.manifest.name
+        before = AlgorithmChoice(tuple(base.algorithms()), ())
+        if cubins and out.name.endswith(PACKED):
+            raise UsageError(f"{out} is one packed file, and {base.path} has built kernels; name a folder with --out")
+    stored = _with_tuned(before, newest(rows), frozenset(), frozenset()).algorithms
     if not entries and not stored:
         return None
-    cubins = built_kernels(base.path) if base else {}
-    if cubins and out.name.endswith(PACKED):
-        raise UsageError(
-            f"{out} is one packed file, which holds no kernels as {base.path if base else out} does; name a folder"
-        )
-    manifest = manifest_of(entries, stored, name=base.manifest.name if base else chip.lower().replace(" ", "-"), chip=chip)
+    manifest = manifest_of(entries, stored, name=name if name.endswith(TUNED) else f"{name}{TUNED}", chip=chip)
     write_library(out, manifest, (*entries, *stored), cubins)
     return manifest
 

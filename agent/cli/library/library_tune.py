@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent.cli.arguments import AsJson, Element, LayoutName
-from agent.cli.library.library_source import LibraryPath
 
 if TYPE_CHECKING:
     from agent.library.algorithms.tuned_products import TunedProduct
     from contract.task import GemmTask
+    from cudal2.dispatch.decision import GpuIdentity
     from cudal2.library.kernel_library import KernelLibrary
 
 EXAMPLE = (
@@ -31,7 +31,12 @@ def tune(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER|FILE", help="A folder, or a packed file *.jsonl.gz.")],
-    library: LibraryPath = None,
+    library: Annotated[
+        Path | None,
+        typer.Option(
+            "--library", metavar="FOLDER|FILE", help="What is extended; default: what ships for this GPU.", show_default=False
+        ),
+    ] = None,
     layout: LayoutName = "nn",
     element: Element = "f16",
     rows: Annotated[
@@ -44,8 +49,8 @@ def tune(
 ) -> None:
     """Add to a library the algorithms of cuBLASLt that beat PyTorch's own product, a second or so per product.
 
-    For products that no kernel of the library wins. The GPU at hand measures all that cuBLASLt suggests. The algorithm that
-    one race chooses is judged by another, and kept where the whole interval beats torch.mm.
+    For products that no kernel of the library is chosen for. The GPU at hand measures all that cuBLASLt suggests. The
+    algorithm that one race chooses is judged by another, and kept where the whole interval beats torch.mm.
     """
     from agent.campaign.shapes import read_shapes
     from agent.cli.arguments import choice
@@ -62,7 +67,7 @@ def tune(
         raise DeviceUnavailable(f"{identity.gpu} is of an architecture that this product has no tasks for")
     base = _base(library, identity.gpu)
     tasks = [GemmTask(m=w.m, n=w.n, k=w.k, layout=w.layout or own, element=type_, arch=identity.arch) for w in wanted]
-    left = [task for task in tasks if not _served(base, task)]
+    left = [task for task in tasks if not _served(base, task, identity)]
     if not as_json:
         print("".join(f"note: {notice}\n" for notice in notices), end="")
         print(
@@ -104,12 +109,12 @@ def _base(library: Path | None, gpu: str) -> "KernelLibrary | None":
     return base
 
 
-def _served(base: "KernelLibrary | None", task: "GemmTask") -> bool:
-    """Whether a kernel of the library is chosen for the product."""
+def _served(base: "KernelLibrary | None", task: "GemmTask", identity: "GpuIdentity") -> bool:
+    """Whether a kernel of the library is chosen for the product on this GPU with its driver."""
     from cudal2.library.kernel_library import key_of
 
     entry = base.find(key_of(task)) if base else None
-    return entry is not None and entry.wins
+    return entry is not None and entry.wins and identity.measured(entry.evaluation.environment) is None
 
 
 def _line(row: "TunedProduct") -> str:

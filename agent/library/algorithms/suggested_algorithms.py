@@ -3,7 +3,8 @@
 nvmath's bindings list the suggestions and run them in the first passes; in races the launcher runs them, as a program does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date
 from functools import cached_property
 from importlib.util import find_spec
@@ -83,7 +84,8 @@ class CudaProductBench:
             self._product.multiply(address, (b.data_ptr(), a.data_ptr(), out.data_ptr()), stream)
 
         try:
-            graph = ProductGraph(multiply, self._sets, launches_in(duration_us, self._torch_us))
+            with _enough_memory():
+                graph = ProductGraph(multiply, self._sets, launches_in(duration_us, self._torch_us))
         except self._unavailable:
             return None
         return min(graph.sample_us() for _ in range(2))
@@ -92,7 +94,8 @@ class CudaProductBench:
         stored = self.stored(suggestion)
         try:
             kernel = self._platform.load_algorithm(0, stored)
-            return fault_of(stored, kernel, "cuda:0", lambda: self._platform.stream(0))
+            with _enough_memory():
+                return fault_of(stored, kernel, "cuda:0", lambda: self._platform.stream(0))
         except LauncherError as exc:
             return str(exc)
 
@@ -100,9 +103,9 @@ class CudaProductBench:
         contenders: dict[str, Multiply] = {
             one.opaque: by_launching(self._platform.load_algorithm(0, self.stored(one)), self._platform) for one in suggestions
         }
-        return race(
-            {**contenders, TORCH: by_torch}, self._sets, launches=launches_in(duration_us, self._torch_us), rounds=rounds
-        )
+        launches = launches_in(duration_us, self._torch_us)
+        with _enough_memory():
+            return race({**contenders, TORCH: by_torch}, self._sets, launches=launches, rounds=rounds)
 
     def stored(self, suggestion: Suggestion) -> StoredAlgorithm:
         """As a library would hold it; its time is PyTorch's, since none of its own is known yet."""
@@ -121,12 +124,20 @@ class CudaProductBench:
 
     @cached_property
     def _sets(self) -> list[Operands]:
-        try:
+        with _enough_memory():
             return operand_sets(self._task)
-        except torch.OutOfMemoryError as exc:
-            raise UsageError("its operands do not fit into the GPU's memory") from exc
 
     @cached_property
     def _torch_us(self) -> float:
         """Of torch.mm, roughly."""
-        return ProductGraph(by_torch, self._sets, 2).sample_us()
+        with _enough_memory():
+            return ProductGraph(by_torch, self._sets, 2).sample_us()
+
+
+@contextmanager
+def _enough_memory() -> Iterator[None]:
+    """Raises: UsageError where the GPU's memory is short."""
+    try:
+        yield
+    except torch.OutOfMemoryError as exc:
+        raise UsageError("its operands do not fit into the GPU's memory") from exc

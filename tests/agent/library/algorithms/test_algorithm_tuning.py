@@ -145,6 +145,22 @@ def test_a_library_keeps_what_it_has_and_gets_what_was_found(tmp_path: Path) -> 
     assert extend_library(None, rows[1:2], tmp_path / "none", CHIP) is None
 
 
+def test_an_entry_of_another_driver_does_not_keep_an_algorithm_out(tmp_path: Path) -> None:
+    from agent.cli.library.library_tune import _served
+    from tests.doubles.host_products import IDENTITY
+
+    task = GemmTask(m=16, n=16, k=64, layout=Layout.TN)
+    base = open_library(write_entries(tmp_path / "base", [library_entry(task)]))
+    here = IDENTITY.model_copy(update={"gpu": CHIP, "driver": "580.1"})
+    assert _served(base, task, here)
+    assert not _served(base, task, here.model_copy(update={"driver": "590.2"}))
+    assert not _served(None, task, here)
+    rows = read_tuned(tuned_rows(tmp_path / "rows.jsonl", {task: 8.0}))
+    manifest = extend_library(base, rows, tmp_path / "more", CHIP)
+    assert manifest is not None
+    assert (len(manifest.entries), len(manifest.algorithms), manifest.name) == (1, 1, "small-tuned")
+
+
 def test_built_kernels_stay_with_a_library(tmp_path: Path) -> None:
     base_at = write_entries(tmp_path / "base", [library_entry(GemmTask(m=16, n=16, k=64))])
     (base_at / "cubins").mkdir()
