@@ -10,7 +10,7 @@ from benchmarks.pictures.author import draw, evidence, reason
 from benchmarks.pictures.svg import BAD, GOOD, OURS
 from tests.benchmarks.pictures import dots, outside, words
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RESULT: dict[str, Any] = json.loads(
     (ROOT / "benchmarks/results/h200_strong_author_2026-11-21.json").read_text(encoding="utf-8")
 )

@@ -10,7 +10,7 @@ from benchmarks.pictures.tuned import HIGH, LOW, draw
 from contract.errors import UsageError
 from tests.benchmarks.pictures import dots, outside, words
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROWS = (ROOT / "benchmarks/h200/rows/tuned-2026-11-23.jsonl").read_text("utf-8")
 
 

@@ -9,7 +9,7 @@ from benchmarks.pictures.svg import GOOD
 from benchmarks.redteam.redteam_table import RedteamResult
 from tests.benchmarks.pictures import dots, outside, words
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 BEFORE, AFTER = (
     RedteamResult.model_validate_json((RESULTS / f"redteam_{name}_2026-11-22.json").read_text())
     for name in ("before_h200", "h200")

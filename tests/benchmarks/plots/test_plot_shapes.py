@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.pictures.shapes import draw
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RESULT = json.loads((ROOT / "benchmarks/results/h200_optimize_2026-11-21_prior.json").read_text())
 
 

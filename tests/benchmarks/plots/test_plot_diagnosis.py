@@ -10,7 +10,7 @@ from benchmarks.pictures.diagnosis import LATER, PLOT, SECOND, draw
 from benchmarks.pictures.svg import BAD, GOOD, OTHERS, OURS, LogAxis
 from tests.benchmarks.pictures import dots, outside, words
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STORED = (ROOT / "benchmarks/results/h200_diagnosis_2026-11-21.json").read_text(encoding="utf-8")
 RESULT = DiagnosisResult.model_validate_json(STORED)
 
