@@ -11,9 +11,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import DeviceType
 from torch.nn import functional
+from torch.profiler import ProfilerActivity, record_function
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import cudal2
+from benchmarks.library.dispatched_shapes import served_calls
 from benchmarks.library.paired_rounds import Program, graph_of, paired_times
 from contract.task import Layout
 from cudal2.torch import torch_session
@@ -24,6 +28,8 @@ MODES = ("eager", "compile", "graphs")
 PASS_OF = {Layout.TN: "forward", Layout.NN: "dX", Layout.NT: "dW"}
 WARM_RUNS = 2
 _HEAD = 64
+_RANGE = "cudal2 product "
+_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
 
 @dataclass(frozen=True)
@@ -96,12 +102,13 @@ def measure_block(size: BlockSize, mode: str, device: str, rounds: int, model: s
     dtype = torch.float16
     block = MODELS[model](size.hidden, device, dtype)
     x = torch.randn(size.batch, size.sequence, size.hidden, device=device, dtype=dtype, requires_grad=True)
-    plain_step, served_step = _steps(block, x, mode, device)
+    plain_step, served_step, called = _steps(block, x, mode, device)
     expected = _gradients(block, x, plain_step)
-    (kernels, algorithms), fell_back = _served_calls(), Counter(cudal2.status().fallbacks)
     with cudal2.enable():
         difference = gradient_difference(_gradients(block, x, served_step), expected)
-    kernels_then, algorithms_then = _served_calls()
+        (kernels, algorithms), fell_back = _calls_by_pass(), Counter(cudal2.status().fallbacks)
+        called()
+    kernels_then, algorithms_then = _calls_by_pass()
     row: dict[str, Any] = {
         "model": model,
         "hidden": size.hidden,
@@ -117,13 +124,17 @@ def measure_block(size: BlockSize, mode: str, device: str, rounds: int, model: s
     row["times"] = paired_times(
         plain_step, served_step, calls=1, rounds=rounds, device=device, around=cudal2.enable, warm_runs=WARM_RUNS
     ).as_json()
-    if device == "cuda":
-        row["gpu_time_share"] = gpu_time_share(plain_step, served_step)
+    if device == "cuda" and mode != "compile":
+        with cudal2.enable():
+            row["gpu_time"] = gpu_time(called)
     return row
 
 
-def _steps(block: nn.Module, x: torch.Tensor, mode: str, device: str) -> tuple[Program, Program]:
-    """A training step without and with the library, ready to be timed."""
+def _steps(block: nn.Module, x: torch.Tensor, mode: str, device: str) -> tuple[Program, Program, Program]:
+    """A training step without and with the library, ready to be timed, and one that calls what the second one runs.
+
+    A graph calls nothing: its kernels are those of the eager step.
+    """
 
     def step_of(forward: Callable[[torch.Tensor], torch.Tensor]) -> Program:
         def step() -> None:
@@ -139,7 +150,7 @@ def _steps(block: nn.Module, x: torch.Tensor, mode: str, device: str) -> tuple[P
             program()
         if torch_session.service().builds.waiting():
             raise RuntimeError("kernels were not built when the block was compiled; run `cudal2-agent library prepare`")
-        return plain, served
+        return plain, served, served
     step = step_of(block)
     with cudal2.enable():
         step()
@@ -147,10 +158,10 @@ def _steps(block: nn.Module, x: torch.Tensor, mode: str, device: str) -> tuple[P
     for parameter in (*block.parameters(), x):
         parameter.grad = torch.zeros_like(parameter)
     if mode == "eager":
-        return step, step
+        return step, step, step
     plain = graph_of(step, device)
     with cudal2.enable():
-        return plain, graph_of(step, device)
+        return plain, graph_of(step, device), step
 
 
 def _gradients(block: nn.Module, x: torch.Tensor, step: Program) -> list[torch.Tensor]:
@@ -168,7 +179,7 @@ def gradient_difference(found: Sequence[torch.Tensor], expected: Sequence[torch.
     return max(float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-12)) for a, b in pairs)
 
 
-def _served_calls() -> tuple[Counter[str], Counter[str]]:
+def _calls_by_pass() -> tuple[Counter[str], Counter[str]]:
     """Calls that kernels of the library ran, and those of its algorithms; by pass, which the layout tells in a linear layer."""
     service = torch_session.service()
     found = [one for one in map(service.device, service.platform.devices()) if isinstance(one, DeviceDispatch)]
@@ -183,21 +194,39 @@ def _served_calls() -> tuple[Counter[str], Counter[str]]:
     return by_pass(service.served()), by_pass(service.by_algorithm())
 
 
-def gpu_time_share(plain: Program, served: Program) -> dict[str, float]:
-    """GPU time of the kernels that only the served step runs, by their names, of all its kernels, and of the plain step's.
+class _NamedProducts(TorchDispatchMode):  # type: ignore[misc]
+    """Each product of matrices in a profiler's range of its own. `served`: whether the library ran it, by number."""
 
-    An algorithm of cuBLASLt may have a kernel that the plain step runs, too, so that `library_us` is a lower bound.
-    Unit: microseconds.
-    """
-    without = _kernel_us(plain)
-    with cudal2.enable():
-        with_library = _kernel_us(served)
-    library_us = sum(us for name, us in with_library.items() if name not in without)
-    return {"library_us": library_us, "all_us": sum(with_library.values()), "plain_us": sum(without.values())}
+    def __init__(self) -> None:
+        super().__init__()
+        self.served: list[bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _PRODUCTS:
+            return func(*args, **(kwargs or {}))
+        before = served_calls()
+        with record_function(f"{_RANGE}{len(self.served)}"):
+            out = func(*args, **(kwargs or {}))
+        self.served.append(served_calls() > before)
+        return out
 
 
-def _kernel_us(step: Program) -> dict[str, float]:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+def gpu_time(step: Program) -> dict[str, float]:
+    """GPU time of all kernels of a step, of its products of matrices, and of those that the library runs. In microseconds."""
+    products = _NamedProducts()
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profile, products:
         step()
-        torch.cuda.synchronize()
-    return {event.key: float(event.self_device_time_total) for event in profile.key_averages()}
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    of_product, all_us = dict[int, float](), 0.0
+    for event in profile.events():
+        named = event.name.startswith(_RANGE)
+        if named and event.device_type == DeviceType.CPU:
+            of_product[int(event.name.removeprefix(_RANGE))] = float(event.device_time_total)
+        elif event.device_type == DeviceType.CUDA and not named:  # a range is told again as the GPU saw it
+            all_us += float(event.time_range.elapsed_us())
+    return {
+        "library_us": sum(us for number, us in of_product.items() if products.served[number]),
+        "products_us": sum(of_product.values()),
+        "all_us": all_us,
+    }

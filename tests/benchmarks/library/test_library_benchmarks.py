@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import cudal2
 from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, served_first, slower_products, summary
 from benchmarks.library.host_costs import host_costs
-from benchmarks.library.paired_rounds import paired_times
-from benchmarks.library.transformer_block import BlockSize, gradient_difference, measure_block
+from benchmarks.library.paired_rounds import over_copies, paired_times
+from benchmarks.library.transformer_block import BlockSize, TransformerBlock, gpu_time, gradient_difference, measure_block
 from contract.task import GemmTask, Layout
 from cudal2.torch import compiled_build, torch_session
 from cudal2.torch.compiled_kernels import CompiledKernels
@@ -63,6 +65,28 @@ def test_a_hugging_face_model_is_served_in_part() -> None:
     assert row["gradient_difference"] < 0.02
 
 
+def test_a_graphs_row_tells_what_its_step_serves(products: HostProducts) -> None:
+    """A replay calls nothing, so the step behind it is counted."""
+    assert measure_block(SIZE, "graphs", "cpu", rounds=2)["served_by_pass"] == {"forward": 4, "dX": 4, "dW": 4}
+    assert products.platform.launches > 12
+
+
+def test_products_are_told_apart_in_a_profile(monkeypatch: pytest.MonkeyPatch, products: HostProducts) -> None:
+    """On the CPU no kernel is timed, so each range gets a time of its own here."""
+    block = TransformerBlock(SIZE.hidden, "cpu", torch.float16)
+    x = torch.randn(SIZE.batch, SIZE.sequence, SIZE.hidden, dtype=torch.float16, requires_grad=True)
+    monkeypatch.setattr(torch.autograd.profiler_util.FunctionEvent, "device_time_total", 1.0, raising=False)
+
+    def step() -> None:
+        block(x).float().square().sum().backward()
+        torch.mm(torch.ones(3, 3), torch.ones(3, 3))
+
+    assert gpu_time(step) == {"library_us": 0.0, "products_us": 13.0, "all_us": 0.0}
+    with cudal2.enable():
+        assert gpu_time(step) == {"library_us": 12.0, "products_us": 13.0, "all_us": 0.0}
+    assert products.platform.launches == 12
+
+
 def test_gradients_are_compared_to_their_largest_entry() -> None:
     same, other = torch.tensor([1.0, -4.0]), torch.tensor([1.0, -3.0])
     assert gradient_difference([same], [same]) == 0.0
@@ -93,6 +117,30 @@ def test_copies_take_turns_and_warm_runs_are_not_timed() -> None:
     ran.clear()
     times = paired_times(lambda: time.sleep(0.02), lambda: None, calls=2, rounds=3, device="cpu")
     assert times.plain_us > 10_000 > times.served_us
+
+
+def test_the_interval_is_taken_over_copies() -> None:
+    """Rounds of a copy share its place in memory, so that many of them do not narrow the interval."""
+    ratio, low, high = over_copies([1.0, 1.02, 1.0, 1.02])
+    assert ratio == pytest.approx(1.01, abs=1e-4)
+    assert (low, high) == (pytest.approx(0.9917, abs=1e-4), pytest.approx(1.0285, abs=1e-4))
+    equal = [1.0 + difference for difference in (0.003, -0.002, 0.001, -0.003, 0.002, 0.0)]
+    assert over_copies(equal)[1] < 1.0 < over_copies(equal)[2]
+
+
+def test_equal_programs_are_told_equal() -> None:
+    """By Student's t, one in twenty of equal pairs lies wholly to one side."""
+    source, wholly = random.Random(3), 0
+    for _ in range(2000):
+        _, low, high = over_copies([source.gauss(1.0, 0.01) for _ in range(8)])
+        wholly += low > 1.0 or high < 1.0
+    assert 70 <= wholly <= 130
+
+
+@pytest.mark.parametrize(("plain", "served", "rounds"), [(2, 3, 9), (4, 4, 3), (17, 17, 20), (0, 0, 3)])
+def test_copies_that_cannot_be_paired_are_refused(plain: int, served: int, rounds: int) -> None:
+    with pytest.raises(ValueError, match="copies"):
+        paired_times([int] * plain, [int] * served, calls=1, rounds=rounds, device="cpu")
 
 
 def test_the_summary_counts_slower_shapes() -> None:
