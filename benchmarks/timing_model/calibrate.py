@@ -1,12 +1,11 @@
 """Fits the rates of the timing model to steps of a store: a robust coordinate search over a handful of physical numbers.
 
-Left out: held-out shapes, the shapes of `shapes.json` and `store_shapes.json`, shapes of free sources, and kernels that are
-traced in part.
+Left out: held-out shapes, those of `shapes.json`, `fresh_shapes.json` and `store_shapes.json`, shapes of free sources, and
+kernels that are traced in part.
 Run from the repository's root: python -m benchmarks.timing_model.calibrate --store trajectories.sqlite [--shapes 80] [--each 5]
 """
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -18,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.timing_model.draw import shapes_apart
+from benchmarks.timing_model.draw import listed
+from benchmarks.timing_model.fresh import FRESH_SHAPES, apart
 from benchmarks.timing_model.predicting import Prepared, prepared
-from benchmarks.timing_model.sources import LISTED, STORE_SHAPES
 from contract.candidate import Candidate
 from contract.evaluation import Measured
 from contract.task import GemmTask
@@ -28,7 +27,6 @@ from contract.trajectory import Step
 from policies.trajectories.store import Store, open_store
 from sandbox.timing_model.rates import H200, TimingRates
 
-HELD_OUT = Path(__file__).parent.parent / "h200" / "held_out.json"
 FIXED = frozenset({"clock_mhz", "cool_clock_mhz", "smem_bytes", "line_us", "fitted"})
 MAX_ERROR = 0.5  # of a logarithm: what lies further off counts no more
 MAX_ROWS = 40_000  # of a trace, so that a round of the search takes seconds
@@ -46,15 +44,7 @@ class Timed:
 
 def never() -> set[str]:
     """Shapes that nothing may be fitted to."""
-    held_out = json.loads(HELD_OUT.read_text())
-    listed = [row["shape"] for row in json.loads(LISTED.read_text())["sources"]]
-    judged = json.loads(STORE_SHAPES.read_text())["shapes"]
-    return {
-        *shapes_apart(),
-        *listed,
-        *judged,
-        *(shape for name in ("measured_before", "grid", "off_grid") for shape in held_out[name]),
-    }
+    return {*apart(), *listed(FRESH_SHAPES)}
 
 
 def chosen(store: Store, shapes: int, each: int, source: random.Random) -> Iterator[tuple[GemmTask, Step]]:

@@ -1,9 +1,10 @@
-"""Draws random schedules for each of the shapes apart. No model and no measurement has a say in which.
+"""Draws random schedules for each shape of a list. No model and no measurement has a say in which.
 
-Run from the repository's root: python -m benchmarks.timing_model.draw [--each 30] [--seed 16]
+Run from the repository's root: python -m benchmarks.timing_model.draw [--shapes LIST.json --out DRAWN.json.gz] [--each 30]
 """
 
 import argparse
+import gzip
 import json
 import random
 from pathlib import Path
@@ -13,8 +14,8 @@ from contract.chip import REFERENCE_CHIPS
 from contract.task import GemmTask, parse_shape
 from policies.schedule.families.registry import families
 
-FOLDER = Path(__file__).parent
-SHAPES, DRAWN = FOLDER / "shapes.json", FOLDER / "drawn.json"
+SETS = Path(__file__).parent / "sets"
+SHAPES, DRAWN = SETS / "shapes.json", SETS / "drawn.json"
 
 
 def task_of(shape: str) -> GemmTask:
@@ -22,9 +23,20 @@ def task_of(shape: str) -> GemmTask:
     return GemmTask(m=m, n=n, k=k)
 
 
+def listed(path: Path) -> list[str]:
+    """The shapes of a list."""
+    return list(json.loads(path.read_text())["shapes"])
+
+
 def shapes_apart() -> list[str]:
     """The shapes that the model is judged by."""
-    return list(json.loads(SHAPES.read_text())["shapes"])
+    return listed(SHAPES)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The drawn schedules of a file, each with its shape."""
+    data = path.read_bytes()
+    return list(json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["rows"])
 
 
 def drawn(shape: str, each: int, seed: int) -> list[dict[str, Any]]:
@@ -42,17 +54,17 @@ def drawn(shape: str, each: int, seed: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", type=Path, default=SHAPES, help="a list of shapes")
+    parser.add_argument("--out", type=Path, default=DRAWN, help="compressed if its name ends with .gz")
     parser.add_argument("--each", type=int, default=30, help="schedules per shape")
     parser.add_argument("--seed", type=int, default=16)
     options = parser.parse_args()
-    rows = [
-        {"shape": shape, "schedule": schedule}
-        for shape in shapes_apart()
-        for schedule in drawn(shape, options.each, options.seed)
-    ]
+    shapes = listed(options.shapes)
+    rows = [{"shape": shape, "schedule": schedule} for shape in shapes for schedule in drawn(shape, options.each, options.seed)]
     lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
-    DRAWN.write_text(f'{{"seed": {options.seed}, "rows": [\n{lines}\n]}}\n')
-    print(f"{len(rows)} schedules of {len(shapes_apart())} shapes")
+    text = f'{{"seed": {options.seed}, "rows": [\n{lines}\n]}}\n'.encode()
+    options.out.write_bytes(gzip.compress(text, mtime=0) if options.out.suffix == ".gz" else text)
+    print(f"{len(rows)} schedules of {len(shapes)} shapes")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Compares predictions with the times that `measure` wrote. Needs no GPU.
 
-Run from the repository's root: python -m benchmarks.timing_model.judge ROWS.jsonl [--free [--extra FOLDER]] [--out FILE.json]
+Run from the repository's root: python -m benchmarks.timing_model.judge ROWS.jsonl [--drawn DRAWN.json] [--out FILE.json]
+for free sources: python -m benchmarks.timing_model.judge ROWS.jsonl --free [--extra FOLDER] [--out FILE.json]
 or, for steps of a sweep: python -m benchmarks.timing_model.judge --store trajectories.sqlite [--out FILE.json]
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.timing_model.draw import DRAWN
 from benchmarks.timing_model.predicting import prepared, spearman
 from benchmarks.timing_model.sources import TimedKernel, free, scheduled, stored
 from policies.trajectories.store import open_store
@@ -83,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=Path, nargs="?")
     parser.add_argument("--store", type=Path, help="a store with steps of the shapes of store_shapes.json, instead of rows")
+    parser.add_argument("--drawn", type=Path, default=DRAWN, help="the drawn schedules that the rows are of")
     parser.add_argument("--free", action="store_true", help="the rows are of free sources")
     parser.add_argument("--extra", type=Path, help="folder of the sources that lie outside the repository")
     parser.add_argument("--out", type=Path)
@@ -97,7 +100,7 @@ def main() -> None:
         judged, measured = [kernel for kernel, _ in pairs], {kernel.name: row for kernel, row in pairs}
     else:
         measured = {row["name"]: row for row in map(json.loads, options.rows.read_text().splitlines())}
-        judged = list(free(options.extra) if options.free else scheduled())
+        judged = list(free(options.extra) if options.free else scheduled(options.drawn))
     rows = list(judged_rows(judged, measured, options.cache, options.jobs))
     print(table(rows))
     if options.free:

@@ -1,7 +1,7 @@
 """Times the judged kernels on a GPU, one JSON row a line. A second call goes on where the first stopped.
 
 All kernels are built in the background while those of earlier shapes are screened. Run from the repository's root:
-python -m benchmarks.timing_model.measure --out ROWS.jsonl [--seconds 150]
+python -m benchmarks.timing_model.measure [--drawn DRAWN.json] --out ROWS.jsonl [--seconds 150]
 python -m benchmarks.timing_model.measure --free [--extra FOLDER] --out FREE.jsonl
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.wiring.sandbox import open_sandbox_for
+from benchmarks.timing_model.draw import DRAWN
 from benchmarks.timing_model.sources import TimedKernel, free, scheduled
 from contract.build import Built
 from contract.evaluation import Evaluation, Measured
@@ -80,11 +81,12 @@ def run(judged: Sequence[TimedKernel], out: Path, seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--drawn", type=Path, default=DRAWN, help="the drawn schedules, as `draw` wrote them")
     parser.add_argument("--free", action="store_true", help="free sources, not the drawn schedules")
     parser.add_argument("--extra", type=Path, help="folder of the sources that lie outside the repository")
     parser.add_argument("--seconds", type=float, default=150.0, help="no further shape starts after this time")
     options = parser.parse_args()
-    run(list(free(options.extra) if options.free else scheduled()), options.out, options.seconds)
+    run(list(free(options.extra) if options.free else scheduled(options.drawn)), options.out, options.seconds)
 
 
 if __name__ == "__main__":

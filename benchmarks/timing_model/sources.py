@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.timing_model.draw import DRAWN, FOLDER, task_of
+from benchmarks.timing_model.draw import DRAWN, SETS, rows_of, task_of
 from contract.candidate import Candidate, Origin
 from contract.evaluation import Measured
 from contract.task import GemmTask, TimingMode
 from policies.schedule.families.registry import written
 from policies.trajectories.store import Store
 
-LISTED = FOLDER / "sources.json"
-STORE_SHAPES = FOLDER / "store_shapes.json"
+LISTED = SETS / "sources.json"
+STORE_SHAPES = SETS / "store_shapes.json"
 _EXTRA = "extra/"
 _BLOCK = re.compile(r"```(?:cuda|cpp|c\+\+)\n(.*?)```", re.DOTALL)
 
@@ -33,7 +33,7 @@ class TimedKernel(NamedTuple):
 
 def scheduled(path: Path = DRAWN) -> Iterator[TimedKernel]:
     """The drawn schedules, written out."""
-    for number, row in enumerate(json.loads(path.read_text())["rows"]):
+    for number, row in enumerate(rows_of(path)):
         task = task_of(row["shape"])
         yield TimedKernel(str(number), task, written(row["schedule"], task))
 

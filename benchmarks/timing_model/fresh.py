@@ -1,0 +1,74 @@
+"""Chooses shapes by which the model is judged after it was changed: one at random from each stratum of the best times.
+
+Strata are equal in the logarithm of the best time of a campaign, up to 500 us. Left out: shapes of every other list.
+Run from the repository's root: python -m benchmarks.timing_model.fresh [--count 20] [--seed 23]
+"""
+
+import argparse
+import gzip
+import json
+import math
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.timing_model.draw import SETS, SHAPES, listed
+from benchmarks.timing_model.sources import LISTED, STORE_SHAPES
+
+CAMPAIGN = Path(__file__).parent.parent / "h200" / "rows" / "offline-2026-11-23.jsonl.gz"
+HELD_OUT = Path(__file__).parent.parent / "h200" / "held_out.json"
+FIT_SHAPES, FRESH_SHAPES = SETS / "fit_shapes.json", SETS / "fresh_shapes.json"
+MAX_US = 500.0
+
+
+def apart() -> set[str]:
+    """Shapes that nothing may be fitted to, but for the fresh ones."""
+    held_out = json.loads(HELD_OUT.read_text())
+    sources = [row["shape"] for row in json.loads(LISTED.read_text())["sources"]]
+    of_the_grid = [shape for name in ("measured_before", "grid", "off_grid") for shape in held_out[name]]
+    return {*listed(SHAPES), *listed(STORE_SHAPES), *sources, *of_the_grid}
+
+
+def best_times() -> dict[str, float]:
+    """The best time of each shape of the campaign. Unit: microseconds."""
+    found: dict[str, float] = {}
+    with gzip.open(CAMPAIGN, "rt", encoding="utf-8") as lines:
+        for row in map(json.loads, lines):
+            shape = "{m}x{n}x{k}".format_map(row["task"])
+            if row["best"]:
+                found[shape] = min(found.get(shape, math.inf), row["best"]["time_us"])
+    return found
+
+
+def stratified(best_us: Mapping[str, float], count: int, source: random.Random) -> list[str]:
+    """One shape of each of `count` strata; an empty stratum takes one of the nearest left. Ordered by time."""
+    places = {shape: math.log(time_us) for shape, time_us in best_us.items() if time_us <= MAX_US}
+    low, high = min(places.values()), max(places.values())
+    chosen: list[str] = []
+    for number in range(count):
+        begin, end = (low + (high - low) * (number + step) / count for step in (0, 1))
+        inside = sorted(shape for shape, place in places.items() if begin <= place <= end)
+        nearest = min(places, key=lambda shape: abs(places[shape] - (begin + end) / 2))
+        chosen.append(source.choice(inside) if inside else nearest)
+        del places[chosen[-1]]
+    return sorted(chosen, key=lambda shape: best_us[shape])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=23)
+    options = parser.parse_args()
+    left_out = apart() | set(listed(FIT_SHAPES))
+    allowed = {shape: time_us for shape, time_us in best_times().items() if shape not in left_out}
+    shapes = stratified(allowed, options.count, random.Random(options.seed))
+    about = (
+        f"Chosen by `python -m benchmarks.timing_model.fresh` (seed {options.seed}) after the model had been judged by "
+        "shapes.json: the next change is judged by these. No change since then was fitted to them."
+    )
+    FRESH_SHAPES.write_text(json.dumps({"about": about, "shapes": shapes}) + "\n")
+    print(f"{len(shapes)} of {len(allowed)} shapes")
+
+
+if __name__ == "__main__":
+    main()
