@@ -76,9 +76,8 @@ class GemmTask(Record):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        largest = max(self.m * self.k, self.k * self.n, self.m * self.n)
-        if largest > MAX_OPERAND_ELEMENTS:
-            raise ValueError(f"the largest operand of {self.shape} has {largest} elements; at most 2^31-1 are supported")
+        if problem := too_large(self.m, self.n, self.k):
+            raise ValueError(problem)
         if self.element is ElementType.BF16 and self.accumulate is AccumulatorType.F16:
             raise ValueError("bf16 elements accumulate in f32 only; use accumulate f32")
         return self
@@ -100,6 +99,14 @@ class GemmTask(Record):
     def operand_bytes(self) -> int:
         """Bytes of A, B and D together: the minimum traffic through device memory."""
         return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+
+def too_large(m: int, n: int, k: int) -> str:
+    """Why a product is larger than tasks may be; empty where it is not."""
+    largest = max(m * k, k * n, m * n)
+    if largest <= MAX_OPERAND_ELEMENTS:
+        return ""
+    return f"the largest operand of {m}x{n}x{k} has {largest} elements; at most 2^31-1 are supported"
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from contract.base import Record
 from contract.errors import UsageError
-from contract.task import Layout, parse_shape
+from contract.task import Layout, parse_shape, too_large
 
 GRID = "grid1000"
 GRID_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)  # the CUDA-L2 paper's M, N and K
@@ -56,15 +56,15 @@ def read_shapes(given: Sequence[str]) -> tuple[list[WantedShape], list[str]]:
         if word == GRID:
             found += [WantedShape(m=m, n=n, k=k) for m, n, k in product(GRID_SIZES, repeat=3)]
         elif Path(word).is_file():
-            shapes, notice = _read_file(Path(word))
+            shapes, told = _read_file(Path(word))
             found += shapes
-            notices += [notice] if notice else []
+            notices += told
         else:
             found.append(_parsed(word, f"--shapes {word!r} is neither {GRID} nor a file, and no shape either"))
     return _merged(found), notices
 
 
-def _read_file(path: Path) -> tuple[list[WantedShape], str]:
+def _read_file(path: Path) -> tuple[list[WantedShape], list[str]]:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
@@ -75,7 +75,7 @@ def _read_file(path: Path) -> tuple[list[WantedShape], str]:
     shapes = [_parsed(line, f"{path} line {number}") for number, line in lines if line]
     if not shapes:
         raise UsageError(f"{path} holds no shape; write one per line, like 4096x1024x512")
-    return shapes, ""
+    return shapes, []
 
 
 def _parsed(text: str, where: str) -> WantedShape:
@@ -83,11 +83,13 @@ def _parsed(text: str, where: str) -> WantedShape:
         m, n, k = parse_shape(text)
     except UsageError as exc:
         raise UsageError(f"{where}: {exc}") from exc
+    if problem := too_large(m, n, k):
+        raise UsageError(problem)
     return WantedShape(m=m, n=n, k=k)
 
 
-def _recorded(path: Path, text: str) -> tuple[list[WantedShape], str]:
-    """The products of a model that this version has layouts for."""
+def _recorded(path: Path, text: str) -> tuple[list[WantedShape], list[str]]:
+    """The products of a model that this version has layouts for and that are not too large, and notices about the others."""
     try:
         file = ShapeFile.model_validate(json.loads(text))
     except json.JSONDecodeError as exc:
@@ -97,11 +99,19 @@ def _recorded(path: Path, text: str) -> tuple[list[WantedShape], str]:
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{path}: {where}: {first['msg']}; `cudal2-agent campaign record` writes such files") from exc
     known = {layout.value for layout in Layout}
-    taken = [one for one in file.products if one.layout in known]
-    left_out = sum(one.count for one in file.products) - sum(one.count for one in taken)
-    shapes = [WantedShape(m=one.m, n=one.n, k=one.k, layout=Layout(one.layout), weight=one.count) for one in taken]
-    layouts = ", ".join(sorted({one.layout for one in file.products} - known))
-    return shapes, f"{left_out} products of {path} are left out: layout {layouts} is not supported" if left_out else ""
+    other = [one for one in file.products if one.layout not in known]
+    large = [one for one in file.products if one.layout in known and too_large(one.m, one.n, one.k)]
+    layouts = ", ".join(sorted({one.layout for one in other}))
+    notices = [
+        f"{sum(one.count for one in left)} products of {path} are left out: {why}"
+        for left, why in ((other, f"layout {layouts} is not supported"), (large, "an operand has over 2^31-1 elements"))
+        if left
+    ]
+    return [
+        WantedShape(m=one.m, n=one.n, k=one.k, layout=Layout(one.layout), weight=one.count)
+        for one in file.products
+        if one not in other and one not in large
+    ], notices
 
 
 def _merged(shapes: Sequence[WantedShape]) -> list[WantedShape]:

@@ -87,7 +87,7 @@ def _times_us(stored: StoredAlgorithm, kernel: LoadedKernel, platform: Platform)
     """Medians of the algorithm and of torch.mm."""
     sets = operand_sets(stored.task)
     contenders = {_OURS: by_launching(kernel, platform), TORCH: by_torch}
-    times = race(contenders, sets, launches=launches_in(SAMPLE_US, stored.time_us), rounds=ROUNDS)
+    times = race(contenders, sets, launches=launches_in(SAMPLE_US, stored.time_us), rounds=ROUNDS, product_us=stored.time_us)
     return median_us(times[_OURS]), median_us(times[TORCH])
 
 

@@ -16,6 +16,9 @@ SETS, MAX_SET_BYTES = 8, 2**30  # several sets keep the cache from holding a pro
 MIN_LAUNCHES, MAX_LAUNCHES = 2, 32  # products of a graph
 # Graphs of each contender, which take turns: equal kernels differ by up to 2 % in where their memory lies (LOG.md).
 COPIES, MAX_OUT_BYTES = 5, 2**33
+# A long product draws so much power that the clock falls, by tens of milliseconds later: each sample of one follows as many
+# products of its own, or the rival would pay for them.
+LONG_US, WARM_US = 500.0, 50_000.0
 _TYPES = {ElementType.F16: torch.float16, ElementType.BF16: torch.bfloat16}
 
 
@@ -43,6 +46,11 @@ def launches_in(sample_us: float, product_us: float) -> int:
     return max(MIN_LAUNCHES, min(MAX_LAUNCHES, round(sample_us / product_us)))
 
 
+def warm_us_for(product_us: float) -> float:
+    """How long a product's own kernel runs before each of its samples."""
+    return WARM_US if product_us >= LONG_US else 0.0
+
+
 class ProductGraph:
     """`launches` products as one graph, over the operand sets in turn, with an output of its own."""
 
@@ -58,9 +66,11 @@ class ProductGraph:
                 multiply(*sets[index % len(sets)], self._out)
         self._graph.replay()
 
-    def sample_us(self) -> float:
-        """Time of one product. Unit: microseconds."""
+    def sample_us(self, replays_before: int = 0) -> float:
+        """Time of one product, after replays that are not timed. Unit: microseconds."""
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        for _ in range(replays_before):
+            self._graph.replay()
         begin.record()
         self._graph.replay()
         end.record()
@@ -68,8 +78,14 @@ class ProductGraph:
         return float(begin.elapsed_time(end)) * 1e3 / self._launches
 
 
-def race(contenders: Mapping[str, Multiply], sets: Sequence[Operands], *, launches: int, rounds: int) -> dict[str, Timing]:
-    """A sample of each contender in every round, in random order; new graphs, so that memory lies elsewhere than before."""
+def race(
+    contenders: Mapping[str, Multiply], sets: Sequence[Operands], *, launches: int, rounds: int, product_us: float
+) -> dict[str, Timing]:
+    """A sample of each contender in every round, in random order; new graphs, so that memory lies elsewhere than before.
+
+    `launches`: products of a graph. `product_us`: time of one, roughly; a long one runs for a while before each sample.
+    """
+    replays = round(warm_us_for(product_us) / (product_us * launches))
     a, b = sets[0]
     out_bytes = 2 * a.shape[0] * b.shape[1]
     copies = max(1, min(COPIES, MAX_OUT_BYTES // (out_bytes * len(contenders))))
@@ -78,7 +94,7 @@ def race(contenders: Mapping[str, Multiply], sets: Sequence[Operands], *, launch
     rng = random.Random(rounds)
     for round_ in range(rounds):
         for name in rng.sample(sorted(graphs), len(graphs)):
-            samples[name].append(graphs[name][round_ % copies].sample_us())
+            samples[name].append(graphs[name][round_ % copies].sample_us(replays))
     return {name: Timing(name=name, samples_us=tuple(taken)) for name, taken in samples.items()}
 
 

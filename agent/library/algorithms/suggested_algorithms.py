@@ -105,7 +105,8 @@ class CudaProductBench:
         }
         launches = launches_in(duration_us, self._torch_us)
         with _enough_memory():
-            return race({**contenders, TORCH: by_torch}, self._sets, launches=launches, rounds=rounds)
+            both = {**contenders, TORCH: by_torch}
+            return race(both, self._sets, launches=launches, rounds=rounds, product_us=self._torch_us)
 
     def stored(self, suggestion: Suggestion) -> StoredAlgorithm:
         """As a library would hold it; its time is PyTorch's, since none of its own is known yet."""

@@ -39,6 +39,7 @@ def test_shapes_come_from_words_and_files_each_once(tmp_path: Path) -> None:
         ('{"format": "cudal2-shapes",\n oops}', "line 2"),
         ('{"format": "cudal2-shapes", "version": 2, "products": []}', "version"),
         ("64x0x64\n", "line 1"),
+        ("64x64x64\n65536x64x32768\n", r"largest operand of 65536x64x32768 has 2147483648 elements"),
     ],
 )
 def test_a_bad_file_is_one_line_that_says_where(tmp_path: Path, text: str, said: str) -> None:
@@ -52,6 +53,8 @@ def test_a_bad_file_is_one_line_that_says_where(tmp_path: Path, text: str, said:
 def test_a_word_that_is_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="neither grid1000 nor a file"):
         read_shapes(["grid100"])
+    with pytest.raises(UsageError, match=r"^the largest operand of 32768x65536x64 has"):
+        read_shapes(["32768x65536x64"])
 
 
 def test_recorded_products_keep_their_layout_and_their_counts(tmp_path: Path) -> None:
@@ -60,12 +63,16 @@ def test_recorded_products_keep_their_layout_and_their_counts(tmp_path: Path) ->
         RecordedProduct(m=64, n=32, k=16, layout="tn", part="dX", count=2),
         RecordedProduct(m=64, n=32, k=16, layout="nt", part="dW", count=6),
         RecordedProduct(m=64, n=32, k=16, layout="tt", part="dW", count=4),
+        RecordedProduct(m=65536, n=64, k=32768, layout="nt", part="dW", count=2),
     ]
     file = tmp_path / "shapes.json"
     file.write_text(ShapeFile(products=tuple(products)).model_dump_json())
-    shapes, [notice] = read_shapes([str(file)])
+    shapes, notices = read_shapes([str(file)])
     assert [(shape.layout, shape.weight) for shape in shapes] == [(Layout.TN, 5), (Layout.NT, 6)]
-    assert notice == f"4 products of {file} are left out: layout tt is not supported"
+    assert notices == [
+        f"4 products of {file} are left out: layout tt is not supported",
+        f"2 products of {file} are left out: an operand has over 2^31-1 elements",
+    ]
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])

@@ -33,7 +33,7 @@ def test_every_product_is_a_dot_and_a_faster_one_stands_higher() -> None:
 
 def test_texts_stay_inside() -> None:
     assert outside(draw(ROWS)) == []
-    assert "dW (nt): 24 of 34 kept" in words(draw(ROWS))
+    assert "dW (nt): 32 of 49 kept" in words(draw(ROWS))
 
 
 def test_a_layout_without_products_is_told() -> None:

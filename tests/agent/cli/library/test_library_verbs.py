@@ -16,7 +16,7 @@ from tests.doubles.libraries import library_entry, small_tasks, write_entries
 ROOT = Path(__file__).parents[4]
 ROWS = ROOT / "benchmarks" / "h200" / "rows" / "server-2026-11-23.jsonl.gz"
 SLOWER = ROOT / "benchmarks" / "library" / "slower_h200.txt"
-WITHOUT_BLOCKS = 470  # entries of the committed rows of the grid
+WITHOUT_BLOCKS = 466  # entries of the committed rows of the grid
 TASKS = small_tasks(2)
 needs_core = pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core is not built here")
 
