@@ -1,0 +1,24 @@
+"""The shapes off the grid that a policy may learn from."""
+
+from benchmarks.h200.grid import SIZES, held_out
+from benchmarks.proposals.training_shapes import COUNT, KINDS, drawn
+from contract.task import parse_shape
+
+
+def test_they_are_drawn_once_and_none_is_held_out() -> None:
+    shapes = drawn()
+    assert shapes == drawn()
+    assert len(set(shapes)) == COUNT
+    assert not set(shapes) & held_out()
+    assert shapes[:8] == drawn(8)
+
+
+def test_each_kind_has_its_share_and_none_lies_on_the_grid() -> None:
+    sizes = [parse_shape(shape) for shape in drawn()]
+    assert not any(set(one) <= set(SIZES) for one in sizes)
+    long = sizes[:: len(KINDS)]
+    assert all(max(one) >= 4096 for one in long)
+    assert all(sorted(one)[1] <= 512 for one in long)
+    assert {one.index(max(one)) for one in long} == {0, 1, 2}
+    assert all(n % 8 == k % 8 == 0 for _, n, k in sizes)
+    assert any(m % 8 for m, _, _ in sizes)
