@@ -7,7 +7,7 @@ import pytest
 from contract.candidate import Candidate
 from contract.chip import REFERENCE_CHIPS
 from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import rewrite
+from policies.schedule.families.registry import families, rewrite
 from policies.schedule.named_schedules import TaskSchedules, Unwritable, schedules_for
 
 TASK = GemmTask(m=512, n=512, k=4096, arch=Arch.SM_90A)
@@ -105,6 +105,33 @@ def test_what_is_no_schedule_has_a_reason(values: object, said: str) -> None:
     (first, *_) = reasons(values)
     assert said in first
     assert len(first) < 400
+
+
+@pytest.mark.parametrize("shape", [(512, 512, 4096), (16384, 16, 256), (72, 4104, 136), (12288, 12288, 64)])
+def test_any_mixture_of_allowed_values_is_written_or_refused_with_reasons(shape: tuple[int, int, int]) -> None:
+    """A model may name each axis rightly and all of them together beyond what a chip or a kernel can do."""
+    m, n, k = shape
+    schedules, rng = of(m=m, n=n, k=k), random.Random(k)
+    for name, family in schedules.families.items():
+        free = {axis: values for axis, values in family.axes.items() if axis != "family"}
+        for _ in range(40):
+            found = schedules.expand({"family": name} | {axis: rng.choice(values) for axis, values in free.items()})
+            assert isinstance(found, Candidate) or found.reasons
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {**FULL, "cluster_m": 4, "cluster_n": 4, "cluster_k": 2, "splits": 2, "spread_sum": True, "push": True},
+        {"family": "mma_sync", "block_m": 128, "block_n": 96, "block_k": 64, "stages": 1, "warps_m": 8, "warps_n": 6, "warps_k": 4},
+    ],
+    ids=["a cluster of 32", "6,144 threads"],
+)
+def test_what_exceeds_the_chip_by_far_is_refused(values: dict[str, object]) -> None:
+    """Both ended with a traceback."""
+    [family] = [one for one in families(Arch.SM_90A) if one.name == values["family"]]
+    told = list(family.violations(family.parse(values), GemmTask(m=4096, n=4096, k=4096)))
+    assert any("cluster" in one or "threads" in one for one in told)
 
 
 def test_a_schedule_of_another_architecture_is_refused() -> None:

@@ -172,6 +172,7 @@ class Geometry:
         limits = LIMITS[self.task.arch]
         if self.threads > limits.max_threads_per_block:
             yield f"{self.threads} threads exceed a CTA"
+            return  # they would have no registers, so the rest cannot be told
         if self.smem_bytes > limits.max_smem_per_block_bytes:
             yield f"{self.smem_bytes} bytes of shared memory exceed a CTA"
         if self.spills:

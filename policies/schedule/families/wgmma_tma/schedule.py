@@ -329,6 +329,8 @@ def _store_violations(s: WgmmaTmaSchedule) -> Iterator[str]:
 
 def _can_spread(s: WgmmaTmaSchedule, task: GemmTask) -> bool:
     """Whether a grid splits its tiles and runs all at once, and its sums are stored straight from registers."""
+    if s.cluster > LIMITS[Arch.SM_90A].max_cluster:
+        return False
     ctas = cluster_tiles(s, task) * s.cluster * s.splits
     together = cluster_sms(REFERENCE_CHIPS[Arch.SM_90A], s.cluster) * s.ctas_per_sm
     plain = s.splits > 1 and not s.persistent and not s.tma_store and (s.push or s.cluster_k == 1)
