@@ -23,10 +23,16 @@ class GpuIdentity(Record):
 
     def measured(self, environment: str) -> FallbackCause | None:
         """Whether an `Environment.key` is of this GPU and driver; None if it is, else what differs."""
-        gpu, separator, rest = environment.partition(" driver-")
-        if not separator or gpu != self.gpu:
+        gpu, driver = gpu_and_driver(environment)
+        if not driver or gpu != self.gpu:
             return FallbackCause.OTHER_GPU
-        return None if rest.partition(" toolkit-")[0] == self.driver else FallbackCause.OTHER_DRIVER
+        return None if driver == self.driver else FallbackCause.OTHER_DRIVER
+
+
+def gpu_and_driver(environment: str) -> tuple[str, str]:
+    """The GPU and the driver of an `Environment.key`; the driver is empty where it names none."""
+    gpu, _, rest = environment.partition(" driver-")
+    return gpu, rest.partition(" toolkit-")[0]
 
 
 class Choice(StrEnum):

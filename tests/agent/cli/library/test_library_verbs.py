@@ -166,8 +166,6 @@ def test_what_nothing_executed_is_not_called_right(
         (["show", "ffffffff"], "no entry whose id begins with 'ffffffff'"),
         (["prepare", "--entry", "ffffffff"], "no entry whose id begins with"),
         (["prepare", "--shape", "48x64x64"], "--shape is for one entry; name it with --entry"),
-        (["prepare", "--entry", "5d7faabc", "--shape", "65x64x64"], "must have its N and K, and no larger M"),
-        (["prepare", "--entry", "5d7faabc", "--shape", "48x64"], "is not M x N x K"),
         (["check", "--entry", "ffffffff"], "no entry whose id begins with"),
         (["check", "--max-gflop", "0.0001"], "raise --max-gflop"),
         (["build", "--out", "h200"], "`cudal2-agent campaign run` finds some"),
@@ -185,6 +183,15 @@ def test_wrong_input_is_one_line(words: list[str], said: str, tmp_path: Path, ca
     assert said in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "h200").exists()
+
+
+@pytest.mark.parametrize(("shape", "said"), [("17x16x64", "its N and K, and no larger M"), ("16x16", "is not M x N x K")])
+def test_prepare_of_another_product_is_one_line(shape: str, said: str, small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["library", "prepare", "--library", small, "--entry", library_entry(TASKS[0]).id, "--shape", shape]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
 
 
 def test_build_says_what_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:
