@@ -141,3 +141,14 @@ class PreparedKernel(Record):
     cubin_sha256: str
     compiler: str
     plan: ResolvedPlan
+
+
+class LentKernel(PreparedKernel):
+    """A built kernel whose entry has a larger M than `task`. `source_sha256` is the entry's, `text_sha256` that of the kernel.
+
+    `verdict`: what the emulator said of it for `task`.
+    """
+
+    entry_task: GemmTask
+    text_sha256: str
+    verdict: str

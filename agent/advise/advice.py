@@ -20,9 +20,10 @@ from contract.task import ElementType, GemmTask, Layout
 
 ALL = "all"
 # `served`: an entry beats AutoTuning with its whole interval. `no faster`: the known kernel does not. `unbuilt`: one of the
-# store does, and the library lacks it. `algorithm`: none beats AutoTuning, whose algorithm the library holds and runs.
-# `missing`: none is known. `outside`: no kernel of a library computes it.
-Status = Literal["served", "algorithm", "no faster", "unbuilt", "missing", "outside"]
+# store does, and the library lacks it. `lent`: the library has no entry, and dispatch runs that of a larger M, whose time here
+# nobody measured. `algorithm`: none beats AutoTuning, whose algorithm the library holds and runs. `missing`: none is known.
+# `outside`: no kernel of a library computes it.
+Status = Literal["served", "lent", "algorithm", "no faster", "unbuilt", "missing", "outside"]
 
 
 class ProductAdvice(Record):
@@ -53,8 +54,8 @@ class PartAdvice(Record):
     `predicted_us`, `served_us`: how much of it is predicted, and served. `timed_calls`: calls whose time is known.
     `served_autotuning_us`: what AutoTuning takes for the served calls, as measured. `gain_us`: per pass. `gain_percent`: of
     `served_autotuning_us`. `heuristic_gain_us`: None where the heuristic was not measured for all of them. `algorithm_calls`,
-    `torch_gain_us`: calls that stored algorithms of cuBLASLt run, and what that spares of PyTorch's time. No other figure
-    counts these calls as served.
+    `torch_gain_us`: calls that stored algorithms of cuBLASLt run, and what that spares of PyTorch's time. `lent_calls`: calls
+    that entries of a larger M run. No other figure counts these calls as served.
     """
 
     part: str
@@ -70,6 +71,7 @@ class PartAdvice(Record):
     heuristic_gain_us: float | None
     algorithm_calls: float = 0.0
     torch_gain_us: float = 0.0
+    lent_calls: float = 0.0
 
 
 class Advice(Record):
@@ -100,12 +102,7 @@ def advise(
 ) -> Advice:
     """Products in the order of their time per pass, the longest first. `searches`: of the store, on the chip of `times`."""
     passes, traced = recording.passes, recording.gpu_us is not None
-    found = [
-        _by_algorithm(
-            _advised(one, passes, _known(one.product, kernels, searches, times), times), _stored(one.product, kernels, times)
-        )
-        for one in recording.products
-    ]
+    found = [_found(one, passes, kernels, searches, times) for one in recording.products]
     found.sort(key=lambda one: -(_time_us(one, traced) or 0.0) * one.calls)
     parts = [_part(part, [one for one in found if one.product.part == part], traced) for part in PARTS]
     whole = _part(ALL, found, traced)
@@ -173,6 +170,24 @@ def _known(
     return None
 
 
+def _found(
+    counted: CountedProduct,
+    passes: int,
+    kernels: KnownKernels,
+    searches: Mapping[GemmTask, MeasuredKernel],
+    times: LibraryTimes,
+) -> ProductAdvice:
+    """The advice of a product by what runs it, in the order of dispatch: its entry, a lent one, an algorithm."""
+    product = counted.product
+    found = _advised(counted, passes, _known(product, kernels, searches, times), times)
+    task = None if why_outside(product) else task_of(product, times.chip.arch)
+    if task is None or kernels.chip != times.chip.name or found.status == "served":
+        return found
+    if kernels.lender(task) is not None:
+        return found.model_copy(update={"status": "lent", "kernel_us": None, "speedup": None})
+    return _by_algorithm(found, kernels.algorithm(task))
+
+
 def _advised(counted: CountedProduct, passes: int, known: _Known | None, times: LibraryTimes) -> ProductAdvice:
     product, calls = counted.product, counted.calls / passes
     outside = why_outside(product) or ("" if task_of(product, times.chip.arch) else "operands have over 2^31-1 elements")
@@ -194,7 +209,7 @@ def _advised(counted: CountedProduct, passes: int, known: _Known | None, times: 
 
 def _by_algorithm(found: ProductAdvice, stored: StoredAlgorithm | None) -> ProductAdvice:
     """The advice of a product that no kernel serves, where the library holds an algorithm for it."""
-    if stored is None or stored.rival_us is None or found.status in ("served", "outside"):
+    if stored is None or stored.rival_us is None:
         return found
     return found.model_copy(
         update={
@@ -205,11 +220,6 @@ def _by_algorithm(found: ProductAdvice, stored: StoredAlgorithm | None) -> Produ
             "torch_gain_us": (stored.rival_us - stored.time_us) * found.calls,
         }
     )
-
-
-def _stored(product: MatrixProduct, kernels: KnownKernels, times: LibraryTimes) -> StoredAlgorithm | None:
-    task = None if why_outside(product) else task_of(product, times.chip.arch)
-    return kernels.algorithm(task) if task is not None and kernels.chip == times.chip.name else None
 
 
 def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice:
@@ -231,6 +241,7 @@ def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice
         gain_percent=_percent(gain, served_autotuning_us),
         heuristic_gain_us=sum(over_heuristic) if len(over_heuristic) == len(served) else None,
         algorithm_calls=sum(one.calls for one in found if one.status == "algorithm"),
+        lent_calls=sum(one.calls for one in found if one.status == "lent"),
         torch_gain_us=sum(one.torch_gain_us or 0.0 for one in found),
     )
 

@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.library.measured_kernels import MeasuredKernel
+from contract.chip import REFERENCE_CHIPS
 from contract.errors import MachineError
 from contract.evaluation import AUTOTUNED
 from contract.library import LibraryEntry, StoredAlgorithm
 from contract.task import Arch, GemmTask
+from cudal2.dispatch.decision import Choice, GpuIdentity, gpu_and_driver
+from cudal2.dispatch.dispatcher import Dispatcher, kind_code
+from cudal2.dispatch.neighbour_rule import NeighbourRule, shipped_rule
 from cudal2.library.kernel_library import KernelLibrary, key_of, open_library
 from cudal2.library.shipped_libraries import shipped_paths
 
@@ -19,13 +23,17 @@ AlgorithmLookup = Callable[[GemmTask], StoredAlgorithm | None]
 
 
 class KnownKernels(NamedTuple):
-    """A library as advice needs it: entries and algorithms by task. `chip`: the one that all of them were measured on."""
+    """A library as advice needs it: entries and algorithms by task. `chip`: the one that all of them were measured on.
+
+    `lender`: the entry of a larger M that dispatch lends to a task; None where it lends none.
+    """
 
     name: str
     chip: str
     arch: Arch
     find: Lookup
     algorithm: AlgorithmLookup = lambda task: None  # noqa: ARG005
+    lender: Lookup = lambda task: None  # noqa: ARG005
 
 
 def open_kernels(path: Path | None, chip: str | None) -> KnownKernels:
@@ -52,7 +60,21 @@ def kernels_of(library: KernelLibrary) -> KnownKernels:
         arch=Arch(manifest.arch),
         find=lambda task: library.find(key_of(task)),
         algorithm=lambda task: library.algorithm(key_of(task)),
+        lender=lender_of(library, shipped_rule()),
     )
+
+
+def lender_of(library: KernelLibrary, rule: NeighbourRule) -> Lookup:
+    """What dispatch lends on the library's chip with the driver of the rule."""
+    arch, (_, driver) = Arch(library.manifest.arch), gpu_and_driver(rule.measured)
+    identity = GpuIdentity(gpu=library.manifest.chip, driver=driver, arch=arch, sms=REFERENCE_CHIPS[arch].sms)
+    dispatcher = Dispatcher(library, identity, rule)
+
+    def lender(task: GemmTask) -> LibraryEntry | None:
+        decision = dispatcher.decide(task.m, task.n, task.k, kind_code(task.layout, task.element, task.accumulate))
+        return decision.entry if decision.choice is Choice.COMPATIBLE else None
+
+    return lender
 
 
 def latest_searches(measured: Iterable[MeasuredKernel], chip: str) -> dict[GemmTask, MeasuredKernel]:

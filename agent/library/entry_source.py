@@ -5,6 +5,7 @@ import hashlib
 from contract.candidate import Candidate, Origin
 from contract.errors import LibraryError, PlanError
 from contract.library import LibraryEntry
+from contract.task import GemmTask
 from policies.schedule.families.registry import written
 
 AUTHOR = "library"
@@ -20,6 +21,17 @@ def candidate_of(entry: LibraryEntry) -> Candidate:
     if source_sha256(candidate) != entry.source_sha256:
         raise LibraryError(f"{what} is stale: its source today is not the one that was measured; build the library again")
     return candidate
+
+
+def lent_candidate(entry: LibraryEntry, task: GemmTask) -> Candidate:
+    """An entry's schedule, written anew for another task. Raises: LibraryError for a stale entry, or where it does not fit."""
+    candidate_of(entry)
+    try:
+        if entry.schedule is None:
+            raise ValueError("it is a source, whose sizes may be constants")
+        return written(entry.schedule, task)
+    except (ValueError, PlanError) as exc:
+        raise LibraryError(f"entry {entry.id} ({entry.task.shape}) cannot be written for {task.shape}: {exc}") from exc
 
 
 def from_text(source: str) -> Candidate:

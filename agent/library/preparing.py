@@ -5,11 +5,12 @@ built again.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from filelock import FileLock
 
@@ -22,7 +23,7 @@ from contract.errors import LibraryError, MachineError, PlanError
 from contract.library import LibraryEntry, PreparedKernel
 from contract.plan import resolve
 from contract.settings import Settings
-from contract.task import Arch
+from contract.task import Arch, GemmTask
 from contract.whole_file import whole_file
 from cudal2.library.prepared_kernels import PreparedKernels, stem_of
 from sandbox.building.builder import Builder
@@ -33,12 +34,23 @@ LOCKS = "locks"
 
 
 class PreparedEntry(Record):
-    """What became of an entry. `ready`: its kernel was in the cache already. `message`: why it failed, else empty."""
+    """What became of an entry. `shape`: what it was built for. `ready`: its kernel was in the cache already.
+
+    `message`: why it failed, or what the emulator said of a kernel that is built for another M; else empty.
+    """
 
     id: str
     shape: str
     layout: str
     status: Literal["built", "ready", "failed"]
+    message: str = ""
+
+
+class FreshKernel(NamedTuple):
+    """What a build gives: a cubin, and the record beside it. `message`: as of `PreparedEntry`."""
+
+    cubin: bytes
+    record: PreparedKernel
     message: str = ""
 
 
@@ -61,57 +73,74 @@ def prepare(entries: Sequence[LibraryEntry], settings: Settings, sms: int) -> It
         return
     nvrtc_version()
     find_headers()
-    kernels = PreparedKernels(library_cache(settings))
-    _require_writable(kernels.folder / LOCKS)
+    kernels = opened_cache(settings)
     chip = REFERENCE_CHIPS[entries[0].task.arch].model_copy(update={"sms": sms})
     with closing(Builder(settings.compile_options(), chip)) as builder, _threads(settings.compile_jobs) as pool:
-        pending = [pool.submit(_prepare, entry, kernels, builder, sms) for entry in entries]
+        pending = [
+            pool.submit(into_cache, entry, entry.task, kernels, sms, partial(_build, entry, builder, sms)) for entry in entries
+        ]
         for done in as_completed(pending):
             yield done.result()
 
 
-def _prepare(entry: LibraryEntry, kernels: PreparedKernels, builder: Builder, sms: int) -> PreparedEntry:
+def opened_cache(settings: Settings) -> PreparedKernels:
+    """Raises: MachineError where it is not writable."""
+    kernels = PreparedKernels(library_cache(settings))
+    _require_writable(kernels.folder / LOCKS)
+    return kernels
+
+
+def into_cache(
+    entry: LibraryEntry, task: GemmTask, kernels: PreparedKernels, sms: int, build: Callable[[], FreshKernel]
+) -> PreparedEntry:
+    """Build the kernel of an entry for a task unless it is there. Of several processes that do so, one builds.
+
+    `build` raises LibraryError or PlanError where the kernel cannot be built. Raises: MachineError, and as `build`.
+    """
+    outcome = partial(PreparedEntry, id=entry.id, shape=task.shape, layout=task.layout.value)
     try:
-        with FileLock(kernels.folder / LOCKS / f"{stem_of(entry)}.lock"):
-            return _outcome(entry, "ready") if _ready(entry, kernels, sms) else _build(entry, kernels, builder, sms)
+        with FileLock(kernels.folder / LOCKS / f"{stem_of(entry, task)}.lock"):
+            if _ready(entry, task, kernels, sms):
+                return outcome(status="ready")
+            fresh = build()
+            _keep(fresh, kernels.cubin_path(entry, task), kernels.plan_path(entry, sms, task))
+            return outcome(status="built", message=fresh.message)
     except (LibraryError, PlanError) as exc:
-        return _outcome(entry, "failed", str(exc))
+        return outcome(status="failed", message=" ".join(str(exc).split()))
     except OSError as exc:
         raise _unwritable(kernels.folder, exc) from exc
 
 
-def _ready(entry: LibraryEntry, kernels: PreparedKernels, sms: int) -> bool:
+def _ready(entry: LibraryEntry, task: GemmTask, kernels: PreparedKernels, sms: int) -> bool:
     try:
-        return kernels.find(entry, sms) is not None
+        return kernels.find(entry, sms, task) is not None
     except LibraryError:  # damaged: it is built again
         return False
 
 
-def _build(entry: LibraryEntry, kernels: PreparedKernels, builder: Builder, sms: int) -> PreparedEntry:
+def _build(entry: LibraryEntry, builder: Builder, sms: int) -> FreshKernel:
+    """Raises: LibraryError, PlanError."""
     candidate = candidate_of(entry)
     plan = resolve(candidate.plan, entry.task, LIMITS[entry.task.arch], sms)
     built = builder.build_one(candidate, entry.task, briefly=True)
     if not isinstance(built, Built):
-        return _outcome(entry, "failed", built.headline)
-    cubin_sha256 = _keep_cubin(entry, kernels, built)
+        raise LibraryError(built.headline)
+    cubin = Path(built.artifact_path).read_bytes()
     record = PreparedKernel(
         task=entry.task,
         source_sha256=entry.source_sha256,
-        cubin_sha256=cubin_sha256,
+        cubin_sha256=hashlib.sha256(cubin).hexdigest(),
         compiler=f"nvrtc {nvrtc_version()}",
         plan=plan,
     )
-    _write(kernels.plan_path(entry, sms), record.model_dump_json().encode())
-    return _outcome(entry, "built")
+    return FreshKernel(cubin, record)
 
 
-def _keep_cubin(entry: LibraryEntry, kernels: PreparedKernels, built: Built) -> str:
-    """The hash of the kernel, which is in the cache then. It is written before the plan, so that no plan lacks it."""
-    content = Path(built.artifact_path).read_bytes()
-    path = kernels.cubin_path(entry)
-    if not path.is_file() or path.read_bytes() != content:
-        _write(path, content)
-    return hashlib.sha256(content).hexdigest()
+def _keep(fresh: FreshKernel, cubin: Path, plan: Path) -> None:
+    """The kernel is written before its plan, so that no plan lacks it."""
+    if not cubin.is_file() or cubin.read_bytes() != fresh.cubin:
+        _write(cubin, fresh.cubin)
+    _write(plan, fresh.record.model_dump_json().encode())
 
 
 @contextmanager
@@ -142,9 +171,3 @@ def _require_writable(folder: Path) -> None:
 def _unwritable(folder: Path, exc: OSError) -> MachineError:
     why = exc.strerror or exc
     return MachineError(f"{folder} is not writable ({why}); free some space, or set CUDAL2_HOME to another folder")
-
-
-def _outcome(entry: LibraryEntry, status: Literal["built", "ready", "failed"], message: str = "") -> PreparedEntry:
-    return PreparedEntry(
-        id=entry.id, shape=entry.task.shape, layout=entry.task.layout.value, status=status, message=" ".join(message.split())
-    )

@@ -1,13 +1,15 @@
-"""Whether a kernel of the library also serves other M: entries lent to random neighbours, and the rule that follows.
+"""Whether a kernel of the library also serves other M: entries lent to random neighbours, and the rule judged by them.
 
     python -m benchmarks.library.neighbours lend --out lent.jsonl.gz
     cudal2-agent library prepare --library lent.jsonl.gz
     python -m benchmarks.library shapes --library lent.jsonl.gz --shapes $(python -m benchmarks.library.neighbours shapes lent.jsonl.gz) --out FOLDER
-    python -m benchmarks.library.neighbours judge lent.jsonl.gz FOLDER/shapes.json
+    python -m benchmarks.library.neighbours rows lent.jsonl.gz FOLDER/shapes.json --out ROWS
+    python -m benchmarks.library.neighbours judge ROWS
 
 `lend` needs no GPU. Each entry's schedule is written anew for other M, between half and twice its own, and for nothing else.
-`judge` divides the entries by their N and K into two halves. One half gives the rule: for each class of M the widest band of
-ratios in which no product is below 0.98 and at most 2.5 % are wholly below 1. The other half judges it.
+`judge` prints what was measured by how far M is from the entry's. Below it stands what the rule of `cudal2/dispatch` serves, and
+what it would serve with other thresholds. Both halves of the products are told, divided by N and K. Without ROWS it reads the
+rows of the H200.
 """  # noqa: E501  # the third command is one line
 
 import argparse
@@ -17,51 +19,57 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import geometric_mean
+from typing import Any
 
 from agent.library.entry_source import source_sha256
 from agent.library.library_writing import manifest_of, write_library
+from contract.base import Record
 from contract.library import LibraryEntry
 from contract.task import Layout
+from cudal2.dispatch.neighbour_rule import margin
 from cudal2.library.kernel_library import open_library
 from cudal2.library.shipped_libraries import shipped_paths
 from policies.schedule.families.registry import written
 
+ROWS = Path(__file__).parents[1] / "results" / "h200_library_lent_2026-11-23.json"
 SEED, OCTAVES = 1823, 1.0
-LEAST, MAX_BELOW = 0.98, 0.025
-CLASSES = ((1, 128), (129, 512), (513, 2048), (2049, 1 << 30))  # M of the entry
-MIN_PRODUCTS = 8  # of a band
+SLOW = 0.98
+RATIOS = (("M to 0.7 of the entry's", 0.0, 0.7), ("0.7 to 1", 0.7, 1.0), ("1 to 1.4", 1.0, 1.4), ("1.4 and more", 1.4, 9.0))
+THRESHOLDS = (0.9, 0.95, 1.0, 1.05)
+_HEAD = ("products", "count", "wholly above 1", "wholly below 1", f"below {SLOW}", "least", "geometric mean")
 
 
-class LentProduct(NamedTuple):
-    """A product that another M's kernel ran. `entry_m`: the M that the kernel was chosen for; `times`: a row of the shapes."""
+class LentProduct(Record):
+    """A product that another M's kernel ran. `entry_m`: the M that it was chosen for, `entry_low`: lower end of its speedup
+    over AutoTuning there. `ratio`, `low`, `high`: torch.mm's time over that of the lent kernel. Unit: microseconds.
+    """
 
-    m: int
+    shape: str
     entry_m: int
-    n: int
-    k: int
-    times: dict[str, Any]
+    entry_low: float
+    family: str
+    plain_us: float
+    served_us: float
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def m(self) -> int:
+        return int(self.shape.partition("x")[0])
 
     @property
     def distance(self) -> float:
         return self.m / self.entry_m
 
     @property
-    def judging(self) -> bool:
-        """Whether it belongs to the half that judges. Entries of one N and K are in one half."""
-        return hashlib.sha256(f"{self.n}x{self.k}".encode()).digest()[0] % 2 == 1
+    def second(self) -> bool:
+        """To which half it belongs. Products of one N and K are in one half."""
+        return hashlib.sha256(self.shape.partition("x")[2].encode()).digest()[0] % 2 == 1
 
-
-class Band(NamedTuple):
-    """M over the entry's M from `low` to `high`, for entries of an M from `min_m` to `max_m`."""
-
-    min_m: int
-    max_m: int
-    low: float
-    high: float
-
-    def holds(self, one: LentProduct) -> bool:
-        return self.min_m <= one.entry_m <= self.max_m and self.low <= one.distance <= self.high
+    def allowed(self, least: float) -> bool:
+        return self.m < self.entry_m and margin(self.entry_low, self.m, self.entry_m) >= least
 
 
 def lent(entries: Sequence[LibraryEntry], each: int, seed: int = SEED) -> Iterator[tuple[LibraryEntry, int]]:
@@ -80,41 +88,37 @@ def lent(entries: Sequence[LibraryEntry], each: int, seed: int = SEED) -> Iterat
                 yield entry.model_copy(update=update), entry.task.m
 
 
-def bands(products: Sequence[LentProduct]) -> list[Band]:
-    """The widest band of each class of M that keeps what the library promises."""
-    found = []
-    for min_m, max_m in CLASSES:
-        members = [one for one in products if min_m <= one.entry_m <= max_m]
-        ends = sorted({one.distance for one in members})
-        tried = [Band(min_m, max_m, low, high) for low in ends for high in ends if low <= high]
-        kept = [(count, band) for band in tried if (count := sum(map(band.holds, members))) and _keeps(band, members)]
-        if kept and max(kept)[0] >= MIN_PRODUCTS:
-            found.append(max(kept)[1])
-    return found
+def joined(entries: Sequence[LibraryEntry], origins: dict[str, int], rows: Sequence[dict[str, Any]]) -> Iterator[LentProduct]:
+    """Measured rows with what their kernels were chosen for, which a lent entry still says. Rows that ran nothing are left."""
+    of_shape = {entry.task.shape: entry for entry in entries}
+    for row in rows:
+        if row["served"]:
+            entry = of_shape[row["shape"]]
+            yield LentProduct(
+                entry_m=origins[row["shape"]],
+                entry_low=round(entry.evaluation.speedup.low, 4),
+                family=str((entry.schedule or {})["family"]),
+                **{name: row[name] for name in ("shape", "plain_us", "served_us", "ratio", "low", "high")},
+            )
 
 
-def _keeps(band: Band, products: Sequence[LentProduct]) -> bool:
-    held = [one.times for one in products if band.holds(one)]
-    below = sum(times["high"] < 1.0 for times in held)
-    return all(times["ratio"] >= LEAST for times in held) and below <= MAX_BELOW * len(held)
-
-
-def table(products: Sequence[LentProduct], rule: Sequence[Band]) -> str:
-    """Markdown: both halves by how far M is from the entry's, then what the rule serves of each."""
-    lines = ["| products | count | wholly above 1 | wholly below 1 | below 0.98 | least |", "|---|---|---|---|---|---|"]
-    for name, low, high in (("M to 0.7", 0.0, 0.7), ("0.7 to 1", 0.7, 1.0), ("1 to 1.4", 1.0, 1.4), ("1.4 and more", 1.4, 9.0)):
+def table(products: Sequence[LentProduct]) -> str:
+    """Markdown: all products by how far M is from the entry's, then what thresholds of the rule allow of each half."""
+    lines = [f"| {' | '.join(_HEAD)} |", "|---" * len(_HEAD) + "|"]
+    for name, low, high in RATIOS:
         lines.append(_line(name, [one for one in products if low < one.distance <= high]))
-    for name, judging in (("rule, half that gave it", False), ("rule, half that judges", True)):
-        held = [one for one in products if one.judging is judging and any(band.holds(one) for band in rule)]
-        lines.append(_line(name, held))
+    for half in (False, True):
+        for least in THRESHOLDS:
+            held = [one for one in products if one.second is half and one.allowed(least)]
+            lines.append(_line(f"{'second' if half else 'first'} half, low · m / M at least {least}", held))
     return "\n".join(lines)
 
 
 def _line(name: str, products: Sequence[LentProduct]) -> str:
-    times = [one.times for one in products]
-    above, below = sum(one["low"] > 1.0 for one in times), sum(one["high"] < 1.0 for one in times)
-    least = f"{min(one['ratio'] for one in times):.3f}" if times else "-"
-    return f"| {name} | {len(times)} | {above} | {below} | {sum(one['ratio'] < LEAST for one in times)} | {least} |"
+    above, below = sum(one.low > 1.0 for one in products), sum(one.high < 1.0 for one in products)
+    ratios = [one.ratio for one in products]
+    least, mean = (f"{min(ratios):.3f}", f"{geometric_mean(ratios):.3f}") if ratios else ("-", "-")
+    return f"| {name} | {len(ratios)} | {above} | {below} | {sum(one < SLOW for one in ratios)} | {least} | {mean} |"
 
 
 def _lend(options: argparse.Namespace) -> None:
@@ -133,18 +137,24 @@ def _shapes(options: argparse.Namespace) -> None:
     print(" ".join(entry.task.shape for entry in open_library(options.library)))
 
 
-def _judge(options: argparse.Namespace) -> None:
+def _rows(options: argparse.Namespace) -> None:
+    library = open_library(options.library)
     origins = json.loads(options.library.with_name("lent_from.json").read_text("utf-8"))
-    rows = json.loads(options.rows.read_text("utf-8"))["rows"]
-    products = []
-    for row in rows:
-        m, n, k = map(int, row["shape"].split("x"))
-        if row["served"]:
-            products.append(LentProduct(m, origins[row["shape"]], n, k, row))
-    rule = bands([one for one in products if not one.judging])
-    print(table(products, rule))
-    for band in rule:
-        print(f"M of the entry {band.min_m} to {band.max_m}: {band.low:.3f} to {band.high:.3f} of it")
+    measured = json.loads(options.rows.read_text("utf-8"))
+    products = list(joined(list(library), origins, measured["rows"]))
+    said = {name: measured[name] for name in ("command", "gpu", "torch")}
+    said["entries_measured"] = sorted({entry.evaluation.environment for entry in library})
+    lines = ",\n".join(one.model_dump_json() for one in products)
+    options.out.write_text(f'{json.dumps(said)[:-1]}, "rows": [\n{lines}\n]}}\n', encoding="utf-8")
+    print(f"{len(products)} of {len(measured['rows'])} products ran a lent kernel")
+
+
+def read_products(path: Path) -> list[LentProduct]:
+    return [LentProduct.model_validate(row) for row in json.loads(path.read_text("utf-8"))["rows"]]
+
+
+def _judge(options: argparse.Namespace) -> None:
+    print(table(read_products(options.rows)))
 
 
 def main() -> None:
@@ -159,9 +169,13 @@ def main() -> None:
     shapes = commands.add_parser("shapes", help="print the products of such a library")
     shapes.add_argument("library", type=Path)
     shapes.set_defaults(run=_shapes)
-    judge = commands.add_parser("judge", help="the rule, and what it is worth")
-    judge.add_argument("library", type=Path)
-    judge.add_argument("rows", type=Path)
+    rows = commands.add_parser("rows", help="keep what was measured of them in one file")
+    rows.add_argument("library", type=Path)
+    rows.add_argument("rows", type=Path)
+    rows.add_argument("--out", type=Path, required=True)
+    rows.set_defaults(run=_rows)
+    judge = commands.add_parser("judge", help="what the rule is worth")
+    judge.add_argument("rows", type=Path, nargs="?", default=ROWS)
     judge.set_defaults(run=_judge)
     options = parser.parse_args()
     options.run(options)

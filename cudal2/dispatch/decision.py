@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from contract.base import Record
 from contract.library import LibraryEntry, StoredAlgorithm
-from contract.task import Arch
+from contract.task import Arch, GemmTask
 from cudal2.dispatch.causes import FallbackCause
 
 
@@ -23,10 +23,16 @@ class GpuIdentity(Record):
 
     def measured(self, environment: str) -> FallbackCause | None:
         """Whether an `Environment.key` is of this GPU and driver; None if it is, else what differs."""
-        gpu, separator, rest = environment.partition(" driver-")
-        if not separator or gpu != self.gpu:
+        gpu, driver = gpu_and_driver(environment)
+        if not driver or gpu != self.gpu:
             return FallbackCause.OTHER_GPU
-        return None if rest.partition(" toolkit-")[0] == self.driver else FallbackCause.OTHER_DRIVER
+        return None if driver == self.driver else FallbackCause.OTHER_DRIVER
+
+
+def gpu_and_driver(environment: str) -> tuple[str, str]:
+    """The GPU and the driver of an `Environment.key`; the driver is empty where it names none."""
+    gpu, _, rest = environment.partition(" driver-")
+    return gpu, rest.partition(" toolkit-")[0]
 
 
 class Choice(StrEnum):
@@ -39,16 +45,15 @@ class Choice(StrEnum):
 
 
 class Decision(Record):
-    """`entry`: what to launch, with the task that it is launched for; set for `EXACT` and `COMPATIBLE`.
+    """`entry`: the library's, as it is there. `task`: what it is launched for, of a smaller M than its own for `COMPATIBLE`.
 
-    `entry_id`: its id in the library, whose task may be another one.
-
-    `algorithm`: the stored cuBLASLt algorithm of `AUTOTUNED`. `cause`: why no exact entry is chosen; None for `EXACT`.
+    Both are set for `EXACT` and `COMPATIBLE`. `algorithm`: the stored cuBLASLt algorithm of `AUTOTUNED`. `cause`: why no exact
+    entry is chosen; None for `EXACT`.
     """
 
     choice: Choice
     entry: LibraryEntry | None = None
-    entry_id: str | None = None
+    task: GemmTask | None = None
     algorithm: StoredAlgorithm | None = None
     cause: FallbackCause | None = None
 
@@ -59,6 +64,6 @@ class Decision(Record):
             speedup = self.entry.evaluation.speedup
             return f"the entry was measured at {speedup.ratio:.3f} ({speedup.low:.3f} to {speedup.high:.3f}) of AutoTuning"
         why = self.cause.sentence if self.cause is not None else "nothing better is known"
-        if self.choice is Choice.COMPATIBLE:
-            return f"{why}; an entry of a neighbouring shape is allowed by the measured rule"
+        if self.choice is Choice.COMPATIBLE and self.entry is not None:
+            return f"{why}; the entry of {self.entry.task.shape} is lent to it, as the measured rule allows"
         return why if self.algorithm is None else f"{why}; the stored algorithm of cuBLASLt is run: {self.algorithm.words}"

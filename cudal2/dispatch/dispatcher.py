@@ -9,7 +9,7 @@ from contract.library import LibraryEntry, StoredAlgorithm
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice, Decision, GpuIdentity
-from cudal2.dispatch.neighbour_rule import NeighbourTable
+from cudal2.dispatch.neighbour_rule import NeighbourRule
 from cudal2.library.kernel_library import TaskKey
 
 LAYOUTS = tuple(Layout)
@@ -44,12 +44,11 @@ def kind_code(layout: Layout, element: ElementType, accumulate: AccumulatorType)
 class Dispatcher:
     """Decides for one GPU and one library. Safe to share between threads: equal calls give equal decisions.
 
-    `neighbours`: without rows, the default, only exact entries are chosen.
+    `rule`: when an entry is lent to a smaller M; without it, only exact entries are chosen.
     """
 
-    def __init__(self, library: LibraryEntries, gpu: GpuIdentity, neighbours: NeighbourTable | None = None) -> None:
-        self._library, self._gpu = library, gpu
-        self._neighbours = neighbours or NeighbourTable()
+    def __init__(self, library: LibraryEntries, gpu: GpuIdentity, rule: NeighbourRule | None = None) -> None:
+        self._library, self._gpu, self._rule = library, gpu, rule
         self._decided: dict[ProductKey, Decision] = {}
 
     def decide(self, m: int, n: int, k: int, kind: int) -> Decision:
@@ -71,9 +70,9 @@ class Dispatcher:
             return Decision(choice=Choice.HEURISTIC, cause=FallbackCause.EMPTY)
         entry = self._library.find(key)
         if entry is None:
-            return self._neighbour(key) or self._of_cublaslt(key, FallbackCause.NO_ENTRY)
+            return self._lent(key) or self._of_cublaslt(key, FallbackCause.NO_ENTRY)
         cause = self._why_not(entry)
-        return self._of_cublaslt(key, cause) if cause else Decision(choice=Choice.EXACT, entry=entry, entry_id=entry.id)
+        return self._of_cublaslt(key, cause) if cause else Decision(choice=Choice.EXACT, entry=entry, task=entry.task)
 
     def _why_not(self, entry: LibraryEntry) -> FallbackCause | None:
         """Why an entry may not be chosen here."""
@@ -92,17 +91,17 @@ class Dispatcher:
             differs = FallbackCause.NO_CUBLASLT
         return differs or (None if algorithm.cublas == self._gpu.cublas else FallbackCause.OTHER_CUBLAS)
 
-    def _neighbour(self, key: TaskKey) -> Decision | None:
-        """An entry of another M, where the table's distances were measured on this GPU."""
-        table = self._neighbours
-        if not table.allowed or self._gpu.measured(table.measured) is not None or (task := _task(key, self._gpu)) is None:
+    def _lent(self, key: TaskKey) -> Decision | None:
+        """An entry of a larger M, where the rule was measured on this GPU with this driver."""
+        rule = self._rule
+        if rule is None or self._gpu.measured(rule.measured) is not None or (task := _task(key, self._gpu)) is None:
             return None
-        near = [self._library.find(other) for other in self._library.keys() if other[1:] == key[1:]]  # noqa: SIM118
-        found = table.nearest([one for one in near if one is not None and self._why_not(one) is None], task)
-        if found is None:
+        larger = [other for other in self._library.keys() if other[1:] == key[1:] and other.m > key.m]  # noqa: SIM118
+        entries = [entry for other in larger if (entry := self._library.find(other)) is not None]
+        entry = rule.lender([one for one in entries if self._why_not(one) is None], task)
+        if entry is None:
             return None
-        entry = found.model_copy(update={"task": task})
-        return Decision(choice=Choice.COMPATIBLE, entry=entry, entry_id=found.id, cause=FallbackCause.NO_ENTRY)
+        return Decision(choice=Choice.COMPATIBLE, entry=entry, task=task, cause=FallbackCause.NO_ENTRY)
 
     def _of_cublaslt(self, key: TaskKey, cause: FallbackCause) -> Decision:
         """The stored algorithm of cuBLASLt where one may be run here, else its heuristic. `cause`: why no entry is chosen."""

@@ -1,8 +1,12 @@
-"""When an entry of a neighbouring shape may serve a product: same N, K, layout and types, another M.
+"""When an entry of a larger M may serve a product of the same N, K, layout and types.
 
-Only entries with a schedule qualify: its family writes the source anew for the other M. A source of another kind may hold the
-sizes of its task as constants, so it is never used for another shape. Which distances are allowed is data, measured on a GPU on
-held-out shapes. `neighbours.json` has no rows until then, so the rule is off.
+The rule assumes that a kernel takes no longer for fewer rows, and that its rival's time falls at most in proportion to M. An
+entry whose speedup outlasts that proportion is then faster for fewer rows, too. By how much it has to outlast it is data,
+measured on a GPU on held-out shapes (`python -m benchmarks.library.neighbours judge`).
+
+Covered: entries with a schedule, which their family writes anew for the product.
+Not covered: larger M, for which half of the lent kernels were slower; an M below those that were measured; sources of another
+kind, which may hold the sizes of their task as constants.
 """
 
 from collections.abc import Sequence
@@ -13,47 +17,51 @@ from pydantic import Field
 
 from contract.base import Record
 from contract.library import LibraryEntry
-from contract.task import GemmTask, Layout
+from contract.task import ElementType, GemmTask, Layout
 
 _FILE = Path(__file__).parent / "neighbours.json"
 
 
-class AllowedDistance(Record):
-    """M of the product over M of the entry may be `low` to `high`, for an M of the entry from `min_m` to `max_m`."""
+class NeighbourRule(Record):
+    """`measured`: the `Environment.key` under which the rule was measured, for `layouts` and `elements`.
 
-    layout: Layout
-    min_m: int = Field(gt=0)
-    max_m: int = Field(gt=0)
-    low: float = Field(gt=0)
-    high: float = Field(gt=0)
+    `least`: what `margin` must reach. `smallest`: of the product's M over that of the entry; below it nothing was measured.
+    """
 
-    def holds(self, entry: GemmTask, task: GemmTask) -> bool:
+    measured: str
+    layouts: tuple[Layout, ...]
+    elements: tuple[ElementType, ...]
+    least: float = Field(gt=0)
+    smallest: float = Field(gt=0, lt=1)
+
+    def allows(self, entry: LibraryEntry, task: GemmTask) -> bool:
         return (
-            entry.layout is self.layout
-            and self.min_m <= entry.m <= self.max_m
-            and self.low <= task.m / entry.m <= self.high
-            and entry.model_copy(update={"m": task.m}) == task
+            entry.schedule is not None
+            and self.smallest <= task.m / entry.task.m < 1
+            and entry.task.model_copy(update={"m": task.m}) == task
+            and task.layout in self.layouts
+            and task.element in self.elements
+            and _margin_of(entry, task) >= self.least
         )
 
+    def lender(self, entries: Sequence[LibraryEntry], task: GemmTask) -> LibraryEntry | None:
+        """The allowed entry of the largest margin; None where there is none.
 
-class NeighbourTable(Record):
-    """`measured`: the `Environment.key` under which the distances were measured; empty where none were."""
+        The margin is the speedup that is certain by the rule. Of equal margins the nearest M is taken.
+        """
+        allowed = [entry for entry in entries if self.allows(entry, task)]
+        return max(allowed, key=lambda entry: (_margin_of(entry, task), -entry.task.m), default=None)
 
-    measured: str = ""
-    allowed: tuple[AllowedDistance, ...] = ()
 
-    def nearest(self, entries: Sequence[LibraryEntry], task: GemmTask) -> LibraryEntry | None:
-        """The allowed entry whose M is nearest by ratio; None where there is none."""
-        fitting = [
-            entry
-            for entry in entries
-            if entry.schedule is not None and any(distance.holds(entry.task, task) for distance in self.allowed)
-        ]
-        if not fitting:
-            return None
-        return min(fitting, key=lambda entry: (max(entry.task.m / task.m, task.m / entry.task.m), entry.task.m))
+def margin(low: float, m: int, entry_m: int) -> float:
+    """What is left of the lower end of a speedup for fewer rows, where AutoTuning's time falls in proportion and ours stays."""
+    return low * m / entry_m
+
+
+def _margin_of(entry: LibraryEntry, task: GemmTask) -> float:
+    return margin(entry.evaluation.speedup.low, task.m, entry.task.m)
 
 
 @cache
-def shipped_neighbours() -> NeighbourTable:
-    return NeighbourTable.model_validate_json(_FILE.read_bytes())
+def shipped_rule() -> NeighbourRule:
+    return NeighbourRule.model_validate_json(_FILE.read_bytes())

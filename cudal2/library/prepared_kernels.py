@@ -1,7 +1,8 @@
 """The cache of built kernels, which `cudal2-agent library prepare` fills: `CUDAL2_HOME/cache/library`.
 
 A cubin is named `<source_sha256>-<arch>.cubin`: entries with equal sources share it. A plan is named
-`<source_sha256>-<arch>-<task id>-<SMs>.json`, because it is resolved for one task and one number of SMs.
+`<source_sha256>-<arch>-<task id>-<SMs>.json`, because it is resolved for one task and one number of SMs. A kernel that is lent
+to a smaller M has another text: between the source and the ending its two names have `<task id>-for-<task id of the product>`.
 """
 
 import hashlib
@@ -11,8 +12,9 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from contract.errors import LibraryError
-from contract.library import LibraryEntry, PreparedKernel
+from contract.library import LentKernel, LibraryEntry, PreparedKernel
 from contract.plan import ResolvedPlan
+from contract.task import GemmTask
 
 _AGAIN = "`cudal2-agent library prepare` builds it again"
 
@@ -25,41 +27,52 @@ class CachedKernel(NamedTuple):
 
 
 class PreparedKernels:
-    """Kernels in a folder, by entry and number of SMs."""
+    """Kernels in a folder, by entry and number of SMs. `task`: what an entry is lent to; None is its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def find(self, entry: LibraryEntry, sms: int) -> CachedKernel | None:
+    def find(self, entry: LibraryEntry, sms: int, task: GemmTask | None = None) -> CachedKernel | None:
         """The built kernel of an entry; None where it was not built yet. Raises: LibraryError where its files are damaged."""
-        cubin, plan = self.cubin_path(entry), self.plan_path(entry, sms)
-        return read_kernel(entry, cubin, plan, again=_AGAIN) if plan.exists() and cubin.exists() else None
+        cubin, plan = self.cubin_path(entry, task), self.plan_path(entry, sms, task)
+        return read_kernel(entry, cubin, plan, task, again=_AGAIN) if plan.exists() and cubin.exists() else None
 
-    def cubin_path(self, entry: LibraryEntry) -> Path:
-        return self.folder / f"{stem_of(entry)}.cubin"
+    def cubin_path(self, entry: LibraryEntry, task: GemmTask | None = None) -> Path:
+        return self.folder / f"{stem_of(entry, task)}.cubin"
 
-    def plan_path(self, entry: LibraryEntry, sms: int) -> Path:
-        return self.folder / f"{stem_of(entry)}-{entry.task.id}-{sms}.json"
+    def plan_path(self, entry: LibraryEntry, sms: int, task: GemmTask | None = None) -> Path:
+        stem = stem_of(entry, task)
+        return self.folder / (f"{stem}-{sms}.json" if is_lent(entry, task) else f"{stem}-{entry.task.id}-{sms}.json")
 
 
-def read_kernel(entry: LibraryEntry, cubin: Path, plan: Path, *, again: str) -> CachedKernel:
-    """The kernel in two files. `again`: what to do where they are damaged. Raises: LibraryError."""
+def read_kernel(entry: LibraryEntry, cubin: Path, plan: Path, task: GemmTask | None = None, *, again: str) -> CachedKernel:
+    """The kernel in two files, lent to `task` where that is not the entry's. `again`: what to do where they are damaged.
+
+    Raises: LibraryError.
+    """
+    kind = LentKernel if is_lent(entry, task) else PreparedKernel
     try:
-        record = PreparedKernel.model_validate_json(plan.read_bytes())
+        record = kind.model_validate_json(plan.read_bytes())
         content = cubin.read_bytes()
     except (OSError, ValidationError) as exc:
         file = plan if isinstance(exc, ValidationError) else exc.filename
         raise LibraryError(f"{file} is missing or damaged ({type(exc).__name__}); {again}") from exc
     if hashlib.sha256(content).hexdigest() != record.cubin_sha256:
         raise LibraryError(f"{cubin} is damaged: it is not the kernel of its plan; {again}")
-    if (record.task, record.source_sha256) != (entry.task, entry.source_sha256):
+    of_entry = record.entry_task if isinstance(record, LentKernel) else record.task
+    if (record.task, of_entry, record.source_sha256) != (task or entry.task, entry.task, entry.source_sha256):
         raise LibraryError(f"{plan} is damaged: it is the plan of another entry; {again}")
     return CachedKernel(content, record.plan if entry.programmatic else without_programmatic(record.plan))
 
 
-def stem_of(entry: LibraryEntry) -> str:
-    """What is compiled once: a source for an architecture."""
-    return f"{entry.source_sha256}-{entry.task.arch}"
+def is_lent(entry: LibraryEntry, task: GemmTask | None) -> bool:
+    return task is not None and task != entry.task
+
+
+def stem_of(entry: LibraryEntry, task: GemmTask | None = None) -> str:
+    """What is compiled once: a source for an architecture, or the text that its schedule has for another task."""
+    own = f"{entry.source_sha256}-{entry.task.arch}"
+    return f"{own}-{entry.task.id}-for-{task.id}" if task is not None and task != entry.task else own
 
 
 def without_programmatic(plan: ResolvedPlan) -> ResolvedPlan:

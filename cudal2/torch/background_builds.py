@@ -1,6 +1,7 @@
 """Kernels that are not built are built in the background, by one thread, each at most once in a process."""
 
 import contextlib
+import json
 import logging
 import queue
 import shutil
@@ -13,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from contract.errors import Cudal2Error, LibraryError, UsageError
 from contract.library import LibraryEntry
+from contract.task import GemmTask
 from cudal2.dispatch.causes import FallbackCause
 
 _LOG = logging.getLogger(__name__)
@@ -22,19 +24,19 @@ _END_S = 5.0
 
 
 class BuildOrder(NamedTuple):
-    """`entry_id`: of the library's entry. `entry`: it, with the task to build it for. `library`: where it is kept.
+    """`entry`: the library's, as it is there. `task`: what it is built for, its own or one that it is lent to.
 
-    `sms`: of the GPU that it is built for.
+    `library`: where the entry is kept. `sms`: of the GPU that it is built for.
     """
 
-    entry_id: str
     entry: LibraryEntry
+    task: GemmTask
     library: Path
     sms: int
 
     @property
     def name(self) -> str:
-        return f"{self.entry_id} for {self.entry.task.shape}"
+        return f"{self.entry.id} for {self.task.shape}"
 
 
 class EntryBuilder(Protocol):
@@ -52,9 +54,9 @@ class CommandBuilder:
         except (OSError, subprocess.TimeoutExpired) as exc:
             raise LibraryError(f"{_PROGRAM} library prepare could not be run: {exc}") from exc
         if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            said = _failure(done.stdout) or _last_line(done.stderr) or _last_line(done.stdout)
             raise LibraryError(
-                said[-1] if said else f"{_PROGRAM} library prepare ended with {done.returncode}", log=done.stdout + done.stderr
+                said or f"{_PROGRAM} library prepare ended with {done.returncode}", log=done.stdout + done.stderr
             )
 
     def _command(self, order: BuildOrder) -> list[str]:
@@ -62,10 +64,23 @@ class CommandBuilder:
         program = str(beside) if beside.exists() else shutil.which(_PROGRAM)
         if program is None:
             raise UsageError(f"{_PROGRAM} is not installed beside this Python, so no kernel can be built; install it")
-        if order.entry.id != order.entry_id:
-            raise LibraryError(f"entry {order.entry_id} can be built for its own shape only, not for {order.entry.task.shape}")
-        entry, library = ("--entry", order.entry_id), ("--library", str(order.library))
-        return [program, "library", "prepare", *entry, *library, "--sms", str(order.sms)]
+        entry, library = ("--entry", order.entry.id), ("--library", str(order.library))
+        lent = () if order.task == order.entry.task else ("--shape", order.task.shape)
+        return [program, "library", "prepare", *entry, *lent, *library, "--sms", str(order.sms), "--json"]
+
+
+def _failure(stdout: str) -> str:
+    """Why the entry failed, as its record says; empty where the command ended without one."""
+    for line in stdout.splitlines():
+        with contextlib.suppress(ValueError):
+            record = json.loads(line)
+            if isinstance(record, dict) and record.get("status") == "failed":
+                return str(record.get("message", ""))
+    return ""
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
 
 
 class BackgroundBuilds:

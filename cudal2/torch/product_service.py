@@ -19,7 +19,7 @@ from contract.task import GemmTask
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Decision, GpuIdentity
 from cudal2.dispatch.dispatcher import Dispatcher
-from cudal2.dispatch.neighbour_rule import shipped_neighbours
+from cudal2.dispatch.neighbour_rule import shipped_rule
 from cudal2.launcher.launcher import LoadedKernel
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
@@ -40,7 +40,7 @@ class DeviceDispatch:
 
     def __init__(self, identity: GpuIdentity, library: KernelLibrary) -> None:
         self.identity, self.library = identity, library
-        self.dispatcher = Dispatcher(library, identity, shipped_neighbours())
+        self.dispatcher = Dispatcher(library, identity, shipped_rule())
 
 
 class ProductService:
@@ -207,8 +207,8 @@ class ProductService:
 
     def _kernel(self, decision: Decision, on_device: DeviceDispatch) -> CachedKernel | FallbackCause:
         """The built kernel of a decision, or why there is none now. A missing or damaged one is built in the background."""
-        entry, entry_id = decision.entry, decision.entry_id
-        if entry is None or entry_id is None:
+        entry, task, sms = decision.entry, decision.task, on_device.identity.sms
+        if entry is None or task is None:
             cause = decision.cause or FallbackCause.NO_ENTRY
             if cause in (FallbackCause.OTHER_GPU, FallbackCause.OTHER_DRIVER):
                 self.note(f"{cause.sentence}; {_MEASURE}")
@@ -218,27 +218,28 @@ class ProductService:
         if self.platform.capturing():
             return FallbackCause.CAPTURING
         try:
-            found = self.prepared.find(entry, on_device.identity.sms)
+            found = self.prepared.find(entry, sms, task)
         except Cudal2Error as exc:
             self.note(str(exc))
             found = None
         if found is not None:
             return found
-        cause = self.builds.request(BuildOrder(entry_id, entry, on_device.library.path, on_device.identity.sms))
+        cause = self.builds.request(BuildOrder(entry, task, on_device.library.path, sms))
         if cause is FallbackCause.BUILD_FAILED:  # unless it ended just now
-            found = self.prepared.find(entry, on_device.identity.sms)
+            found = self.prepared.find(entry, sms, task)
         return found or cause
 
     def _loaded(self, decision: Decision, kernel: CachedKernel, signature: MatrixSignature, device: int) -> CallRoute:
-        """The route of a kernel, which signatures of one product share."""
+        """The route of a kernel, which signatures of one product share. A lent kernel counts for its entry."""
         assert decision.entry is not None
-        assert decision.entry_id is not None
-        task: GemmTask = decision.entry.task
-        found = self._loaded_routes.get((device, decision.entry_id, task))
+        assert decision.task is not None
+        entry_id, task = decision.entry.id, decision.task
+        found = self._loaded_routes.get((device, entry_id, task))
         if found is not None:
             return found
-        tally, loaded = self._served.setdefault(decision.entry_id, CallTally()), self.platform.load(device, kernel, task)
-        route = self._loaded_routes[device, decision.entry_id, task] = _launching(tally, loaded, signature, device)
+        loaded = self.platform.load(device, kernel, task)
+        tally = self._served.setdefault(entry_id, CallTally())
+        route = self._loaded_routes[device, entry_id, task] = _launching(tally, loaded, signature, device)
         return route
 
     def _algorithm_route(self, algorithm: StoredAlgorithm, signature: MatrixSignature, device: int) -> CallRoute:

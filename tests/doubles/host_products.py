@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from contract.errors import LauncherError, LibraryError
-from contract.library import PreparedKernel, StoredAlgorithm
+from contract.library import LentKernel, PreparedKernel, StoredAlgorithm
 from contract.plan import ResolvedPlan
 from contract.task import Arch, ElementType, GemmTask, Layout
 from cudal2.dispatch.decision import GpuIdentity
@@ -113,17 +113,20 @@ def prepare(prepared: PreparedKernels, order: BuildOrder) -> None:
     import hashlib
 
     cubin = order.entry.source_sha256.encode()
+    lent = order.task != order.entry.task
     plan = ResolvedPlan(launches=(), workspace_bytes=0, zero=False, zero_bytes=0, sms=order.sms)
-    record = PreparedKernel(
-        task=order.entry.task,
+    more = {"entry_task": order.entry.task, "text_sha256": "another", "verdict": "right"} if lent else {}
+    record = (LentKernel if lent else PreparedKernel)(
+        task=order.task,
         source_sha256=order.entry.source_sha256,
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),
         compiler="none",
         plan=plan,
+        **more,
     )
     prepared.folder.mkdir(parents=True, exist_ok=True)
-    prepared.cubin_path(order.entry).write_bytes(cubin)
-    prepared.plan_path(order.entry, order.sms).write_text(record.model_dump_json(), encoding="utf-8")
+    prepared.cubin_path(order.entry, order.task).write_bytes(cubin)
+    prepared.plan_path(order.entry, order.sms, order.task).write_text(record.model_dump_json(), encoding="utf-8")
 
 
 def offer_compiled(kernels: Path, folder: Path) -> None:
@@ -156,5 +159,5 @@ class HostProducts:
         self.platform = platform or HostPlatform()
         if ready:
             for entry in entries:
-                prepare(self.prepared, BuildOrder(entry.id, entry, self.library.path, IDENTITY.sms))
+                prepare(self.prepared, BuildOrder(entry, entry.task, self.library.path, IDENTITY.sms))
         self.service = ProductService(self.platform, lambda identity: self.library, self.prepared, self.builder)  # noqa: ARG005

@@ -23,6 +23,7 @@ from agent.library.algorithms.product_graphs import drawn
 from contract.library import LibraryEntry
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice
+from cudal2.dispatch.dispatcher import kind_code
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.torch import aten_override, compiled_build, torch_session
 from cudal2.torch.product_service import DeviceDispatch, ProductService
@@ -111,6 +112,38 @@ def test_entries_agree_with_torch(service: ProductService, entries: list[Library
         a, b = operands(entry)
         assert_right(service.product(a, b), a, b)
         assert service.served()[entry.id] >= 1, entry.task.shape
+
+
+def test_entries_are_lent_to_fewer_rows(
+    service: ProductService, on_device: DeviceDispatch, entries: list[LibraryEntry]
+) -> None:
+    """Each kernel is built and proved for its M first. Nothing is written behind its rows."""
+    decided = [
+        decision
+        for entry in entries
+        for m in (entry.task.m - 1, entry.task.m * 7 // 8)
+        if (decision := on_device.dispatcher.decide(m, *_rest(entry))).choice is Choice.COMPATIBLE
+    ]
+    if not decided:
+        pytest.skip("the rule was not measured with this driver")
+    for decision in decided:
+        assert decision.entry is not None
+        assert decision.task is not None
+        a, b = drawn(decision.task, 0, "cuda")
+        service.product(a, b)
+        assert service.builds.wait(BUILD_S)
+        assert service.builds.failed() == {}
+        before = service.served().get(decision.entry.id, 0)
+        memory = torch.full((decision.entry.task.m, decision.task.n), 7.0, device="cuda", dtype=a.dtype)
+        assert service.product_into(a, b, memory[: decision.task.m]), decision.task.shape
+        assert_right(memory[: decision.task.m], a, b)
+        assert torch.equal(memory[decision.task.m :], torch.full_like(memory[decision.task.m :], 7.0)), decision.task.shape
+        assert service.served()[decision.entry.id] == before + 1
+
+
+def _rest(entry: LibraryEntry) -> tuple[int, int, int]:
+    task = entry.task
+    return task.n, task.k, kind_code(task.layout, task.element, task.accumulate)
 
 
 @pytest.mark.usefixtures("language")

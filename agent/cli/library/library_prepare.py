@@ -1,18 +1,32 @@
 """`cudal2-agent library prepare`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agent.cli.arguments import AsJson
 from agent.cli.library.library_source import ALL, Jobs, LibraryPath, Sms, chosen, opened
 
-EXAMPLE = "\b\nExample:\n  cudal2-agent library prepare --entry all --library h200"
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent.library.preparing import PreparedEntry
+    from contract.library import LibraryEntry
+    from contract.settings import Settings
+
+EXAMPLE = (
+    "\b\nExample:\n  cudal2-agent library prepare --entry all --library h200\n"
+    "  cudal2-agent library prepare --entry d9e78c36 --library h200 --shape 48x64x8192"
+)
 NOT_ALL = 1
 
 
 def prepare(
     entry: Annotated[str, typer.Option("--entry", metavar="ID|all", help="An entry, or all.")] = ALL,
+    shape: Annotated[
+        str | None,
+        typer.Option("--shape", help="Build the entry for this smaller M, with its N and K, and prove it.", show_default=False),
+    ] = None,
     library: LibraryPath = None,
     sms: Sms = None,
     jobs: Jobs = None,
@@ -21,22 +35,26 @@ def prepare(
     """Write the sources of entries again, compile them, and keep the kernels where `import cudal2` finds them.
 
     With all entries, the C++ part of cudal2.enable is compiled too, for the PyTorch of this environment. Several of these may
-    run at once: each source is built once. Algorithms of cuBLASLt need nothing. Fails where an entry could not be built.
+    run at once: each source is built once. Algorithms of cuBLASLt need nothing. With --shape, the schedule of one entry is
+    written for a smaller M, and the kernel is kept where the emulator finds it right. Fails where an entry could not be built.
     """
     from agent.library import preparing
+    from contract.errors import UsageError
     from contract.settings import load_settings
     from contract.task import Arch
 
+    if shape is not None and entry == ALL:
+        raise UsageError("--shape is for one entry; name it with --entry")
     settings = load_settings(compile_jobs=jobs)
     found = opened(library)
     entries = chosen(found, entry)
     counts = {"built": 0, "ready": 0, "failed": 0}
-    for one in preparing.prepare(entries, settings, sms or preparing.sms_for(Arch(found.manifest.arch))):
+    for one in _prepared(entries, shape, settings, sms or preparing.sms_for(Arch(found.manifest.arch))):
         counts[one.status] += 1
         if as_json:
             print(one.model_dump_json(), flush=True)
         elif one.status == "failed" or len(entries) == 1:
-            print(f"{one.id[:8]} {one.shape} {one.layout}: {one.status} {one.message}".rstrip(), flush=True)
+            print(f"{one.id[:8]} {one.shape} {one.layout}: {', '.join(filter(None, (one.status, one.message)))}", flush=True)
     if not as_json:
         told = ", ".join(f"{count:,} {status}" for status, count in counts.items())
         print(f"{told}; kernels in {preparing.library_cache(settings)}")
@@ -46,3 +64,14 @@ def prepare(
         compiled = prepare_torch(settings)
         print(compiled.model_dump_json() if as_json else compiled, flush=True)
     raise typer.Exit(NOT_ALL if counts["failed"] else 0)
+
+
+def _prepared(entries: "list[LibraryEntry]", shape: str | None, settings: "Settings", sms: int) -> "Iterator[PreparedEntry]":
+    """Entries for their own shapes, or one for another M. Raises: UsageError, as `prepare` and `lend`."""
+    from agent.library import lending, preparing
+
+    task = None if shape is None else lending.task_of_shape(entries[0], shape)
+    if task is None or task == entries[0].task:
+        yield from preparing.prepare(entries, settings, sms)
+    else:
+        yield lending.lend(entries[0], task, settings, sms)

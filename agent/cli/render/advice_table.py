@@ -79,8 +79,11 @@ def _gain(advice: Advice) -> Iterator[str]:
     if whole.algorithm_calls:
         gain = f"{whole.torch_gain_us:.2f} us per pass over PyTorch's own, by medians"
         yield f"algorithms of cuBLASLt that the library holds run {_count(whole.algorithm_calls)} calls: {gain}"
+    if whole.lent_calls:
+        yield f"entries of a larger M run {_count(whole.lent_calls)} calls; what that spares was not measured for them"
     if not whole.served_calls:
-        yield "gain: none; no product is served" if not whole.algorithm_calls else "no product is served by a kernel"
+        others = whole.algorithm_calls or whole.lent_calls
+        yield "no product has a kernel of its own" if others else "gain: none; no product is served"
         return
     share = _interval(advice.pass_percent)
     yield f"gain over cuBLASLt-AutoTuning, with 95 % intervals: {_interval(whole.gain_us)} us per pass"
@@ -100,7 +103,7 @@ def _rest(advice: Advice) -> Iterator[str]:
     """Calls that nothing serves, by the reason."""
     calls: dict[str, float] = defaultdict(float)
     for one in advice.products:
-        if one.status not in ("served", "algorithm"):
+        if one.status not in ("served", "lent", "algorithm"):
             calls[one.reason or _WHY[one.status]] += one.calls
     for why, count in sorted(calls.items(), key=lambda item: -item[1]):
         yield f"not served: {_count(count)} of {_count(advice.whole.calls)} calls, {why}"

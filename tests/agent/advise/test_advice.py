@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.advise.advice import Advice, ProductAdvice, Status, advise
-from agent.advise.known_kernels import KnownKernels, autotuning_times, kernels_of, latest_searches
+from agent.advise.known_kernels import KnownKernels, autotuning_times, kernels_of, latest_searches, lender_of
 from agent.advise.library_times import CallTime, LibraryTimes
 from agent.advise.products import CountedProduct, MatrixProduct, Recording
 from agent.cli.render.advice_table import advice_lines
@@ -14,10 +14,12 @@ from agent.library.measured_kernels import MeasuredKernel, kernels_of_rows
 from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import AUTOTUNED, HEURISTIC
 from contract.task import Arch, ElementType, GemmTask, Layout
+from cudal2.dispatch.neighbour_rule import shipped_rule
+from cudal2.library.kernel_library import open_library
 from cudal2.library.shipped_libraries import shipped_library
 from tests.agent.advise.test_products import product
 from tests.doubles.campaign_rows import shape_result
-from tests.doubles.libraries import library_entry, speedup, stored_algorithm
+from tests.doubles.libraries import library_entry, speedup, stored_algorithm, write_entries
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 ROWS = Path(__file__).parents[3] / "benchmarks/h200/rows/offline-2026-11-23.jsonl.gz"
@@ -107,8 +109,29 @@ def test_a_product_that_a_stored_algorithm_runs_gains_over_pytorch_alone(ratio: 
     assert (whole.served_calls, whole.algorithm_calls, whole.torch_gain_us) == (0, 3, pytest.approx(4.5))
     text = "\n".join(advice_lines(found, [], written=False))
     assert "algorithms of cuBLASLt that the library holds run 3 calls: 4.50 us per pass over PyTorch's own, by medians" in text
-    assert "no product is served by a kernel" in text
+    assert "no product has a kernel of its own" in text
     assert "not served" not in text
+
+
+def test_a_product_that_an_entry_of_a_larger_m_runs_is_counted_and_gains_nothing(tmp_path: Path) -> None:
+    """Its kernel was timed for more rows only. The entry of 4 rows is lent to 3, by the rule that dispatch has."""
+    rule = shipped_rule()
+    own = library_entry(task(), 1.5)
+    here = own.model_copy(update={"evaluation": own.evaluation.model_copy(update={"environment": rule.measured})})
+    opened = open_library(write_entries(tmp_path / "small", [here]))
+    kernels = kernels_of(opened)._replace(algorithm={task(m=3): stored_algorithm(task(m=3))}.get)
+    shapes = {product(m=m): 2 for m in (4, 3, 2)}
+    found = advice(shapes, kernels, {task(m=3): searched(task(m=3), 1.3)})
+    assert {one.product.m: one.status for one in found.products} == {4: "served", 3: "lent", 2: "missing"}
+    (one,) = [one for one in found.products if one.status == "lent"]
+    assert (one.kernel_us, one.speedup, one.gain_us, one.torch_gain_us) == (None, None, None, None)
+    assert (found.whole.served_calls, found.whole.lent_calls, found.whole.algorithm_calls) == (2, 2, 0)
+    text = "\n".join(advice_lines(found, [], written=False))
+    assert "entries of a larger M run 2 calls; what that spares was not measured for them" in text
+    assert "not served: 2 of 6 calls, the library has no kernel" in text
+    elsewhere = lender_of(opened, rule.model_copy(update={"measured": "H100 driver-1 toolkit-13.0 cublas-13.1.0"}))
+    assert elsewhere(task(m=3)) is None
+    assert only(advice({product(m=3): 1}, kernels._replace(chip="H100"))).status == "missing"
 
 
 def test_a_kernel_comes_before_an_algorithm_which_serves_no_other_chip() -> None:

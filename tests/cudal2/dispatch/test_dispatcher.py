@@ -9,8 +9,9 @@ from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice, Decision, GpuIdentity
 from cudal2.dispatch.dispatcher import Dispatcher, kind_code
-from cudal2.dispatch.neighbour_rule import AllowedDistance, NeighbourTable, shipped_neighbours
+from cudal2.dispatch.neighbour_rule import NeighbourRule, margin, shipped_rule
 from cudal2.library.kernel_library import TaskKey, key_of
+from cudal2.library.shipped_libraries import shipped_library
 from tests.doubles.libraries import library_entry, stored_algorithm
 
 GPU = GpuIdentity(gpu="H200", driver="580.1", arch=Arch.SM_90A, sms=132)
@@ -45,7 +46,7 @@ def decide(entry: LibraryEntry | None, gpu: GpuIdentity = GPU, **parts: object) 
 def test_an_entry_that_wins_here_is_chosen() -> None:
     entry = library_entry(TASK, ratio=1.3)
     decision = decide(entry)
-    assert (decision.choice, decision.entry, decision.entry_id, decision.cause) == (Choice.EXACT, entry, entry.id, None)
+    assert (decision.choice, decision.entry, decision.task, decision.cause) == (Choice.EXACT, entry, TASK, None)
     assert "1.300 (1.290 to 1.310)" in decision.reason
 
 
@@ -135,45 +136,112 @@ def test_an_algorithm_of_elsewhere_is_not_run(gpu: dict[str, object], cause: Fal
     assert (decision.choice, decision.algorithm, decision.cause) == (Choice.HEURISTIC, None, cause)
 
 
-TABLE = NeighbourTable(
+RULE = NeighbourRule(
     measured="H200 driver-580.1 toolkit-13.0 cublas-13.1",
-    allowed=(AllowedDistance(layout=Layout.NN, min_m=32, max_m=128, low=0.5, high=1.0),),
+    layouts=(Layout.NN,),
+    elements=(ElementType.F16,),
+    least=1.0,
+    smallest=0.5,
 )
+LENDER = library_entry(TASK, ratio=1.34)  # its interval begins at 1.33, so that it may serve 49 rows and not 48
 
 
-def neighbours(table: NeighbourTable, m: int, *entries: LibraryEntry) -> Decision:
-    return Dispatcher(Entries(*entries), GPU, table).decide(m, TASK.n, TASK.k, NN)
+def lent(m: int, *entries: LibraryEntry, rule: NeighbourRule | None = RULE, gpu: GpuIdentity = GPU) -> Decision:
+    return Dispatcher(Entries(*entries), gpu, rule).decide(m, TASK.n, TASK.k, NN)
 
 
-def test_no_neighbour_is_chosen_until_distances_are_measured() -> None:
-    assert shipped_neighbours().allowed == ()
-    assert neighbours(shipped_neighbours(), 48, library_entry(TASK)).cause is FallbackCause.NO_ENTRY
-    assert neighbours(TABLE, 48, library_entry(TASK)).choice is Choice.COMPATIBLE
+def of_m(m: int, ratio: float) -> LibraryEntry:
+    return library_entry(TASK.model_copy(update={"m": m}), ratio=ratio)
 
 
-def test_a_neighbour_is_launched_for_the_product_in_question() -> None:
-    near, far = library_entry(TASK), library_entry(TASK.model_copy(update={"m": 80}))
-    decision = neighbours(TABLE, 48, far, near)
-    assert decision.entry_id == near.id
-    assert decision.entry == near.model_copy(update={"task": TASK.model_copy(update={"m": 48})})
-    assert "neighbouring" in decision.reason
+def test_an_entry_is_lent_as_it_is_in_the_library() -> None:
+    decision = lent(49, LENDER)
+    assert (decision.choice, decision.cause) == (Choice.COMPATIBLE, FallbackCause.NO_ENTRY)
+    assert decision.entry is LENDER
+    assert decision.task == TASK.model_copy(update={"m": 49})
+    assert "the entry of 64x32x64 is lent to it" in decision.reason
+
+
+@pytest.mark.parametrize("m", [64, 48])
+def test_an_own_entry_and_fewer_rows_than_the_speedup_outlasts_are_not_lent_to(m: int) -> None:
+    assert lent(m, LENDER).choice is (Choice.EXACT if m == TASK.m else Choice.HEURISTIC)
+
+
+def test_the_largest_margin_decides_and_not_the_nearest_m() -> None:
+    near, fast = of_m(64, 1.41), of_m(80, 1.91)  # 1.4 * 50 / 64 is 1.094, and 1.9 * 50 / 80 is 1.188
+    assert lent(50, near, fast).entry is fast
+    assert lent(50, fast, near).entry is fast
+    assert lent(50, near).entry is near
+
+
+def test_of_equal_margins_the_nearest_m_is_taken() -> None:
+    near, far = of_m(64, 1.51), of_m(96, 2.26)  # 1.5 / 64 is 2.25 / 96
+    task = TASK.model_copy(update={"m": 56})
+    assert margin(near.evaluation.speedup.low, 56, 64) == margin(far.evaluation.speedup.low, 56, 96)
+    assert RULE.lender([far], task) is far
+    assert RULE.lender([far, near], task) is near
 
 
 @pytest.mark.parametrize(
-    ("table", "m", "entry"),
+    ("m", "entry", "changes"),
     [
-        (TABLE, 31, library_entry(TASK)),
-        (TABLE, 65, library_entry(TASK)),
-        (TABLE.model_copy(update={"measured": "H100 driver-580.1 toolkit-13.0 cublas-13.1"}), 48, library_entry(TASK)),
-        (TABLE, 48, library_entry(TASK.model_copy(update={"n": 48}))),
-        (TABLE, 48, library_entry(TASK.model_copy(update={"layout": Layout.TN}))),
-        (TABLE, 48, library_entry(TASK, ratio=1.0)),
-        (TABLE, 48, library_entry(TASK).model_copy(update={"schedule": None, "source": "its sizes may be constants"})),
+        (65, LENDER, {}),
+        (31, of_m(64, 3.0), {}),
+        (60, LENDER, {"measured": "H100 driver-580.1 toolkit-13.0 cublas-13.1"}),
+        (60, LENDER, {"measured": "H200 driver-580.2 toolkit-13.0 cublas-13.1"}),
+        (60, LENDER, {"measured": ""}),
+        (60, LENDER, {"least": 1.3}),
+        (60, LENDER, {"layouts": (Layout.TN,)}),
+        (60, LENDER, {"elements": (ElementType.BF16,)}),
+        (60, library_entry(TASK.model_copy(update={"n": 48}), ratio=1.34), {}),
+        (60, library_entry(TASK.model_copy(update={"layout": Layout.TN}), ratio=1.34), {}),
+        (60, LENDER.model_copy(update={"schedule": None, "source": "its sizes may be constants"}), {}),
     ],
-    ids=["below", "above", "table of another chip", "another N", "another layout", "no winner", "free source"],
+    ids=[
+        "larger",
+        "less than half",
+        "rule of another chip",
+        "rule of another driver",
+        "rule of nowhere",
+        "higher threshold",
+        "unmeasured layout",
+        "unmeasured element",
+        "another N",
+        "another layout",
+        "free source",
+    ],
 )
-def test_a_neighbour_beyond_the_rule_is_left(table: NeighbourTable, m: int, entry: LibraryEntry) -> None:
-    assert neighbours(table, m, entry).cause is FallbackCause.NO_ENTRY
+def test_what_the_rule_does_not_allow_is_not_lent(m: int, entry: LibraryEntry, changes: dict[str, object]) -> None:
+    assert lent(m, entry, rule=RULE.model_copy(update=changes)).cause is FallbackCause.NO_ENTRY
+
+
+def test_without_a_rule_nothing_is_lent() -> None:
+    assert lent(60, LENDER).choice is Choice.COMPATIBLE
+    assert lent(60, LENDER, rule=None).choice is Choice.HEURISTIC
+
+
+def test_an_entry_that_was_measured_elsewhere_is_not_lent() -> None:
+    moved = LENDER.evaluation.model_copy(update={"environment": "H200 driver-999 toolkit-13.0 cublas-13.1"})
+    assert lent(60, LENDER.model_copy(update={"evaluation": moved})).choice is Choice.HEURISTIC
+
+
+def test_an_entry_that_lost_at_the_product_s_own_m_lends_nothing_to_it() -> None:
+    assert lent(60, of_m(60, 0.9), of_m(64, 1.5)).cause is FallbackCause.NOT_FASTER
+
+
+def test_a_lent_entry_comes_before_an_algorithm() -> None:
+    m = 60
+    stored = stored_algorithm(TASK.model_copy(update={"m": m}))
+    library = Entries(LENDER, algorithm=stored)
+    for rule, choice in ((RULE, Choice.COMPATIBLE), (None, Choice.AUTOTUNED)):
+        assert Dispatcher(library, WITH_CUBLAS, rule).decide(m, TASK.n, TASK.k, NN).choice is choice
+
+
+def test_the_rule_that_ships_is_that_of_the_library_s_measurements() -> None:
+    library, rule = shipped_library("H200"), shipped_rule()
+    assert library is not None
+    assert {entry.evaluation.environment for entry in library} == {rule.measured}
+    assert (rule.layouts, rule.elements) == ((Layout.NN,), (ElementType.F16,))
 
 
 def test_every_cause_has_a_sentence() -> None:

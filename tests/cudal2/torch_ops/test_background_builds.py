@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import Cudal2Error, LibraryError, UsageError
+from contract.errors import LibraryError, UsageError
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.torch import background_builds
 from cudal2.torch.background_builds import BackgroundBuilds, BuildOrder, CommandBuilder
@@ -16,7 +16,8 @@ from tests.cudal2.torch_ops.matrices import TASK
 from tests.doubles.libraries import library_entry
 
 ENTRY = library_entry(TASK)
-ORDER = BuildOrder(ENTRY.id, ENTRY, Path("/libraries/mine"), 132)
+ORDER = BuildOrder(ENTRY, TASK, Path("/libraries/mine"), 132)
+LENT = ORDER._replace(task=TASK.model_copy(update={"m": 12}))
 
 
 class GatedBuilder:
@@ -60,7 +61,7 @@ def test_an_unexpected_error_ends_its_own_build_only(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(threading, "excepthook", lambda _: raised.release())
     builder = GatedBuilder(ZeroDivisionError())
     builds = BackgroundBuilds(builder, lambda: None)
-    other = ORDER._replace(entry_id="another")
+    other = ORDER._replace(task=TASK.model_copy(update={"m": 8}))
     builds.request(ORDER)
     builds.request(other)
     builder.gate.set()
@@ -83,7 +84,10 @@ def test_the_command_names_the_entry_its_library_and_the_gpu(tmp_path: Path, mon
     program(tmp_path, monkeypatch, f'echo "$@" > {tmp_path}/said')
     CommandBuilder().build(ORDER)
     said = (tmp_path / "said").read_text("utf-8").split()
-    assert said == ["library", "prepare", "--entry", ENTRY.id, "--library", "/libraries/mine", "--sms", "132"]
+    assert said == ["library", "prepare", "--entry", ENTRY.id, "--library", "/libraries/mine", "--sms", "132", "--json"]
+    CommandBuilder().build(LENT)
+    said = (tmp_path / "said").read_text("utf-8").split()
+    assert said[:6] == ["library", "prepare", "--entry", ENTRY.id, "--shape", "12x32x64"]
 
 
 def test_the_product_has_the_command() -> None:
@@ -91,10 +95,11 @@ def test_the_product_has_the_command() -> None:
 
     from agent.cli.main import app
 
-    words = ["--entry", ENTRY.id, "--library", "h200", "--sms", "132"]
+    words = ["--entry", ENTRY.id, "--shape", LENT.task.shape, "--library", "h200", "--sms", "132", "--json"]
     command = typer.main.get_command(app).commands["library"].commands["prepare"]  # type: ignore[attr-defined]
     values, left, _ = command.make_parser(typer.Context(command)).parse_args(words)
     assert (values["entry"], values["library"], values["sms"], left) == (ENTRY.id, "h200", "132", [])
+    assert (values["shape"], values["as_json"]) == ("12x32x64", True)
 
 
 @pytest.mark.parametrize("stream", ["1", "2"])
@@ -119,7 +124,19 @@ def test_without_the_command_nothing_is_built(tmp_path: Path, monkeypatch: pytes
         CommandBuilder().build(ORDER)
 
 
-def test_another_shape_is_not_built_as_the_entry_s() -> None:
-    moved = ENTRY.model_copy(update={"task": TASK.model_copy(update={"m": 48})})
-    with pytest.raises(Cudal2Error, match="its own shape only, not for 48x32x64"):
-        CommandBuilder().build(ORDER._replace(entry=moved))
+def test_the_reason_of_a_failure_is_that_of_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notice on stderr, and what is printed behind the record, are not the reason."""
+    record = '{"status": "failed", "message": "the emulator found it wrong"}'
+    program(tmp_path, monkeypatch, f"echo a notice >&2; echo '{record}'; echo a summary; exit 1")
+    with pytest.raises(LibraryError, match=r"^the emulator found it wrong$"):
+        CommandBuilder().build(LENT)
+
+
+def test_each_m_of_an_entry_is_built_once() -> None:
+    builder = GatedBuilder()
+    builder.gate.set()
+    builds = BackgroundBuilds(builder, lambda: None)
+    for order in (ORDER, LENT, ORDER, LENT):
+        builds.request(order)
+    assert builds.wait(10)
+    assert builder.built == 2

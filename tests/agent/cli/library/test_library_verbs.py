@@ -88,6 +88,25 @@ def test_prepare_writes_what_a_program_launches(
     assert json.loads(capsys.readouterr().out)["status"] == "ready"
 
 
+@needs_core
+def test_prepare_of_a_shape_proves_the_entry_for_fewer_rows(
+    small: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile_in_this_process(monkeypatch)
+    leave_machine_code_unread(monkeypatch)
+    entry = library_entry(TASKS[0])
+    words = ["library", "prepare", "--library", small, "--entry", entry.id, "--sms", "132", "--shape"]
+    assert main([*words, "9x16x64"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{entry.id[:8]} 9x16x64 nn: built, verified by the emulator"
+    kernels = PreparedKernels(home / "cache" / "library")
+    fewer = entry.task.model_copy(update={"m": 9})
+    assert kernels.find(entry, 132, fewer) is not None
+    assert kernels.find(entry, 132) is None
+    assert main([*words, "16x16x64", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["shape"] == "16x16x64"
+    assert kernels.find(entry, 132) is not None, "its own shape needs no proof"
+
+
 def test_prepare_of_all_compiles_for_torch_too(
     small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +165,7 @@ def test_what_nothing_executed_is_not_called_right(
         (["list", "--library", "."], "it has no manifest.json"),
         (["show", "ffffffff"], "no entry whose id begins with 'ffffffff'"),
         (["prepare", "--entry", "ffffffff"], "no entry whose id begins with"),
+        (["prepare", "--shape", "48x64x64"], "--shape is for one entry; name it with --entry"),
         (["check", "--entry", "ffffffff"], "no entry whose id begins with"),
         (["check", "--max-gflop", "0.0001"], "raise --max-gflop"),
         (["build", "--out", "h200"], "`cudal2-agent campaign run` finds some"),
@@ -163,6 +183,15 @@ def test_wrong_input_is_one_line(words: list[str], said: str, tmp_path: Path, ca
     assert said in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "h200").exists()
+
+
+@pytest.mark.parametrize(("shape", "said"), [("17x16x64", "its N and K, and no larger M"), ("16x16", "is not M x N x K")])
+def test_prepare_of_another_product_is_one_line(shape: str, said: str, small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["library", "prepare", "--library", small, "--entry", library_entry(TASKS[0]).id, "--shape", shape]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
 
 
 def test_build_says_what_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:
