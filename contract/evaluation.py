@@ -97,12 +97,14 @@ class Prediction(Record):
     """A modelled time; never compared with a measured one silently.
 
     `terms`: the microseconds that each resource would need alone, by its name; empty where the model has no terms.
+    `correction`: a fitted factor that `predicted_us` contains.
     """
 
     predicted_us: float
     model: str
     floor_us: float
     terms: dict[str, float] = {}
+    correction: float = 1.0
 
     @property
     def is_floor(self) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.timing_model.draw import DRAWN
 from benchmarks.timing_model.predicting import prepared, spearman
-from benchmarks.timing_model.sources import TimedKernel, free, scheduled, stored
+from benchmarks.timing_model.sources import TimedKernel, free, rows_by_name, scheduled, stored
 from policies.trajectories.store import open_store
 
 Row = dict[str, Any]
@@ -99,7 +99,7 @@ def main() -> None:
             pairs = list(stored(store))
         judged, measured = [kernel for kernel, _ in pairs], {kernel.name: row for kernel, row in pairs}
     else:
-        measured = {row["name"]: row for row in map(json.loads, options.rows.read_text().splitlines())}
+        measured = rows_by_name(options.rows)
         judged = list(free(options.extra) if options.free else scheduled(options.drawn))
     rows = list(judged_rows(judged, measured, options.cache, options.jobs))
     print(table(rows))

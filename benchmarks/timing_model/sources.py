@@ -4,6 +4,7 @@ A free source is a file with a launch plan, or a reply of a model with one CUDA 
 a name that begins with `extra/` lies in a folder outside the repository.
 """
 
+import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -36,6 +37,13 @@ def scheduled(path: Path = DRAWN) -> Iterator[TimedKernel]:
     for number, row in enumerate(rows_of(path)):
         task = task_of(row["shape"])
         yield TimedKernel(str(number), task, written(row["schedule"], task))
+
+
+def rows_by_name(path: Path) -> dict[str, dict[str, Any]]:
+    """Rows as `measure` wrote them, compressed or not."""
+    data = path.read_bytes()
+    lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
+    return {row["name"]: row for row in map(json.loads, lines)}
 
 
 def free(extra: Path | None, path: Path = LISTED) -> Iterator[TimedKernel]:

@@ -6,5 +6,8 @@
 | `trace.py` | what one cluster of each launch does, as the emulator records it |
 | `costs.py` | a trace as steps with times, on the resources of an SM |
 | `simulation.py` | steps replayed in time, for all CTAs that one SM runs |
-| `model.py` | the prediction: launches, waves, programmatic launch, and the time of each resource alone |
+| `launches.py` | one launch: waves, programmatic launch, and the time of each resource alone |
+| `features.py` | numbers of the trace and the launch that exist for any source |
+| `correction.py` | a bounded factor of these features, fitted to what the replay leaves unexplained (`correction.json`) |
+| `model.py` | the prediction: the launches of a plan, and the correction |
 """

@@ -48,7 +48,7 @@ def steps_of(traced: Traced, rates: TimingRates, shares: Shares) -> np.ndarray:
 
 class _Steps:
     def __init__(self, traced: Traced, rates: TimingRates, shares: Shares) -> None:
-        self._rates, self._shares, self._rows = rates, shares, traced.rows
+        self._rates, self._shares, self._rows, self._outside = rates, shares, traced.rows, traced.outside
         self._cycle = 1.0 / shares.clock_mhz
         self._amount = traced.rows["amount"].astype(np.float64)
         self._parts = traced.rows["parts"].astype(np.float64)
@@ -121,8 +121,9 @@ class _Steps:
         rates, shares, cycle = self._rates, self._shares, self._cycle
         at = self._of(KIND.BULK_LOAD, KIND.COPY, KIND.LOAD)
         copied = self._amount[at] * (1 + self._targets()[at])
-        port = np.maximum(self._amount[at] / min(shares.l2, rates.sm_bytes_per_us), copied / rates.sm_bytes_per_us)
-        port = np.maximum(port, self._amount[at] * shares.missing / shares.dram)
+        read = self._amount[at] - self._outside[at, 1]
+        port = np.maximum(read / min(shares.l2, rates.sm_bytes_per_us), copied / rates.sm_bytes_per_us)
+        port = np.maximum(port, read * shares.missing / shares.dram)
         bulk = self._rows["kind"][at] == KIND.BULK_LOAD
         lines = np.where(bulk, self._parts[at] * rates.line_us + rates.box_us, 0.0)
         port = np.maximum(port, np.where(bulk, 0.0, self._parts[at] * rates.load_line_cycles * cycle))

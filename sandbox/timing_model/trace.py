@@ -1,7 +1,7 @@
 """What one cluster of each launch of a kernel does, as the emulator records it.
 
-Covered: the first cluster of the grid, or those that share its tile. It is a whole tile in every kernel that numbers its tiles
-from zero, and gets the most tiles where CTAs loop over them. What it waits for in global memory is written for it.
+Covered: the first cluster of the grid, or those that share its tile; and another one, where clusters do not divide the product
+evenly: its tile may reach beyond the operands, or it gets more tiles. What they wait for in global memory is written for them.
 Not covered: control that depends on the operands' values, which are zero here. A trace ends after `MAX_ROWS`, or where nothing
 helps; `whole` says whether it ended by itself.
 """
@@ -9,10 +9,11 @@ helps; `whole` says whether it ended by itself.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from contract.plan import ResolvedLaunch
+from contract.plan import ResolvedLaunch, operand_shape
 from sandbox.emulator.core_module import core
 from sandbox.emulator.executor import allocate
 from sandbox.emulator.kernel import BoundKernel, EmulatedKernel
@@ -20,10 +21,15 @@ from sandbox.emulator.large.points import first_cta
 from sandbox.emulator.machine import Conditions, Schedule
 
 MAX_ROWS = 1 << 18
+MAX_OTHER_ROWS = 1 << 15  # of a first cluster beside which another one is traced
 DEADLINE_S = 0.5
 MAX_SPLITS = 16
 SUM_BYTES = 4  # of a partial sum
 MAX_OPERATIONS = 1 << 22  # of warps
+ELEMENT_BYTES = 2  # of an operand
+MAX_TILE = 512  # columns or rows of a tile
+UNEVEN, MUCH = 1e-3, 0.1  # by how much the products of all clusters differ from the task's
+MACS_PER_COLUMN = 16 * 16  # of a warp's part of a wgmma
 
 ROW = np.dtype(
     [(name, np.uint32) for name in ("stream", "kind", "gap", "instruction", "amount", "parts", "token", "lanes")]
@@ -36,14 +42,27 @@ KIND = core.TraceKind
 
 @dataclass(frozen=True)
 class Traced:
-    """The rows of some clusters of a launch. Shape: rows (n,), of `ROW`. `ctas`: traced, as `rows` numbers them."""
+    """The rows of some clusters of a launch. `ctas`: traced, as `rows` numbers them. Shape: rows (n,), outside (n, 2).
+
+    `outside`: of bulk loads, the rows of a box that lie beyond the end of the operand's rows, and the bytes beyond
+    the operand. `other`: another cluster, which may take longer than the first.
+    """
 
     launch: ResolvedLaunch
     rows: np.ndarray
+    outside: np.ndarray
     ctas: int
     clusters: int
     tokens: int
     whole: bool
+    other: "Traced | None" = None
+
+    @cached_property
+    def products(self) -> int:
+        """Multiply-adds of what was traced."""
+        kinds, amounts = self.rows["kind"], self.rows["amount"]
+        columns = int(amounts[kinds == KIND.PRODUCT].sum(dtype=np.int64))
+        return columns * MACS_PER_COLUMN + int(amounts[kinds == KIND.FRAGMENTS].sum(dtype=np.int64))
 
 
 def trace(kernel: EmulatedKernel) -> tuple[Traced, ...]:
@@ -57,14 +76,31 @@ def _traced(kernel: EmulatedKernel, bound: BoundKernel, index: int) -> Traced:
     """The first cluster, or all that share its tile where another one of them adds the sums."""
     alone = _run(bound, kernel, index, (0,))
     splits = _splits(kernel, bound, alone)
-    if splits < 2 or len(alone.rows) * splits > MAX_ROWS:
-        return alone
     clusters = math.prod(alone.launch.grid) // alone.clusters // math.prod(alone.launch.cluster)
+    if splits < 2 or len(alone.rows) * splits > MAX_ROWS:
+        return _with_other(kernel, bound, index, alone, clusters)
     for stride in (1, clusters // splits):
         together = _run(bound, kernel, index, tuple(range(0, splits * stride, stride)))
         if together.whole and _writes_d(kernel, bound, together):
             return together
     return alone
+
+
+def _with_other(kernel: EmulatedKernel, bound: BoundKernel, index: int, first: Traced, clusters: int) -> Traced:
+    """The trace of the first cluster, with that of another one that reads beyond the operands, or else of the last one."""
+    task = kernel.task
+    uneven = first.products * clusters / (task.m * task.n * task.k) - 1.0
+    if clusters < 2 or not first.whole or not first.products or abs(uneven) < UNEVEN or len(first.rows) > MAX_OTHER_ROWS:
+        return first
+    others: list[Traced] = []
+    for place in dict.fromkeys((clusters - 1, 1, clusters // 2) if uneven > MUCH else (clusters - 1,)):
+        other = _run(bound, kernel, index, (place,))
+        if other.whole and other.products:
+            others.append(other)
+        if other.outside.any() or first.outside.any():
+            break
+    most = max(others, key=lambda other: (float(other.outside[:, 1].sum()), other.products), default=None)
+    return replace(first, other=most)
 
 
 def _run(bound: BoundKernel, kernel: EmulatedKernel, index: int, clusters: Sequence[int]) -> Traced:
@@ -74,7 +110,31 @@ def _run(bound: BoundKernel, kernel: EmulatedKernel, index: int, clusters: Seque
     bound.operands.workspace.fill(0)
     report = bound.run_part(index, conditions, [first_cta(launch, each) for each in clusters], traced=MAX_ROWS)
     rows = np.frombuffer(report.trace(), dtype=ROW)
-    return Traced(launch, rows, len(report.traced_ctas), len(clusters), report.tokens, not report.stopped)
+    outside = _outside(rows, kernel, bound)
+    return Traced(launch, rows, outside, len(report.traced_ctas), len(clusters), report.tokens, not report.stopped)
+
+
+def _outside(rows: np.ndarray, kernel: EmulatedKernel, bound: BoundKernel) -> np.ndarray:
+    """The rows of each bulk load that lie beyond the operand as a whole, and the bytes that do. Shape: (rows, 2).
+
+    Boxes of an operand's tiles begin at multiples of their rows. One that does not begins beyond the end of a row, so that its
+    address lies in a later one.
+    """
+    made = np.zeros((len(rows), 2))
+    addresses = rows["address"].astype(np.int64)
+    for name in ("A", "B"):
+        (count, width), base = operand_shape(kernel.task, name), bound.machine.addresses[name]
+        ends = [place for place in bound.machine.addresses.values() if place > base]
+        at = np.flatnonzero((rows["kind"] == KIND.BULK_LOAD) & (addresses >= base) & (addresses < min(ends, default=1 << 62)))
+        parts, offsets = rows["parts"][at].astype(np.int64), (addresses[at] - base) // ELEMENT_BYTES
+        columns = rows["amount"][at] // np.maximum(parts, 1) // ELEMENT_BYTES
+        row, column = offsets // width, offsets % width
+        wraps = np.where(row % np.maximum(parts, 1) * width + column < width + MAX_TILE, row % np.maximum(parts, 1), 0)
+        beyond = np.where(wraps > 0, parts, np.clip(row + parts - count, 0, parts))
+        beside = np.where(wraps > 0, columns, np.clip(column + columns - width, 0, columns))
+        made[at, 0] = np.where(wraps > 0, parts, 0)
+        made[at, 1] = ELEMENT_BYTES * (columns * beyond + beside * (parts - beyond))
+    return made
 
 
 def _splits(kernel: EmulatedKernel, bound: BoundKernel, traced: Traced) -> int:

@@ -35,7 +35,8 @@ def _predicted(prediction: Prediction) -> str:
     """The predicted time, with the resources that would take longest alone."""
     largest = sorted(prediction.terms.items(), key=lambda term: -term[1])[:SHOWN_TERMS]
     alone = f"; alone: {', '.join(f'{name} {time_us:.2f}' for name, time_us in largest)}" if largest else ""
-    return f"predicted: {prediction.predicted_us:.2f} us ({prediction.model}){alone}"
+    factor = f"; fitted correction {prediction.correction:.2f}" if prediction.correction != 1.0 else ""
+    return f"predicted: {prediction.predicted_us:.2f} us ({prediction.model}){alone}{factor}"
 
 
 def print_times(results: Sequence[FileResult], as_json: bool) -> None:

@@ -10,7 +10,9 @@ from contract.plan import LaunchPlan, resolve
 from contract.task import Arch, GemmTask, TimingMode
 from policies.schedule.families.registry import families
 from sandbox.emulator.kernel import EmulatedKernel
-from sandbox.timing_model.model import clusters_that_fit, predict
+from sandbox.timing_model.correction import fitted
+from sandbox.timing_model.launches import clusters_that_fit
+from sandbox.timing_model.model import predict, predict_traced
 from sandbox.timing_model.rates import rates_of
 from sandbox.timing_model.trace import KIND, trace
 from tests.doubles import INSPECTION
@@ -102,6 +104,29 @@ def test_a_trace_counts_the_products_and_the_bytes_of_its_cluster(compiler: PtxC
     assert loaded == 2 * 512 * (128 + 128 + 128)  # A of each CTA, B once for both
     stored = rows["amount"][rows["kind"] == KIND.BULK_STORE].sum()
     assert stored == 2 * 2 * 128 * 128
+
+
+def test_a_tile_at_the_edge_is_traced_with_what_it_reads_beyond_the_operands(compiler: PtxCompiler) -> None:
+    [even], [edged] = (trace(kernel(compiler, task(512, n, 512))) for n in (256, 192))
+    assert even.other is None
+    assert not edged.outside.any()
+    assert edged.other is not None
+    loads = edged.other.rows[edged.other.rows["kind"] == KIND.BULK_LOAD]
+    rows, moved = edged.other.outside.sum(axis=0)
+    assert moved == 64 * 512 * 2, "a box of 64 columns lies beyond N at each step of K; multicast, so once for both CTAs"
+    assert rows == moved / 128
+    assert loads["amount"].sum() == 2 * 512 * (128 + 128 + 128)
+
+
+def test_a_prediction_contains_the_correction_that_it_names(compiler: PtxCompiler) -> None:
+    emulated = kernel(compiler, task(2048, 2048, 1024))
+    made = predict_traced(trace(emulated), inspected(emulated), emulated.task, H200)
+    assert made.correction == fitted().factor(made.features)
+    assert made.correction != 1.0
+    assert made.predicted_us == made.replayed_us * made.correction
+    unfitted = rates_of(H200).model_copy(update={"fitted": False})
+    guessed = predict_traced(trace(emulated), inspected(emulated), emulated.task, H200, unfitted)
+    assert guessed.predicted_us == guessed.replayed_us == made.replayed_us
 
 
 def test_a_trace_goes_on_where_it_waits_for_a_cluster_outside(compiler: PtxCompiler) -> None:
