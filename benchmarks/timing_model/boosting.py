@@ -25,7 +25,7 @@ class Boosting:
 
 
 @dataclass(frozen=True)
-class Tree:
+class ObliviousTree:
     """Shape: asked, above (depth,); leaves (2 ** depth,)."""
 
     asked: np.ndarray
@@ -38,7 +38,7 @@ class Tree:
 
 def boosted(
     table: np.ndarray, target: np.ndarray, groups: np.ndarray, options: Boosting, seed: int, weights: np.ndarray | None = None
-) -> Iterator[Tree]:
+) -> Iterator[ObliviousTree]:
     """Trees whose sum approximates the target. Shape: table (rows, features); target, groups, weights (rows,)."""
     source = np.random.default_rng(seed)
     weights = np.ones(len(target)) if weights is None else weights
@@ -80,7 +80,7 @@ def _grown(
     rows: np.ndarray,
     columns: np.ndarray,
     options: Boosting,
-) -> Tree:
+) -> ObliviousTree:
     weight, gradient = weights[rows], weights[rows] * left[rows]
     bins = binned[np.ix_(rows, columns)]
     width = BINS + 1
@@ -105,4 +105,4 @@ def _grown(
         leaf |= (bins[:, best] > cut).astype(np.int64) << level
     size = 1 << options.depth
     means = np.bincount(leaf, gradient, size) / (np.bincount(leaf, weight, size) + options.ridge)
-    return Tree(np.array(asked), np.array(above), options.rate * means)
+    return ObliviousTree(np.array(asked), np.array(above), options.rate * means)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.timing_model.boosting import Boosting, Tree, boosted
+from benchmarks.timing_model.boosting import Boosting, ObliviousTree, boosted
 from benchmarks.timing_model.calibrate import never
 from benchmarks.timing_model.draw import SETS
 from benchmarks.timing_model.predicting import prepared, spearman
@@ -39,7 +39,7 @@ Timed = tuple[Candidate, GemmTask, float]  # and its measured time in microsecon
 
 
 @dataclass(frozen=True)
-class Examples:
+class TimedExamples:
     """Kernels with a measured time. Shape: table (kernels, features), the others (kernels,). Unit: microseconds."""
 
     names: tuple[str, ...]
@@ -54,13 +54,13 @@ class Examples:
         """Logarithms that are missing in the predictions."""
         return np.asarray(np.clip(np.log(self.time_us / self.predicted_us), -MAX_ERROR, MAX_ERROR))
 
-    def some(self, chosen: np.ndarray) -> "Examples":
+    def some(self, chosen: np.ndarray) -> "TimedExamples":
         arrays = (self.table, self.predicted_us, self.time_us, self.shapes, self.weights)
-        return Examples(self.names, *(each[chosen] for each in arrays))
+        return TimedExamples(self.names, *(each[chosen] for each in arrays))
 
-    def and_of(self, other: "Examples") -> "Examples":
+    def and_of(self, other: "TimedExamples") -> "TimedExamples":
         names = ("table", "predicted_us", "time_us", "shapes", "weights")
-        return Examples(self.names, *(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
+        return TimedExamples(self.names, *(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
 
 
 def drawn_times(rows: Path, drawn: Path) -> list[Timed]:
@@ -88,7 +88,7 @@ def stored_times(store: Store, source: random.Random) -> list[Timed]:
     return found
 
 
-def examples(timed: Sequence[Timed], weight: float, cache: Path, jobs: int) -> Examples:
+def examples(timed: Sequence[Timed], weight: float, cache: Path, jobs: int) -> TimedExamples:
     """Timed kernels, with predictions that no correction has seen."""
     found: list[tuple[dict[str, float], float, float, str]] = []
     for position, kernel in prepared([(candidate, task) for candidate, task, _ in timed], cache, jobs):
@@ -97,18 +97,18 @@ def examples(timed: Sequence[Timed], weight: float, cache: Path, jobs: int) -> E
     names = tuple(found[0][0])
     table = np.array([[features[name] for name in names] for features, *_ in found])
     replayed, measured, shapes = (np.array(column) for column in list(zip(*found, strict=True))[1:])
-    return Examples(names, table, replayed, measured, shapes, np.full(len(found), weight))
+    return TimedExamples(names, table, replayed, measured, shapes, np.full(len(found), weight))
 
 
-def trees(known: Examples, options: Boosting, seeds: int) -> Iterator[Tree]:
+def trees(known: TimedExamples, options: Boosting, seeds: int) -> Iterator[ObliviousTree]:
     """The mean of several fits, as trees to be summed."""
     groups = np.unique(known.shapes, return_inverse=True)[1]
     for seed in range(seeds):
         for tree in boosted(known.table, known.errors, groups, options, seed, known.weights):
-            yield Tree(tree.asked, tree.above, tree.leaves * TRUST / seeds)
+            yield ObliviousTree(tree.asked, tree.above, tree.leaves * TRUST / seeds)
 
 
-def correction(known: Examples, options: Boosting, seeds: int) -> Correction:
+def correction(known: TimedExamples, options: Boosting, seeds: int) -> Correction:
     made = list(trees(known, options, seeds))
     asked, above, leaves = (np.stack([getattr(tree, name) for tree in made]) for name in ("asked", "above", "leaves"))
     return Correction(known.names, known.table.min(axis=0), known.table.max(axis=0), asked, above, leaves)
@@ -118,7 +118,7 @@ def corrected(predicted_us: np.ndarray, logarithms: np.ndarray) -> np.ndarray:
     return np.asarray(predicted_us * np.clip(np.exp(logarithms), MIN_FACTOR, MAX_FACTOR))
 
 
-def left_out_shapes(known: Examples, options: Boosting, seeds: int) -> np.ndarray:
+def left_out_shapes(known: TimedExamples, options: Boosting, seeds: int) -> np.ndarray:
     """Predictions of every kernel by fits that have not seen its shape. Unit: microseconds."""
     shapes = np.random.default_rng(0).permutation(np.unique(known.shapes))
     found = known.predicted_us.copy()
@@ -129,7 +129,7 @@ def left_out_shapes(known: Examples, options: Boosting, seeds: int) -> np.ndarra
     return found
 
 
-def figures(known: Examples, predicted_us: np.ndarray) -> dict[str, float]:
+def figures(known: TimedExamples, predicted_us: np.ndarray) -> dict[str, float]:
     """How well predictions rank the kernels of each shape, and their error."""
     each = [rows for shape in np.unique(known.shapes) if (rows := known.shapes == shape).sum() > 2]
     ranks = [spearman(predicted_us[rows].tolist(), known.time_us[rows].tolist()) for rows in each]
@@ -142,7 +142,7 @@ def figures(known: Examples, predicted_us: np.ndarray) -> dict[str, float]:
     }
 
 
-def told(known: Examples, boosting: Boosting, seeds: int) -> Iterator[str]:
+def told(known: TimedExamples, boosting: Boosting, seeds: int) -> Iterator[str]:
     """A line for drawn schedules and for stored steps: not corrected, then by fits that have not seen their shapes."""
     made = left_out_shapes(known, boosting, seeds)
     for kind, rows in (("drawn", known.weights == 1.0), ("stored", known.weights != 1.0)):

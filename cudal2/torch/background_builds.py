@@ -21,6 +21,8 @@ _LOG = logging.getLogger(__name__)
 _PROGRAM = "cudal2-agent"
 _TIMEOUT_S = 900.0
 _END_S = 5.0
+# Lent kernels that a process builds: each takes seconds to prove, and a program may have a new M in every call.
+MAX_LENT = 64
 
 
 class BuildOrder(NamedTuple):
@@ -33,6 +35,10 @@ class BuildOrder(NamedTuple):
     task: GemmTask
     library: Path
     sms: int
+
+    @property
+    def lent(self) -> bool:
+        return self.task != self.entry.task
 
     @property
     def name(self) -> str:
@@ -65,7 +71,7 @@ class CommandBuilder:
         if program is None:
             raise UsageError(f"{_PROGRAM} is not installed beside this Python, so no kernel can be built; install it")
         entry, library = ("--entry", order.entry.id), ("--library", str(order.library))
-        lent = () if order.task == order.entry.task else ("--shape", order.task.shape)
+        lent = ("--shape", order.task.shape) if order.lent else ()
         return [program, "library", "prepare", *entry, *lent, *library, "--sms", str(order.sms), "--json"]
 
 
@@ -90,22 +96,30 @@ class BackgroundBuilds:
         self._builder, self._done = builder, done
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        self._orders: queue.SimpleQueue[BuildOrder] = queue.SimpleQueue()
+        # Lent kernels wait for those that are built for their own shape.
+        self._orders: queue.PriorityQueue[tuple[bool, int, BuildOrder]] = queue.PriorityQueue()
+        self._lent = 0
         self._thread: threading.Thread | None = None
         self._waiting: dict[str, None] = {}
         self._tried: set[str] = set()
         self._failed: dict[str, str] = {}
 
     def request(self, order: BuildOrder) -> FallbackCause:
-        """Ask for a build. A kernel that was tried before and is not there is not tried again in this process."""
+        """Ask for a build. A kernel that was tried before and is not there is not tried again in this process.
+
+        Of kernels that are lent to another shape, a process builds `MAX_LENT`: for the others there is no entry.
+        """
         with self._lock:
             if order.name in self._waiting:
                 return FallbackCause.BUILDING
             if order.name in self._tried:
                 return FallbackCause.BUILD_FAILED
+            if order.lent and self._lent >= MAX_LENT:
+                return FallbackCause.NO_ENTRY
+            self._lent += order.lent
             self._waiting[order.name] = None
             self._tried.add(order.name)
-            self._orders.put(order)
+            self._orders.put((order.lent, len(self._tried), order))
             if self._thread is None:
                 self._start()
         return FallbackCause.BUILDING
@@ -133,7 +147,7 @@ class BackgroundBuilds:
         try:
             with contextlib.suppress(queue.Empty):
                 while True:
-                    self._build(self._orders.get(timeout=_END_S))
+                    self._build(self._orders.get(timeout=_END_S)[-1])
         finally:
             with self._lock:
                 self._thread = None

@@ -13,7 +13,7 @@ from contract.roofline import roofline_us
 from contract.task import GemmTask, TimingMode
 from sandbox.emulator.kernel import EmulatedKernel
 from sandbox.timing_model.correction import fitted
-from sandbox.timing_model.features import features_of
+from sandbox.timing_model.kernel_features import features_of
 from sandbox.timing_model.launches import ModelledLaunch
 from sandbox.timing_model.rates import TimingRates, rates_of
 from sandbox.timing_model.trace import Traced, trace

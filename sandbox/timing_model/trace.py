@@ -21,7 +21,7 @@ from sandbox.emulator.large.points import first_cta
 from sandbox.emulator.machine import Conditions, Schedule
 
 MAX_ROWS = 1 << 18
-MAX_OTHER_ROWS = 1 << 15  # of a first cluster beside which another one is traced
+MAX_OTHER_ROWS = 1 << 14  # of a first cluster beside which another one is traced
 DEADLINE_S = 0.5
 MAX_SPLITS = 16
 SUM_BYTES = 4  # of a partial sum

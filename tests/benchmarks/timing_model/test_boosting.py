@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from benchmarks.timing_model.boosting import Boosting, boosted
-from benchmarks.timing_model.fit_correction import TRUST, Examples, correction, left_out_shapes, written
+from benchmarks.timing_model.fit_correction import TRUST, TimedExamples, correction, left_out_shapes, written
 from sandbox.timing_model.correction import fitted
 
 QUICK = Boosting(trees=60)
 
 
-def made(error_of: str, shapes: int = 12, each: int = 20) -> Examples:
+def made(error_of: str, shapes: int = 12, each: int = 20) -> TimedExamples:
     """Kernels whose error is that of a feature, or that of their shape alone."""
     source = np.random.default_rng(5)
     table = source.random((shapes * each, 4))
@@ -21,10 +21,10 @@ def made(error_of: str, shapes: int = 12, each: int = 20) -> Examples:
     of_shape = np.repeat(source.normal(0, 0.3, shapes), each)
     errors = np.where(table[:, 1] > 0.5, 0.3, -0.2) if error_of == "feature" else of_shape
     predicted = source.random(shapes * each) * 10 + 5
-    return Examples(("a", "b", "c", "d"), table, predicted, predicted * np.exp(errors), names, np.ones(len(names)))
+    return TimedExamples(("a", "b", "c", "d"), table, predicted, predicted * np.exp(errors), names, np.ones(len(names)))
 
 
-def mean_error(known: Examples, predicted_us: np.ndarray) -> float:
+def mean_error(known: TimedExamples, predicted_us: np.ndarray) -> float:
     return float(np.abs(np.log(predicted_us / known.time_us)).mean())
 
 

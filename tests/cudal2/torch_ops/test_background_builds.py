@@ -24,12 +24,16 @@ class GatedBuilder:
     """Waits for its gate; then succeeds, or raises what it was given."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.gate, self.built = threading.Event(), 0
+        self.gate, self.orders = threading.Event(), list[BuildOrder]()
         self._error = error
 
-    def build(self, order: BuildOrder) -> None:  # noqa: ARG002
+    @property
+    def built(self) -> int:
+        return len(self.orders)
+
+    def build(self, order: BuildOrder) -> None:
         assert self.gate.wait(10)
-        self.built += 1
+        self.orders.append(order)
         if self._error is not None:
             raise self._error
 
@@ -44,6 +48,24 @@ def test_a_call_does_not_wait_for_a_build() -> None:
     assert builds.wait(10)
     assert done.wait(10)
     assert (builder.built, builds.waiting(), builds.failed()) == (1, (), {})
+
+
+def lent_to(m: int) -> BuildOrder:
+    return ORDER._replace(task=TASK.model_copy(update={"m": m}))
+
+
+def test_lent_kernels_wait_for_the_others_and_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may have a new M in every call."""
+    monkeypatch.setattr(background_builds, "MAX_LENT", 3)
+    builder = GatedBuilder()
+    builds = BackgroundBuilds(builder, lambda: None)
+    asked = [builds.request(lent_to(m)) for m in (15, 14, 13, 12, 15)]
+    assert asked == [*[FallbackCause.BUILDING] * 3, FallbackCause.NO_ENTRY, FallbackCause.BUILDING]
+    assert builds.request(ORDER) is FallbackCause.BUILDING
+    builder.gate.set()
+    assert builds.wait(10)
+    assert [order.lent for order in builder.orders[1:]] == [False, True, True], "the first was under way"
+    assert builds.request(lent_to(12)) is FallbackCause.NO_ENTRY
 
 
 def test_a_failed_build_is_kept_and_not_repeated() -> None:

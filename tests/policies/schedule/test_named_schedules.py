@@ -123,7 +123,16 @@ def test_any_mixture_of_allowed_values_is_written_or_refused_with_reasons(shape:
     "values",
     [
         {**FULL, "cluster_m": 4, "cluster_n": 4, "cluster_k": 2, "splits": 2, "spread_sum": True, "push": True},
-        {"family": "mma_sync", "block_m": 128, "block_n": 96, "block_k": 64, "stages": 1, "warps_m": 8, "warps_n": 6, "warps_k": 4},
+        {
+            "family": "mma_sync",
+            "block_m": 128,
+            "block_n": 96,
+            "block_k": 64,
+            "stages": 1,
+            "warps_m": 8,
+            "warps_n": 6,
+            "warps_k": 4,
+        },
     ],
     ids=["a cluster of 32", "6,144 threads"],
 )
