@@ -143,13 +143,17 @@ def figures(known: TimedExamples, predicted_us: np.ndarray) -> dict[str, float]:
 
 
 def told(known: TimedExamples, boosting: Boosting, seeds: int) -> Iterator[str]:
-    """A line for drawn schedules and for stored steps: not corrected, then by fits that have not seen their shapes."""
+    """A line for drawn schedules and for stored steps: not corrected, then by fits that have not seen their shapes.
+
+    Of a shape there are too few stored steps to rank.
+    """
     made = left_out_shapes(known, boosting, seeds)
     for kind, rows in (("drawn", known.weights == 1.0), ("stored", known.weights != 1.0)):
         for label, predicted_us in (("not corrected", known.predicted_us), ("shapes left out", made)):
             if rows.any():
-                said = figures(known.some(rows), predicted_us[rows]).items()
-                yield f"{kind}, {label}: {', '.join(f'{name} {value:.3f}' for name, value in said)}"
+                said = figures(known.some(rows), predicted_us[rows])
+                names = said if kind == "drawn" else ("median error",)
+                yield f"{kind}, {label}: {', '.join(f'{name} {said[name]:.3f}' for name in names)}"
 
 
 def written(made: Correction) -> str:
