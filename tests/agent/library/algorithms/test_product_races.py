@@ -11,7 +11,7 @@ from agent.library.algorithms.product_graphs import LONG_US, race, warm_us_for
 
 @pytest.mark.parametrize(("product_us", "replays"), [(LONG_US - 1, 0), (1000.0, 25), (30_000.0, 1)])
 def test_a_long_product_runs_warm_before_each_sample(monkeypatch: pytest.MonkeyPatch, product_us: float, replays: int) -> None:
-    """Its power lowers the clock for a while, which its rival would pay for."""
+    """Supposed, not shown: its power lowers the clock for a while, and its rival's next sample pays for it."""
     before = list[int]()
 
     class SilentGraph:
