@@ -100,7 +100,8 @@ def _recorded(path: Path, text: str) -> tuple[list[WantedShape], list[str]]:
         raise UsageError(f"{path}: {where}: {first['msg']}; `cudal2-agent campaign record` writes such files") from exc
     known = {layout.value for layout in Layout}
     other = [one for one in file.products if one.layout not in known]
-    large = [one for one in file.products if one.layout in known and too_large(one.m, one.n, one.k)]
+    of_known = [one for one in file.products if one.layout in known]
+    large = [one for one in of_known if too_large(one.m, one.n, one.k)]
     layouts = ", ".join(sorted({one.layout for one in other}))
     notices = [
         f"{sum(one.count for one in left)} products of {path} are left out: {why}"
@@ -109,8 +110,8 @@ def _recorded(path: Path, text: str) -> tuple[list[WantedShape], list[str]]:
     ]
     return [
         WantedShape(m=one.m, n=one.n, k=one.k, layout=Layout(one.layout), weight=one.count)
-        for one in file.products
-        if one not in other and one not in large
+        for one in of_known
+        if not too_large(one.m, one.n, one.k)
     ], notices
 
 
