@@ -132,9 +132,10 @@ def test_any_mixture_of_allowed_values_is_written_or_refused_with_reasons(shape:
             "warps_m": 8,
             "warps_n": 6,
             "warps_k": 4,
+            "min_ctas": 2,
         },
     ],
-    ids=["a cluster of 32", "6,144 threads"],
+    ids=["a cluster of 32", "6,144 threads, two CTAs per SM"],
 )
 def test_what_exceeds_the_chip_by_far_is_refused(values: dict[str, object]) -> None:
     """Both ended with a traceback."""
