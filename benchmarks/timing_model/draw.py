@@ -33,10 +33,15 @@ def shapes_apart() -> list[str]:
     return listed(SHAPES)
 
 
+def uncompressed(path: Path) -> bytes:
+    """The content of a file, which is compressed if its name ends with .gz."""
+    data = path.read_bytes()
+    return gzip.decompress(data) if path.suffix == ".gz" else data
+
+
 def rows_of(path: Path) -> list[dict[str, Any]]:
     """The drawn schedules of a file, each with its shape."""
-    data = path.read_bytes()
-    return list(json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["rows"])
+    return list(json.loads(uncompressed(path))["rows"])
 
 
 def drawn(shape: str, each: int, seed: int) -> list[dict[str, Any]]:

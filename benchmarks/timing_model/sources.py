@@ -4,14 +4,13 @@ A free source is a file with a launch plan, or a reply of a model with one CUDA 
 a name that begins with `extra/` lies in a folder outside the repository.
 """
 
-import gzip
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.timing_model.draw import DRAWN, SETS, rows_of, task_of
+from benchmarks.timing_model.draw import DRAWN, SETS, rows_of, task_of, uncompressed
 from contract.candidate import Candidate, Origin
 from contract.evaluation import Measured
 from contract.task import GemmTask, TimingMode
@@ -41,9 +40,7 @@ def scheduled(path: Path = DRAWN) -> Iterator[TimedKernel]:
 
 def rows_by_name(path: Path) -> dict[str, dict[str, Any]]:
     """Rows as `measure` wrote them, compressed or not."""
-    data = path.read_bytes()
-    lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
-    return {row["name"]: row for row in map(json.loads, lines)}
+    return {row["name"]: row for row in map(json.loads, uncompressed(path).splitlines())}
 
 
 def free(extra: Path | None, path: Path = LISTED) -> Iterator[TimedKernel]:
