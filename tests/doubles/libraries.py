@@ -14,10 +14,12 @@ from contract.evaluation import AUTOTUNED
 from contract.library import EntryEvaluation, LibraryEntry, PreparedKernel, StoredAlgorithm
 from contract.plan import resolve
 from contract.speedup import Speedup
-from contract.task import GemmTask
+from contract.task import ElementType, GemmTask, Layout
+from cudal2.dispatch.neighbour_rule import NeighbourRule
 from policies.schedule.families.registry import written
 
 CHIP = "H200"
+ENVIRONMENT = "H200 driver-580.1 toolkit-13.0 cublas-13.1"
 # Takes the emulator a second, and the compiler half of one.
 LATENCY: dict[str, ScheduleValue] = {
     "family": "latency",
@@ -40,6 +42,15 @@ CONFIGURATION = (
     "algorithm 66, tile tile_128x128, stages stages_64xauto, split-K 1, reduction none, cluster shape_2x1x1"  # of cuBLASLt
 )
 
+# Of the environment that entries are of.
+LENDING_RULE = NeighbourRule(
+    measured=ENVIRONMENT,
+    layouts=(Layout.NN,),
+    elements=(ElementType.F16,),
+    least=1.0,
+    smallest=0.5,
+)
+
 
 def speedup(ratio: float, half: float = 0.01) -> Speedup:
     return Speedup(baseline=AUTOTUNED, ratio=ratio, low=ratio - half, high=ratio + half)
@@ -59,7 +70,7 @@ def library_entry(task: GemmTask, ratio: float = 1.3, source: str | None = None,
             speedup=speedup(ratio),
             baselines_us={AUTOTUNED: 2.6},
             worst_error=0.5,
-            environment="H200 driver-580.1 toolkit-13.0 cublas-13.1",
+            environment=ENVIRONMENT,
             run_id=f"{task.shape}-run",
             measured=date(2026, 11, 23),
         ),

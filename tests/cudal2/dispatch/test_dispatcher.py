@@ -12,7 +12,7 @@ from cudal2.dispatch.dispatcher import Dispatcher, kind_code
 from cudal2.dispatch.neighbour_rule import NeighbourRule, margin, shipped_rule
 from cudal2.library.kernel_library import TaskKey, key_of
 from cudal2.library.shipped_libraries import shipped_library
-from tests.doubles.libraries import library_entry, stored_algorithm
+from tests.doubles.libraries import LENDING_RULE, library_entry, stored_algorithm
 
 GPU = GpuIdentity(gpu="H200", driver="580.1", arch=Arch.SM_90A, sms=132)
 TASK = GemmTask(m=64, n=32, k=64)
@@ -136,17 +136,10 @@ def test_an_algorithm_of_elsewhere_is_not_run(gpu: dict[str, object], cause: Fal
     assert (decision.choice, decision.algorithm, decision.cause) == (Choice.HEURISTIC, None, cause)
 
 
-RULE = NeighbourRule(
-    measured="H200 driver-580.1 toolkit-13.0 cublas-13.1",
-    layouts=(Layout.NN,),
-    elements=(ElementType.F16,),
-    least=1.0,
-    smallest=0.5,
-)
 LENDER = library_entry(TASK, ratio=1.34)  # its interval begins at 1.33, so that it may serve 49 rows and not 48
 
 
-def lent(m: int, *entries: LibraryEntry, rule: NeighbourRule | None = RULE, gpu: GpuIdentity = GPU) -> Decision:
+def lent(m: int, *entries: LibraryEntry, rule: NeighbourRule | None = LENDING_RULE, gpu: GpuIdentity = GPU) -> Decision:
     return Dispatcher(Entries(*entries), gpu, rule).decide(m, TASK.n, TASK.k, NN)
 
 
@@ -178,8 +171,8 @@ def test_of_equal_margins_the_nearest_m_is_taken() -> None:
     near, far = of_m(64, 1.51), of_m(96, 2.26)  # 1.5 / 64 is 2.25 / 96
     task = TASK.model_copy(update={"m": 56})
     assert margin(near.evaluation.speedup.low, 56, 64) == margin(far.evaluation.speedup.low, 56, 96)
-    assert RULE.lender([far], task) is far
-    assert RULE.lender([far, near], task) is near
+    assert LENDING_RULE.lender([far], task) is far
+    assert LENDING_RULE.lender([far, near], task) is near
 
 
 @pytest.mark.parametrize(
@@ -212,7 +205,7 @@ def test_of_equal_margins_the_nearest_m_is_taken() -> None:
     ],
 )
 def test_what_the_rule_does_not_allow_is_not_lent(m: int, entry: LibraryEntry, changes: dict[str, object]) -> None:
-    assert lent(m, entry, rule=RULE.model_copy(update=changes)).cause is FallbackCause.NO_ENTRY
+    assert lent(m, entry, rule=LENDING_RULE.model_copy(update=changes)).cause is FallbackCause.NO_ENTRY
 
 
 def test_without_a_rule_nothing_is_lent() -> None:
@@ -233,7 +226,7 @@ def test_a_lent_entry_comes_before_an_algorithm() -> None:
     m = 60
     stored = stored_algorithm(TASK.model_copy(update={"m": m}))
     library = Entries(LENDER, algorithm=stored)
-    for rule, choice in ((RULE, Choice.COMPATIBLE), (None, Choice.AUTOTUNED)):
+    for rule, choice in ((LENDING_RULE, Choice.COMPATIBLE), (None, Choice.AUTOTUNED)):
         assert Dispatcher(library, WITH_CUBLAS, rule).decide(m, TASK.n, TASK.k, NN).choice is choice
 
 

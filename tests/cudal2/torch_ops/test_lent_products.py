@@ -7,27 +7,19 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from contract.task import ElementType, Layout
 from cudal2.dispatch.causes import FallbackCause
-from cudal2.dispatch.neighbour_rule import NeighbourRule
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.doubles.host_products import HostProducts
+from tests.doubles.libraries import LENDING_RULE
 
 Serving = Callable[..., HostProducts]
-RULE = NeighbourRule(
-    measured="H200 driver-580.1 toolkit-13.0 cublas-13.1",
-    layouts=(Layout.NN,),
-    elements=(ElementType.F16,),
-    least=1.0,
-    smallest=0.5,
-)
 FEWER = TASK.model_copy(update={"m": 13})  # 1.29 * 13 / 16 is 1.05
 TOO_FEW = TASK.model_copy(update={"m": 12})
 
 
 @pytest.fixture(autouse=True)
 def _rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cudal2.torch.product_service.shipped_rule", lambda: RULE)
+    monkeypatch.setattr("cudal2.torch.product_service.shipped_rule", lambda: LENDING_RULE)
 
 
 def test_a_lent_kernel_is_built_and_then_serves_its_m_alone(serving: Serving) -> None:
