@@ -16,8 +16,8 @@ SETS, MAX_SET_BYTES = 8, 2**30  # several sets keep the cache from holding a pro
 MIN_LAUNCHES, MAX_LAUNCHES = 2, 32  # products of a graph
 # Graphs of each contender, which take turns: equal kernels differ by up to 2 % in where their memory lies (LOG.md).
 COPIES, MAX_OUT_BYTES = 5, 2**33
-# Supposed, not shown (LOG.md): a long product draws so much power that the clock falls, and its rival's next sample pays for
-# it. So each sample of a long product follows products of its own.
+# Each sample of a long product follows products of its own: half of what such products gain by turns is lost then (LOG.md).
+# Supposed, not shown: a long product draws so much power that the clock falls, and its rival's next sample pays for it.
 LONG_US, WARM_US = 500.0, 50_000.0
 _TYPES = {ElementType.F16: torch.float16, ElementType.BF16: torch.bfloat16}
 
