@@ -39,12 +39,13 @@ from policies.lm.proposal_worth import (
     compare,
 )
 from policies.lm.reply_reward import ScoredCandidates
-from policies.lm.stages.stage_settings import LEARNING_RATES, StageSettings
+from policies.lm.stages.stage_settings import LEARNING_RATES, StageSettings, work_of
 from policies.lm.stored_searches import stored_searches
 from policies.trajectories.exports.splits import ShapeSplit
 from policies.trajectories.store import open_store
 
 BASE = "base model"
+CURVES = ("step", "loss", "mean_token_accuracy", "reward", "reward_std", "valid", "verified", "kl", "step_time")
 
 
 def prepare(folder: Path, jobs: int, tasks: int | None, seed: int, emit: Emit) -> None:
@@ -113,6 +114,7 @@ class StagesRun:
                 return
             began_s = time.monotonic()
             part()
+            self.save()
             print(f"{name}: {time.monotonic() - began_s:.0f} s")
 
     def figures(self) -> list[ProposerFigures]:
@@ -121,15 +123,24 @@ class StagesRun:
         return [one for file in files for one in ProposalComparison.model_validate_json(file.read_bytes()).figures]
 
     def results(self) -> dict[str, Any]:
-        """Everything that the run holds so far."""
+        """Everything that the run holds so far, with the curve of a stage that was not finished."""
         trained = [stage for stage in STAGES if (self._out / stage).exists()]
         return {
             "chip": self._chip.name,
             "shapes": [task.shape for task in self.tasks],
             "figures": [one.model_dump() for one in self.figures()],
             "adapter": json.loads((self._out / trained[-1] / "cudal2.json").read_text("utf-8")) if trained else None,
-            "curves": {stage: _lines(self._out / stage / "log.jsonl") for stage in trained},
+            "curves": {stage: curve for stage in STAGES if (curve := self._curve(stage))},
         }
+
+    def save(self) -> None:
+        """Write what the run holds so far, so that a kill loses one part at most."""
+        (self._out / "results.json").write_text(json.dumps(self.results(), indent=1), encoding="utf-8")
+
+    def _curve(self, stage: Stage) -> list[dict[str, Any]]:
+        logs = [folder / "log.jsonl" for folder in (self._out / stage, work_of(self._out / stage))]
+        lines = next((_lines(log) for log in logs if log.exists()), [])
+        return [{name: one[name] for name in CURVES if name in one} for one in lines]
 
     def _steps(self, stage: Stage) -> int:
         steps: int = getattr(self._arguments, f"{stage}_steps")
@@ -156,7 +167,7 @@ class StagesRun:
         return ModelProposer(stage, ReplySampler(open_adapter(self._out / stage, self._arguments.model)[0]))
 
     def _train(self, stage: Stage, before: Stage | None) -> None:
-        from policies.lm.stages.stages import begin, train_stage, work_of
+        from policies.lm.stages.stages import begin, train_stage
 
         arguments = self._arguments
         settings = StageSettings(
@@ -229,7 +240,7 @@ def main() -> None:
             scores = ScoredCandidates(score, progress.emit)
             run = StagesRun(arguments, progress.emit, scores, score.chip, began_s + 60 * arguments.minutes)
             run.run()
-            (arguments.out / "results.json").write_text(json.dumps(run.results(), indent=1), encoding="utf-8")
+            run.save()
             print("\n".join(proposal_lines(run.figures())))
 
 

@@ -7,6 +7,7 @@
     python -m benchmarks.library.neighbours judge ROWS
 
 `lend` needs no GPU. Each entry's schedule is written anew for other M, between half and twice its own, and for nothing else.
+`lend --allowed` keeps only what the rule lends, so that with another `--seed` a fresh run judges it.
 `judge` prints what was measured by how far M is from the entry's. Below it stands what the rule of `cudal2/dispatch` serves, and
 what it would serve with other thresholds. Both halves of the products are told, divided by N and K. Without ROWS it reads the
 rows of the H200.
@@ -27,7 +28,7 @@ from agent.library.library_writing import manifest_of, write_library
 from contract.base import Record
 from contract.library import LibraryEntry
 from contract.task import Layout
-from cudal2.dispatch.neighbour_rule import margin
+from cudal2.dispatch.neighbour_rule import margin, shipped_rule
 from cudal2.library.kernel_library import open_library
 from cudal2.library.shipped_libraries import shipped_paths
 from policies.schedule.families.registry import written
@@ -69,7 +70,11 @@ class LentProduct(Record):
         return hashlib.sha256(self.shape.partition("x")[2].encode()).digest()[0] % 2 == 1
 
     def allowed(self, least: float) -> bool:
-        return self.m < self.entry_m and margin(self.entry_low, self.m, self.entry_m) >= least
+        return _allowed(self.m, self.entry_m, self.entry_low, least)
+
+
+def _allowed(m: int, entry_m: int, low: float, least: float) -> bool:
+    return m < entry_m and margin(low, m, entry_m) >= least
 
 
 def lent(entries: Sequence[LibraryEntry], each: int, seed: int = SEED) -> Iterator[tuple[LibraryEntry, int]]:
@@ -124,11 +129,15 @@ def _line(name: str, products: Sequence[LentProduct]) -> str:
 def _lend(options: argparse.Namespace) -> None:
     library = open_library(options.library)
     own = [entry for entry in library if entry.task.layout is Layout.NN and entry.wins and entry.schedule is not None]
-    drawn = random.Random(SEED).sample(own, min(options.entries, len(own)))
-    made = sorted((entry for entry, _ in lent(drawn, options.each)), key=lambda entry: entry.id)
+    drawn = random.Random(options.seed).sample(own, min(options.entries, len(own)))
+    found = list(lent(drawn, options.each, options.seed))
+    if options.allowed:
+        least = shipped_rule().least
+        found = [(entry, m) for entry, m in found if _allowed(entry.task.m, m, entry.evaluation.speedup.low, least)]
+    made = sorted((entry for entry, _ in found), key=lambda entry: entry.id)
     manifest = manifest_of(tuple(made), name="lent", chip=library.manifest.chip)
     write_library(options.out, manifest, tuple(made))
-    origins = {entry.task.shape: m for entry, m in lent(drawn, options.each)}
+    origins = {entry.task.shape: m for entry, m in found}
     options.out.with_name("lent_from.json").write_text(json.dumps(origins), encoding="utf-8")
     print(f"{len(made)} products of {len(drawn)} entries")
 
@@ -164,6 +173,8 @@ def main() -> None:
     lend.add_argument("--library", type=Path, default=shipped_paths()[0], help="default: the one that ships for the H200")
     lend.add_argument("--entries", type=int, default=120)
     lend.add_argument("--each", type=int, default=2, help="other M of each entry")
+    lend.add_argument("--seed", type=int, default=SEED)
+    lend.add_argument("--allowed", action="store_true", help="only what the rule of dispatch lends")
     lend.add_argument("--out", type=Path, required=True)
     lend.set_defaults(run=_lend)
     shapes = commands.add_parser("shapes", help="print the products of such a library")

@@ -7,6 +7,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from contract.base import Record
@@ -18,23 +19,35 @@ from contract.task import GemmTask
 from policies.lm.compact_prompt import messages_of
 from policies.lm.reply_reading import read_schedule
 from policies.lm.reply_reward import ScoredCandidates, schedules_of
-from policies.lm.reply_sampler import ReplySampler
-from policies.schedule.named_schedules import TaskSchedules
+from policies.lm.reply_sampler import ReplySampler, SampledReply
+from policies.schedule.named_schedules import PredictedSchedule, TaskSchedules
 
 PROPOSALS = 8
 _VALUED = ("measured", "predicted")
 
 
+@dataclass(frozen=True)
+class Proposal:
+    """`candidate`: None for what is not a schedule, with the reason in `problem`. `reply`: of a model, in its own words."""
+
+    candidate: Candidate | None
+    reply: str = ""
+    problem: str = ""
+
+
 class Proposer(Protocol):
-    """`propose` gives `count` candidates per task, None in the place of each that is not a schedule."""
+    """`propose` gives `count` proposals per task."""
 
     name: str
 
-    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Candidate | None]]: ...
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Proposal]]: ...
 
 
 class TaskProposals(Record):
-    """One proposer's proposals for one task, in order. `values`: None where nothing is known. `bases`: see `Scored.basis`."""
+    """One proposer's proposals for one task, in order. `values`: None where nothing is known. `bases`: see `Scored.basis`.
+
+    `replies`: what a model wrote; `problems`: why a reply names no schedule, empty where it does. Both are empty for others.
+    """
 
     proposer: str
     shape: str
@@ -42,6 +55,8 @@ class TaskProposals(Record):
     bases: tuple[str | None, ...]
     valid: int
     distinct: int
+    replies: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 class ProposerFigures(Record):
@@ -79,12 +94,9 @@ class ModelProposer:
     def __init__(self, name: str, sampler: ReplySampler) -> None:
         self.name, self._sampler = name, sampler
 
-    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Candidate | None]]:
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Proposal]]:
         replies = self._sampler.sample([messages_of(schedules) for schedules in tasks], count, seed)
-        return [
-            [read_schedule(reply.text, schedules, cut=reply.cut).candidate for reply in of_task]
-            for schedules, of_task in zip(tasks, replies, strict=True)
-        ]
+        return [[_read(reply, schedules) for reply in of_task] for schedules, of_task in zip(tasks, replies, strict=True)]
 
 
 class RandomProposer:
@@ -92,12 +104,12 @@ class RandomProposer:
 
     name = "random valid"
 
-    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Candidate | None]]:
-        drawn: list[list[Candidate | None]] = []
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Proposal]]:
+        drawn: list[list[Proposal]] = []
         for schedules in tasks:
             space = [one for family in schedules.families.values() for one in family.ranked]
             chosen = random.Random(f"{seed}/{schedules.task.id}").sample(space, min(count, len(space)))
-            drawn.append([schedules.families[one.schedule.family].family.write(one.schedule, schedules.task) for one in chosen])
+            drawn.append([_written(one, schedules) for one in chosen])
         return drawn
 
 
@@ -106,14 +118,17 @@ class PriorProposer:
 
     name = "analytic prior"
 
-    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Candidate | None]]:  # noqa: ARG002
-        return [
-            [
-                schedules.families[one.schedule.family].family.write(one.schedule, schedules.task)
-                for one in schedules.best(count)
-            ]
-            for schedules in tasks
-        ]
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Proposal]]:  # noqa: ARG002
+        return [[_written(one, schedules) for one in schedules.best(count)] for schedules in tasks]
+
+
+def _read(reply: SampledReply, schedules: TaskSchedules) -> Proposal:
+    read = read_schedule(reply.text, schedules, cut=reply.cut)
+    return Proposal(read.candidate, reply.text, read.problem)
+
+
+def _written(one: PredictedSchedule, schedules: TaskSchedules) -> Proposal:
+    return Proposal(schedules.families[one.schedule.family].family.write(one.schedule, schedules.task))
 
 
 def compare(
@@ -139,9 +154,11 @@ def compare(
     return ProposalComparison(chip=chip.name, seed=seed, figures=tuple(figures), proposals=tuple(proposals))
 
 
-def _valued(proposer: str, task: GemmTask, ones: Sequence[Candidate | None], scores: ScoredCandidates) -> TaskProposals:
+def _valued(proposer: str, task: GemmTask, proposals: Sequence[Proposal], scores: ScoredCandidates) -> TaskProposals:
+    ones = [proposal.candidate for proposal in proposals]
     written = [one for one in ones if one is not None]
     scored = scores.of(task, written)
+    replied = any(proposal.reply for proposal in proposals)
     return TaskProposals(
         proposer=proposer,
         shape=task.shape,
@@ -149,6 +166,8 @@ def _valued(proposer: str, task: GemmTask, ones: Sequence[Candidate | None], sco
         bases=tuple(scored[one.id].basis if one is not None else "failed" for one in ones),
         valid=len(written),
         distinct=len({one.id for one in written}),
+        replies=tuple(proposal.reply for proposal in proposals) if replied else (),
+        problems=tuple(proposal.problem for proposal in proposals) if replied else (),
     )
 
 

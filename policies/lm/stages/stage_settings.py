@@ -1,5 +1,6 @@
-"""The settings of one stage of training, kept beside its checkpoints and in the adapter."""
+"""The settings of one stage of training, kept beside its checkpoints and in the adapter, and where an unfinished one lies."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -33,3 +34,8 @@ class StageSettings(Record):
     save_every: Annotated[int, Field(ge=1)] = 50
     reply_tokens: Annotated[int, Field(ge=8)] = 128
     vllm_server: str | None = None
+
+
+def work_of(out: Path) -> Path:
+    """The folder of a training that is not finished."""
+    return out.with_name(f"{out.name}.training")

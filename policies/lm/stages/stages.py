@@ -44,18 +44,13 @@ from policies.lm.base_model import LoadedModel, load_base, quieten
 from policies.lm.examples import Examples, LmExample, read_examples, write_examples
 from policies.lm.reply_reward import ReplyReward, ScoredCandidates
 from policies.lm.stages.guarded_training import LogLines, guard, latest_checkpoint, step_of
-from policies.lm.stages.stage_settings import StageSettings
+from policies.lm.stages.stage_settings import StageSettings, work_of
 
 SETTINGS = "settings.json"
 EXAMPLES = "examples.json"
 KEPT_CHECKPOINTS = 2
 _LOGGED = 100  # records of a stage, about
 _PACKAGES = ("cudal2-agent", "torch", "transformers", "trl", "peft", "accelerate")
-
-
-def work_of(out: Path) -> Path:
-    """The folder of a training that is not finished."""
-    return out.with_name(f"{out.name}.training")
 
 
 def begin(out: Path, settings: StageSettings, make: Callable[[], Examples]) -> None:

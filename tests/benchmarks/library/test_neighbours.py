@@ -72,6 +72,25 @@ def test_the_library_that_is_lent_and_its_rows_make_one_file(
     assert run("judge", tmp_path / "rows.json") == table([kept]) + "\n"
 
 
+def test_a_fresh_judgement_draws_what_the_rule_lends_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def drawn(*words: str) -> dict[str, int]:
+        small = write_entries(tmp_path / "small", [library_entry(GemmTask(m=256, n=32, k=64), ratio=1.31)])
+        places = ["--library", str(small), "--out", str(tmp_path / "lent.jsonl.gz")]
+        monkeypatch.setattr("sys.argv", ["neighbours", "lend", "--each", "40", *places, *words])
+        main()
+        capsys.readouterr()
+        found: dict[str, int] = json.loads((tmp_path / "lent_from.json").read_text())
+        return found
+
+    allowed = {int(shape.partition("x")[0]) for shape in drawn("--allowed")}
+    free = {int(shape.partition("x")[0]) for shape in drawn()}
+    assert allowed == {m for m in free if m < 256 and 1.3 * m / 256 >= shipped_rule().least}
+    assert min(free) < min(allowed)
+    assert drawn("--allowed", "--seed", "1") != drawn("--allowed")
+
+
 def test_a_row_that_ran_no_lent_kernel_is_left() -> None:
     entry = library_entry(TASKS[0])
     assert list(joined([entry], {entry.task.shape: 64}, [{"shape": entry.task.shape, "served": False}])) == []

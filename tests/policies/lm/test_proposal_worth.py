@@ -4,10 +4,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from contract.candidate import Candidate
 from contract.events import ignore
 from contract.reward import FLOOR
-from policies.lm.proposal_worth import ModelProposer, PriorProposer, Proposer, ProposerFigures, RandomProposer, compare
+from policies.lm.proposal_worth import (
+    ModelProposer,
+    PriorProposer,
+    Proposal,
+    Proposer,
+    ProposerFigures,
+    RandomProposer,
+    compare,
+)
 from policies.lm.reply_reward import ScoredCandidates
 from policies.schedule.named_schedules import TaskSchedules
 from tests.doubles import CHIP
@@ -22,8 +29,8 @@ def figures(*proposers: Proposer, count: int = 4) -> list[ProposerFigures]:
 class Nothing:
     name = "nothing"
 
-    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Candidate | None]]:  # noqa: ARG002
-        return [[None] * count for _ in tasks]
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Proposal]]:  # noqa: ARG002
+        return [[Proposal(None)] * count for _ in tasks]
 
 
 def test_the_prior_is_best_by_its_own_times_and_nothing_has_the_floor() -> None:
@@ -54,3 +61,13 @@ def test_random_schedules_depend_on_the_seed_alone() -> None:
     scores = ScoredCandidates(PriorScore(), ignore)
     made = [compare([RandomProposer()], TASKS, CHIP, scores, ignore, 4, seed).proposals for seed in (0, 0, 1)]
     assert made[0] == made[1] != made[2]
+
+
+def test_replies_of_a_model_are_kept_with_what_is_wrong_with_them() -> None:
+    sampler = ScriptedSampler(REPLIES[0], "a poem")
+    scores = ScoredCandidates(PriorScore(), ignore)
+    model, prior = compare([ModelProposer("model", sampler), PriorProposer()], TASKS[:1], CHIP, scores, ignore, 2).proposals  # type: ignore[arg-type]
+    assert model.replies == (REPLIES[0], "a poem")
+    assert model.problems[0] == ""
+    assert model.problems[1]
+    assert prior.replies == prior.problems == ()

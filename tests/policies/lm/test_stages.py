@@ -22,8 +22,8 @@ from policies.lm.adapter_folder import LOG, read_record
 from policies.lm.examples import STAGES, Examples, Stage, make_examples
 from policies.lm.stages import stages
 from policies.lm.stages.guarded_training import MARKER
-from policies.lm.stages.stage_settings import StageSettings
-from policies.lm.stages.stages import SETTINGS, begin, begun, train_stage, work_of
+from policies.lm.stages.stage_settings import StageSettings, work_of
+from policies.lm.stages.stages import SETTINGS, begin, begun, train_stage
 from policies.trajectories.exports.splits import ShapeSplit
 from tests.policies.lm.tiny import TASKS, PriorScore, search, tiny_model
 
