@@ -1,12 +1,13 @@
 """Shapes off the grid that schedule policies learn from, of the kinds that the held-out ones are of. None of those is drawn.
 
-Run from the repository's root: python -m benchmarks.proposals.training_shapes > shapes.txt
+Run from the repository's root: python -m benchmarks.proposals.training_shapes [--kind layer] [--count N] [--seed N] > FILE
 The file is for `cudal2-agent campaign run --shapes`.
 """
 
+import argparse
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from benchmarks.h200.grid import SIZES, held_out
 
@@ -46,15 +47,16 @@ def layer(rng: random.Random) -> tuple[int, int, int]:
     return m, sized(rng, 512, 28672, rng.choice((64, 128, 256))), sized(rng, 384, 20480, rng.choice((64, 128, 256)))
 
 
-KINDS: tuple[Callable[[random.Random], tuple[int, int, int]], ...] = (one_long, odd, near_grid, layer)
+Kind = Callable[[random.Random], tuple[int, int, int]]
+KINDS: tuple[Kind, ...] = (one_long, odd, near_grid, layer)
 
 
-def drawn(count: int = COUNT, seed: int = SEED) -> list[str]:
+def drawn(count: int = COUNT, seed: int = SEED, kinds: Sequence[Kind] = KINDS) -> list[str]:
     """As M x N x K; kinds in turn, so that the first ones are of all kinds."""
     rng, apart = random.Random(seed), held_out()
     found: list[str] = []
     while len(found) < count:
-        m, n, k = KINDS[len(found) % len(KINDS)](rng)
+        m, n, k = kinds[len(found) % len(kinds)](rng)
         shape = f"{m}x{n}x{k}"
         fits = MIN_WORK <= m * n * k <= MAX_WORK and max(m * k, k * n, m * n) <= MAX_ELEMENTS
         if fits and not {m, n, k} <= set(SIZES) and shape not in apart and shape not in found:
@@ -62,5 +64,15 @@ def drawn(count: int = COUNT, seed: int = SEED) -> list[str]:
     return found
 
 
+def main() -> None:
+    named = {kind.__name__: kind for kind in KINDS}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", action="append", choices=named, help="may be repeated; all by default")
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--seed", type=int, default=SEED)
+    options = parser.parse_args()
+    print("\n".join(drawn(options.count, options.seed, [named[name] for name in options.kind or named])))
+
+
 if __name__ == "__main__":
-    print("\n".join(drawn()))
+    main()

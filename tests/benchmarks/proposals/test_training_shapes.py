@@ -1,7 +1,9 @@
 """The shapes off the grid that a policy may learn from."""
 
+import pytest
+
 from benchmarks.h200.grid import SIZES, held_out
-from benchmarks.proposals.training_shapes import COUNT, KINDS, drawn
+from benchmarks.proposals.training_shapes import COUNT, KINDS, drawn, main
 from contract.task import parse_shape
 
 
@@ -22,3 +24,17 @@ def test_each_kind_has_its_share_and_none_lies_on_the_grid() -> None:
     assert {one.index(max(one)) for one in long} == {0, 1, 2}
     assert all(n % 8 == k % 8 == 0 for _, n, k in sizes)
     assert any(m % 8 for m, _, _ in sizes)
+
+
+def test_one_kind_can_be_drawn_with_another_seed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def printed(*words: str) -> list[str]:
+        monkeypatch.setattr("sys.argv", ["training_shapes", *words])
+        main()
+        return capsys.readouterr().out.split()
+
+    assert printed() == drawn()
+    layers = printed("--kind", "layer", "--seed", "5", "--count", "30")
+    assert len(layers) == 30
+    assert any(parse_shape(shape)[0] <= 64 for shape in layers)
+    assert all(min(parse_shape(shape)[1:]) >= 384 for shape in layers)
+    assert not set(layers) & set(drawn())
