@@ -28,10 +28,10 @@ _VALUED = ("measured", "predicted")
 
 @dataclass(frozen=True)
 class Proposal:
-    """`candidate`: None for what is not a schedule, with the reason in `problem`. `reply`: of a model, in its own words."""
+    """`candidate`: None for what is not a schedule, with the reason in `problem`. `reply`: what a model wrote."""
 
     candidate: Candidate | None
-    reply: str = ""
+    reply: str | None = None
     problem: str = ""
 
 
@@ -158,7 +158,7 @@ def _valued(proposer: str, task: GemmTask, proposals: Sequence[Proposal], scores
     ones = [proposal.candidate for proposal in proposals]
     written = [one for one in ones if one is not None]
     scored = scores.of(task, written)
-    replied = any(proposal.reply for proposal in proposals)
+    replied = [proposal for proposal in proposals if proposal.reply is not None]
     return TaskProposals(
         proposer=proposer,
         shape=task.shape,
@@ -166,8 +166,8 @@ def _valued(proposer: str, task: GemmTask, proposals: Sequence[Proposal], scores
         bases=tuple(scored[one.id].basis if one is not None else "failed" for one in ones),
         valid=len(written),
         distinct=len({one.id for one in written}),
-        replies=tuple(proposal.reply for proposal in proposals) if replied else (),
-        problems=tuple(proposal.problem for proposal in proposals) if replied else (),
+        replies=tuple(proposal.reply or "" for proposal in replied),
+        problems=tuple(proposal.problem for proposal in replied),
     )
 
 
