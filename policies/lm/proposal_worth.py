@@ -27,7 +27,7 @@ _VALUED = ("measured", "predicted")
 
 
 @dataclass(frozen=True)
-class Proposal:
+class ProposedSchedule:
     """`candidate`: None for what is not a schedule, with the reason in `problem`. `reply`: what a model wrote."""
 
     candidate: Candidate | None
@@ -40,7 +40,7 @@ class Proposer(Protocol):
 
     name: str
 
-    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Proposal]]: ...
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[ProposedSchedule]]: ...
 
 
 class TaskProposals(Record):
@@ -94,7 +94,7 @@ class ModelProposer:
     def __init__(self, name: str, sampler: ReplySampler) -> None:
         self.name, self._sampler = name, sampler
 
-    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Proposal]]:
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[ProposedSchedule]]:
         replies = self._sampler.sample([messages_of(schedules) for schedules in tasks], count, seed)
         return [[_read(reply, schedules) for reply in of_task] for schedules, of_task in zip(tasks, replies, strict=True)]
 
@@ -104,8 +104,8 @@ class RandomProposer:
 
     name = "random valid"
 
-    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Proposal]]:
-        drawn: list[list[Proposal]] = []
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[ProposedSchedule]]:
+        drawn: list[list[ProposedSchedule]] = []
         for schedules in tasks:
             space = [one for family in schedules.families.values() for one in family.ranked]
             chosen = random.Random(f"{seed}/{schedules.task.id}").sample(space, min(count, len(space)))
@@ -118,17 +118,17 @@ class PriorProposer:
 
     name = "analytic prior"
 
-    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Proposal]]:  # noqa: ARG002
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[ProposedSchedule]]:  # noqa: ARG002
         return [[_written(one, schedules) for one in schedules.best(count)] for schedules in tasks]
 
 
-def _read(reply: SampledReply, schedules: TaskSchedules) -> Proposal:
+def _read(reply: SampledReply, schedules: TaskSchedules) -> ProposedSchedule:
     read = read_schedule(reply.text, schedules, cut=reply.cut)
-    return Proposal(read.candidate, reply.text, read.problem)
+    return ProposedSchedule(read.candidate, reply.text, read.problem)
 
 
-def _written(one: PredictedSchedule, schedules: TaskSchedules) -> Proposal:
-    return Proposal(schedules.families[one.schedule.family].family.write(one.schedule, schedules.task))
+def _written(one: PredictedSchedule, schedules: TaskSchedules) -> ProposedSchedule:
+    return ProposedSchedule(schedules.families[one.schedule.family].family.write(one.schedule, schedules.task))
 
 
 def compare(
@@ -154,7 +154,7 @@ def compare(
     return ProposalComparison(chip=chip.name, seed=seed, figures=tuple(figures), proposals=tuple(proposals))
 
 
-def _valued(proposer: str, task: GemmTask, proposals: Sequence[Proposal], scores: ScoredCandidates) -> TaskProposals:
+def _valued(proposer: str, task: GemmTask, proposals: Sequence[ProposedSchedule], scores: ScoredCandidates) -> TaskProposals:
     ones = [proposal.candidate for proposal in proposals]
     written = [one for one in ones if one is not None]
     scored = scores.of(task, written)

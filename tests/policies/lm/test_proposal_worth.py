@@ -9,7 +9,7 @@ from contract.reward import FLOOR
 from policies.lm.proposal_worth import (
     ModelProposer,
     PriorProposer,
-    Proposal,
+    ProposedSchedule,
     Proposer,
     ProposerFigures,
     RandomProposer,
@@ -29,8 +29,8 @@ def figures(*proposers: Proposer, count: int = 4) -> list[ProposerFigures]:
 class Nothing:
     name = "nothing"
 
-    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Proposal]]:  # noqa: ARG002
-        return [[Proposal(None)] * count for _ in tasks]
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[ProposedSchedule]]:  # noqa: ARG002
+        return [[ProposedSchedule(None)] * count for _ in tasks]
 
 
 def test_the_prior_is_best_by_its_own_times_and_nothing_has_the_floor() -> None:
