@@ -25,7 +25,7 @@ from typing import Any
 from agent.campaign.result_files import read_results
 from agent.campaign_report.figures import CLASS_NAMES, CLASSES, class_of, has_result, rounded
 from agent.campaign_report.newest_rows import counting
-from benchmarks.h200.marked_page import between, fill
+from benchmarks.h200.marked_page import between, fill, table_row
 from benchmarks.h200.searches import Search, read_searches
 from benchmarks.h200.summary import ROWS, is_headline
 from contract.campaign import ShapeResult
@@ -180,7 +180,7 @@ def _curve(
 
 def _near_table(figures: dict[str, Any]) -> Iterator[str]:
     head = ("shapes", "came within 2 %", "GPU s, median", "mean", "with the race, median", "mean", "candidates, median")
-    yield _line("AutoTuning takes", *head)
+    yield table_row("AutoTuning takes", *head)
     yield "|---" * (len(head) + 1) + "|"
     for name in (*CLASSES, "all", AGAIN):
         own = figures["near_best_known"][name]
@@ -188,23 +188,19 @@ def _near_table(figures: dict[str, Any]) -> Iterator[str]:
             keys = ("median_gpu_s", "mean_gpu_s", "median_gpu_s_with_race", "mean_gpu_s_with_race")
             times = [_shown(own[key], ".2f") for key in keys]
             share, tried = _shown(own["near_share"], ".0%"), _shown(own["median_candidates"], ".0f")
-            yield _line(GROUP_NAMES[name], str(own["shapes"]), share, *times, tried)
+            yield table_row(GROUP_NAMES[name], str(own["shapes"]), share, *times, tried)
 
 
 def _curve_table(curve: Sequence[dict[str, Any]], what: str) -> Iterator[str]:
-    yield _line(what, *(f"{point['at']:g}" for point in curve))
+    yield table_row(what, *(f"{point['at']:g}" for point in curve))
     yield "|---" * (len(curve) + 1) + "|"
-    yield _line("geometric mean", *(f"{point['geomean']:.3f}" for point in curve))
-    yield _line("within 2 % of the best known", *(f"{point['near_share']:.0%}" for point in curve))
-    yield _line("with a working kernel", *(f"{point['with_kernel']}" for point in curve))
+    yield table_row("geometric mean", *(f"{point['geomean']:.3f}" for point in curve))
+    yield table_row("within 2 % of the best known", *(f"{point['near_share']:.0%}" for point in curve))
+    yield table_row("with a working kernel", *(f"{point['with_kernel']}" for point in curve))
 
 
 def _shown(value: float | None, form: str) -> str:
     return "—" if value is None else format(value, form)
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from agent.campaign.result_files import read_results
 from agent.campaign_report.figures import CLASS_NAMES, CLASSES, class_of, has_result, speedups
 from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import grid_shapes
+from benchmarks.h200.marked_page import table_row
 from benchmarks.h200.summary import is_headline
 from contract.campaign import ShapeResult
 from contract.errors import UsageError
@@ -72,7 +73,7 @@ def tables(rows: Sequence[ShapeResult], *, every_shape: bool = False) -> Iterato
 
 def _classes(chips: dict[str, Results], paper: dict[str, float]) -> Iterator[str]:
     ours = chips["H100"]
-    yield _line(
+    yield table_row(
         "AutoTuning takes on the H100", "shapes", "ours", "published kernels", "shapes where ours leads", "ours on an H200"
     )
     yield "|---" * 6 + "|"
@@ -85,22 +86,20 @@ def _classes(chips: dict[str, Results], paper: dict[str, float]) -> Iterator[str
             theirs = geometric_mean([paper[shape] for shape in shapes])
             part = "" if len(there) == len(shapes) else f" ({len(there)} of them)"
             besides = f"{geometric_mean(there):.3f}{part}" if there else "—"
-            yield _line(name, str(len(shapes)), f"{geometric_mean(mine.values()):.3f}", f"{theirs:.3f}", str(leads), besides)
+            yield table_row(
+                name, str(len(shapes)), f"{geometric_mean(mine.values()):.3f}", f"{theirs:.3f}", str(leads), besides
+            )
 
 
 def _shapes(chips: dict[str, Results], paper: dict[str, float]) -> Iterator[str]:
     yield ""
-    yield _line("shape", "ours, µs", "ours", "published kernel", "ours on an H200")
+    yield table_row("shape", "ours, µs", "ours", "published kernel", "ours on an H200")
     yield "|---" * 5 + "|"
     for shape, row in chips["H100"].items():
         assert row.best is not None
         there = speedups([chips["H200"][shape]]) if shape in chips["H200"] else []
         own = f"{row.best.speedup.ratio:.3f}"
-        yield _line(shape, f"{row.best.time_us:.2f}", own, f"{paper[shape]:.3f}", f"{there[0]:.3f}" if there else "—")
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+        yield table_row(shape, f"{row.best.time_us:.2f}", own, f"{paper[shape]:.3f}", f"{there[0]:.3f}" if there else "—")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Tables of a script in a page, between two lines that are not shown."""
+"""Markdown tables of a script, and their place in a page between two lines that are not shown."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +10,10 @@ from contract.whole_file import whole_file
 class Marks(NamedTuple):
     begin: str
     end: str
+
+
+def table_row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def between(module: str) -> Marks:

@@ -21,7 +21,7 @@ from agent.campaign.result_files import read_results
 from agent.campaign_report.figures import CLASS_NAMES, CLASSES, figures_of, has_result
 from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import grid_shapes, held_out
-from benchmarks.h200.marked_page import between, fill
+from benchmarks.h200.marked_page import between, fill, table_row
 from contract.campaign import ShapeResult
 from contract.task import AccumulatorType, ElementType, Layout, TimingMode
 from contract.whole_file import whole_file
@@ -94,7 +94,7 @@ def _parts_table(figures: dict[str, Any]) -> Iterator[str]:
     named = {"the grid": figures, **{_part_name(part): figures[part] for part in PARTS if part in figures}}
     for name, part in named.items():
         if part["shapes"] or part["without_result"]:
-            yield _line(
+            yield table_row(
                 name,
                 f"{part['shapes']:,}" + (f" (and {part['without_result']} without a result)" if part["without_result"] else ""),
                 _ratio(part["geomean"]),
@@ -110,16 +110,12 @@ def _classes_table(figures: dict[str, Any]) -> Iterator[str]:
     for name in CLASSES:
         plain, seconds = figures["classes_without_programmatic"][name], figures["class_gpu_seconds"][name]
         ratio = _ratio(figures["classes"][name])
-        yield _line(CLASS_NAMES[name], str(figures["class_shapes"][name]), ratio, _ratio(plain), _seconds(seconds))
+        yield table_row(CLASS_NAMES[name], str(figures["class_shapes"][name]), ratio, _ratio(plain), _seconds(seconds))
 
 
 def _head(names: Sequence[str]) -> Iterator[str]:
-    yield _line(*names)
+    yield table_row(*names)
     yield "|---" * len(names) + "|"
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _ratio(value: float | None) -> str:
