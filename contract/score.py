@@ -25,6 +25,7 @@ class Scored(Record):
 
     `value`: what is learned from; None where nothing is known, which is neither bad nor 0.
     `cached`: whether it was answered from an earlier evaluation. `seconds`: wall-clock time of this answer.
+    `executed_s`: those of them in which the candidate was verified and timed; the rest waited for builds or for a turn.
     """
 
     candidate_id: str
@@ -33,6 +34,14 @@ class Scored(Record):
     basis: Basis | None
     cached: bool = False
     seconds: float = 0.0
+    executed_s: float = 0.0
+
+
+class TaskCandidates(Record):
+    """Candidates of one task that are to be scored."""
+
+    task: GemmTask
+    candidates: tuple[AnyCandidate, ...]
 
 
 class Score(Protocol):
@@ -46,6 +55,14 @@ class Score(Protocol):
 
         Raises: MachineError, WorkerError where this machine fails.
         """
+        ...
+
+
+class JointScore(Score, Protocol):
+    """A score that builds the candidates of several tasks together. They are executed one after another all the same."""
+
+    def score_groups(self, groups: Sequence[TaskCandidates]) -> list[list[Scored]]:
+        """The outcomes of each group, in order. Raises: as `score`; what was known by then is not evaluated again."""
         ...
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache, partial
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from agent.environment.score_cache import ScoreCache
 from agent.environment.scored_outcome import lasting, scored, why_unknown
 from agent.environment.scoring_process import ScoringProcess
 from agent.environment.scoring_sandbox import open_scoring_sandbox
-from agent.environment.scoring_worker import ScoringOrder, ScoringPlace, ScoringWorker, ScoringWorkerLost
+from agent.environment.scoring_worker import ScoringOrder, ScoringPlace, ScoringWorker, ScoringWorkerLost, WorkerOutcome
 from agent.environment.together import together
 from agent.run.versions import installed_version
 from agent.wiring.gpus import default_arch
@@ -29,9 +30,9 @@ from contract.base import digest
 from contract.candidate import AnyCandidate
 from contract.chip import Chip
 from contract.errors import UsageError
-from contract.evaluation import Crashed, Evaluation
+from contract.evaluation import Crashed
 from contract.events import Emit, Event, Notice, WorkerRestarted, ignore
-from contract.score import Scored
+from contract.score import Scored, TaskCandidates
 from contract.settings import Settings
 from contract.task import Arch, GemmTask
 from sandbox.building.toolchain import nvrtc_version
@@ -44,11 +45,12 @@ class _Unanswered(NamedTuple):
     """A candidate without an answer. `key`: of its evaluation in the cache."""
 
     key: str
+    task: GemmTask
     candidate: AnyCandidate
 
 
 class SandboxScore:
-    """`contract.score.Score` over workers. A call is shared out to the workers that are free."""
+    """`contract.score.JointScore` over workers. A call is shared out to the workers that are free."""
 
     def __init__(
         self, workers: Sequence[ScoringWorker], kept: ScoreCache, arch: Arch, *, efforts: str = "", emit: Emit = ignore
@@ -75,23 +77,31 @@ class SandboxScore:
 
     def score(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored]:
         """See `Score.score`. Raises: UsageError for a task of another target, or whose operands do not fit."""
-        if task.arch is not self._arch:
+        [found] = self.score_groups([TaskCandidates(task=task, candidates=tuple(candidates))])
+        return found
+
+    def score_groups(self, groups: Sequence[TaskCandidates]) -> list[list[Scored]]:
+        """See `JointScore.score_groups`. Raises: as `score`."""
+        for task in (group.task for group in groups if group.task.arch is not self._arch):
             raise UsageError(f"this score is for {self._arch}, the task for {task.arch}; open a score for each target")
         begin_s = time.monotonic()
-        keys = [self._key(candidate, task) for candidate in candidates]
-        asked = {key: _Unanswered(key, candidate) for key, candidate in zip(keys, candidates, strict=True)}
-        found = self._known(list(asked.values()), task, begin_s)
+        keys = [[self._key(candidate, group.task) for candidate in group.candidates] for group in groups]
+        asked = {
+            key: _Unanswered(key, group.task, candidate)
+            for group, of_group in zip(groups, keys, strict=True)
+            for key, candidate in zip(of_group, group.candidates, strict=True)
+        }
+        found = self._known(list(asked.values()), begin_s)
         left = [one for key, one in asked.items() if key not in found]
-        shares = [left[number :: len(self._workers)] for number in range(min(len(self._workers), len(left)))]
-        for outcomes in together([partial(self._evaluated, share, task, begin_s) for share in shares]):
+        for outcomes in together([partial(self._evaluated, share, begin_s) for share in _shares(left, len(self._workers))]):
             found |= outcomes
-        return [found[key] for key in keys]
+        return [[found[key] for key in of_group] for of_group in keys]
 
     def known(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored | None]:
         """What the file holds of candidates, in order; None where they were not evaluated yet."""
         keys = [self._key(candidate, task) for candidate in candidates]
-        asked = [_Unanswered(key, candidate) for key, candidate in zip(keys, candidates, strict=True)]
-        found = self._known(asked, task, time.monotonic())
+        asked = [_Unanswered(key, task, candidate) for key, candidate in zip(keys, candidates, strict=True)]
+        found = self._known(asked, time.monotonic())
         return [found.get(key) for key in keys]
 
     def close(self) -> None:
@@ -102,24 +112,25 @@ class SandboxScore:
         """What an evaluation depends on. Kernels of trusted writers are evaluated, and predicted, in another way."""
         return digest([candidate.id, candidate.origin.trusted_writer, task.id, *self._environment], 32)
 
-    def _known(self, asked: Sequence[_Unanswered], task: GemmTask, begin_s: float) -> dict[str, Scored]:
+    def _known(self, asked: Sequence[_Unanswered], begin_s: float) -> dict[str, Scored]:
         evaluations = self._kept.find([one.key for one in asked])
         return {
             one.key: scored(
-                one.candidate, evaluations[one.key], task, self.chip, cached=True, seconds=time.monotonic() - begin_s
+                one.candidate, evaluations[one.key], one.task, self.chip, cached=True, seconds=time.monotonic() - begin_s
             )
             for one in asked
             if one.key in evaluations
         }
 
-    def _evaluated(self, share: Sequence[_Unanswered], task: GemmTask, begin_s: float) -> dict[str, Scored]:
+    def _evaluated(self, share: Sequence[_Unanswered], begin_s: float) -> dict[str, Scored]:
         """The outcomes of a share on one worker, once one is free. Each is kept as it is known."""
         worker = self._idle.get()
         try:
-            found = self._known(share, task, begin_s)  # another thread may have asked for the same
+            found = self._known(share, begin_s)  # another thread may have asked for the same
             left = [one for one in share if one.key not in found]
-            for one, evaluation in self._outcomes(worker, left, task):
-                outcome = scored(one.candidate, evaluation, task, self.chip, seconds=time.monotonic() - begin_s)
+            for one, (_, evaluation, executed_s) in self._outcomes(worker, left):
+                passed_s = time.monotonic() - begin_s
+                outcome = scored(one.candidate, evaluation, one.task, self.chip, seconds=passed_s, executed_s=executed_s)
                 if lasting(outcome):
                     self._kept.keep(one.key, evaluation)
                 if unknown := why_unknown(outcome):
@@ -129,29 +140,42 @@ class SandboxScore:
         finally:
             self._idle.put(worker)
 
-    def _outcomes(
-        self, worker: ScoringWorker, share: Sequence[_Unanswered], task: GemmTask
-    ) -> Iterator[tuple[_Unanswered, Evaluation]]:
+    def _outcomes(self, worker: ScoringWorker, share: Sequence[_Unanswered]) -> Iterator[tuple[_Unanswered, WorkerOutcome]]:
         """After a worker is lost, each candidate that has no answer is tried again, alone. One that loses it again crashed."""
         left = dict(enumerate(share))
         if not left:
             return
         try:
-            with closing(worker.evaluate(task, [one.candidate for one in share])) as outcomes:
-                for position, evaluation in outcomes:
-                    yield left.pop(position), evaluation
+            with closing(worker.evaluate(_groups(share))) as outcomes:
+                for outcome in outcomes:
+                    yield left.pop(outcome.position), outcome
         except ScoringWorkerLost as exc:
             self._emit(WorkerRestarted(reason=f"a scoring process was lost: {exc}"))
         for one in left.values():
-            yield one, self._alone(worker, one.candidate, task)
+            yield one, self._alone(worker, one)
 
-    def _alone(self, worker: ScoringWorker, candidate: AnyCandidate, task: GemmTask) -> Evaluation:
+    def _alone(self, worker: ScoringWorker, one: _Unanswered) -> WorkerOutcome:
         try:
-            [(_, evaluation)] = worker.evaluate(task, [candidate])
+            [outcome] = worker.evaluate(_groups([one]))
         except ScoringWorkerLost as exc:
             self._emit(WorkerRestarted(reason=f"a scoring process was lost again: {exc}"))
-            return Crashed(stage="score", message=f"its scoring process was lost twice: {exc}")
-        return evaluation
+            return WorkerOutcome(0, Crashed(stage="score", message=f"its scoring process was lost twice: {exc}"))
+        return outcome
+
+
+def _shares(left: Sequence[_Unanswered], workers: int) -> list[Sequence[_Unanswered]]:
+    """Equal shares, each of neighbours in order: a worker prepares each of its tasks once."""
+    count = min(workers, len(left))
+    bounds = [number * len(left) // count for number in range(count + 1)] if count else []
+    return [left[begin:end] for begin, end in pairwise(bounds)]
+
+
+def _groups(share: Sequence[_Unanswered]) -> list[TaskCandidates]:
+    """The candidates by task; neighbours of one task are a group, so that the order stays."""
+    return [
+        TaskCandidates(task=task, candidates=tuple(one.candidate for one in members))
+        for task, members in groupby(share, key=lambda one: one.task)
+    ]
 
 
 @contextmanager

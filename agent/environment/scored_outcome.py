@@ -10,12 +10,25 @@ from contract.task import GemmTask
 
 
 def scored(
-    candidate: AnyCandidate, evaluation: Evaluation, task: GemmTask, chip: Chip, *, cached: bool = False, seconds: float = 0.0
+    candidate: AnyCandidate,
+    evaluation: Evaluation,
+    task: GemmTask,
+    chip: Chip,
+    *,
+    cached: bool = False,
+    seconds: float = 0.0,
+    executed_s: float = 0.0,
 ) -> Scored:
     """The outcome of a candidate: its reward where it was measured, else the value of its predicted time."""
     value, basis = _valued(candidate, evaluation, task, chip)
     return Scored(
-        candidate_id=candidate.id, evaluation=evaluation, value=value, basis=basis, cached=cached, seconds=round(seconds, 4)
+        candidate_id=candidate.id,
+        evaluation=evaluation,
+        value=value,
+        basis=basis,
+        cached=cached,
+        seconds=round(seconds, 4),
+        executed_s=round(executed_s, 4),
     )
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 from agent.environment.scoring_process import OpenWorker, ScoringFailure
 from agent.environment.scoring_sandbox import open_scoring_sandbox
-from agent.environment.scoring_worker import ScoringOrder, ScoringPlace, ScoringWorker, ScoringWorkerLost
+from agent.environment.scoring_worker import ScoringOrder, ScoringPlace, ScoringWorker, ScoringWorkerLost, WorkerOutcome
 from agent.wiring.sandbox import share_of
-from contract.candidate import AnyCandidate
 from contract.errors import MachineError, UsageError, WorkerError
-from contract.evaluation import Evaluation
 from contract.events import ignore
+from contract.score import TaskCandidates
 from contract.settings import Settings
-from contract.task import Arch, GemmTask
+from contract.task import Arch
 
 LOCAL = "local"
 MAX_RESTARTS = -1  # a training run outlives many actors; each loss is told
@@ -36,9 +35,9 @@ class ScoringHost:
         except Exception as exc:  # noqa: BLE001 (the score raises it)
             return ScoringFailure.of(exc)
 
-    def evaluate(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> Iterator[tuple[int, Evaluation] | ScoringFailure]:
+    def evaluate(self, groups: Sequence[TaskCandidates]) -> Iterator[WorkerOutcome | ScoringFailure]:
         try:
-            yield from self._ready().evaluate(task, candidates)
+            yield from self._ready().evaluate(groups)
         except Exception as exc:  # noqa: BLE001 (the score raises it)
             yield ScoringFailure.of(exc)
 
@@ -65,10 +64,10 @@ class ScoringActor:
         assert isinstance(place, ScoringPlace)
         return place
 
-    def evaluate(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> Generator[tuple[int, Evaluation]]:
+    def evaluate(self, groups: Sequence[TaskCandidates]) -> Generator[WorkerOutcome]:
         self.place()
         try:
-            for reference in self._actor.evaluate.options(num_returns="streaming").remote(task, tuple(candidates)):
+            for reference in self._actor.evaluate.options(num_returns="streaming").remote(tuple(groups)):
                 answer = self._ray.get(reference)
                 if isinstance(answer, ScoringFailure):
                     raise answer.error()

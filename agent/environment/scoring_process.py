@@ -17,21 +17,18 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from agent.environment.scoring_sandbox import END_PATIENCE_S, open_scoring_sandbox
-from agent.environment.scoring_worker import ScoringOrder, ScoringPlace, ScoringWorker, ScoringWorkerLost
+from agent.environment.scoring_worker import ScoringOrder, ScoringPlace, ScoringWorker, ScoringWorkerLost, WorkerOutcome
 from contract.base import Record
-from contract.candidate import AnyCandidate
 from contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
-from contract.evaluation import Evaluation
 from contract.events import Emit, Event, Notice, WorkerRestarted, ignore
-from contract.task import GemmTask
+from contract.score import TaskCandidates
 
 # Opens the worker that a child process is the shell of. It must be importable by name.
 OpenWorker = Callable[[ScoringOrder, Emit], AbstractContextManager[ScoringWorker]]
 
 
 class ScoringRequest(Record):
-    task: GemmTask
-    candidates: tuple[AnyCandidate, ...]
+    groups: tuple[TaskCandidates, ...]
 
 
 class ScoringFailure(Record):
@@ -51,7 +48,7 @@ class ScoringFailure(Record):
 
 _KINDS: dict[str, type[Cudal2Error]] = {"machine": MachineError, "usage": UsageError, "worker": WorkerError}
 # None ends the answers to a request; events may come at any time.
-_Answer = ScoringPlace | tuple[int, Evaluation] | ScoringFailure | Notice | WorkerRestarted | None
+_Answer = ScoringPlace | WorkerOutcome | ScoringFailure | Notice | WorkerRestarted | None
 
 
 class ScoringProcess:
@@ -74,11 +71,11 @@ class ScoringProcess:
                 raise WorkerError(f"the scoring process of {self._order.settings.device} did not start: {exc}") from exc
         return self._place
 
-    def evaluate(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> Generator[tuple[int, Evaluation]]:
+    def evaluate(self, groups: Sequence[TaskCandidates]) -> Generator[WorkerOutcome]:
         self.place()
         self._busy = True
         try:
-            self._send(ScoringRequest(task=task, candidates=tuple(candidates)))
+            self._send(ScoringRequest(groups=tuple(groups)))
             while (answer := self._received()) is not None:
                 yield answer
         except Cudal2Error:  # the child has answered, and waits for the next request
@@ -185,7 +182,7 @@ class _Said:
 def _answer(worker: ScoringWorker, request: ScoringRequest, say: _Said) -> None:
     """Raises: OSError where the parent is gone."""
     try:
-        for outcome in worker.evaluate(request.task, request.candidates):
+        for outcome in worker.evaluate(request.groups):
             say.answer(outcome)
     except OSError:
         raise

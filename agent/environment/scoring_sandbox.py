@@ -2,34 +2,40 @@
 
 On a GPU, kernels of trusted writers are screened in batches while others are still being built. Any other kernel is verified in
 full and timed; the emulator then proves it, since it has no reward otherwise. Without a GPU the emulator proves all of them.
+The candidates of further tasks are built while those of a task are executed, which are executed one after another.
 """
 
 import threading
+import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
-from agent.environment.scoring_worker import ScoringOrder, ScoringPlace
+from agent.environment.scoring_worker import ScoringOrder, ScoringPlace, WorkerOutcome
 from agent.run.batch_build import BatchBuild, RoundProposal
 from agent.run.witnessing import judged, verdict_of
 from agent.wiring.sandbox import open_sandbox_of
 from contract.build import Built
-from contract.candidate import AnyCandidate
 from contract.errors import UsageError, WorkerError
 from contract.evaluation import Evaluation, Measured
 from contract.events import Emit, ignore
 from contract.protocols import Sandbox
 from contract.reward import beyond_roofline
+from contract.score import TaskCandidates
 from contract.task import GemmTask
 from policies.trajectories.store import open_store
 
 END_PATIENCE_S = 15.0
+JOBS = 16  # builds at a time, where the settings are not known
 
 
 class ScoringSandbox:
-    """A `ScoringWorker` in this process. The caller that opened the sandbox closes it."""
+    """A `ScoringWorker` in this process. The caller that opened the sandbox closes it.
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
+    `jobs`: the builds of a further task begin while fewer than these go on.
+    """
+
+    def __init__(self, sandbox: Sandbox, jobs: int = JOBS) -> None:
+        self._sandbox, self._jobs = sandbox, jobs
         self._working = threading.Lock()
         self._closed = False
 
@@ -41,20 +47,28 @@ class ScoringSandbox:
         key = environment.key if environment else f"emulator of {self._sandbox.chip.arch}"
         return ScoringPlace(chip=self._sandbox.chip, key=key, measures=self._sandbox.can_measure)
 
-    def evaluate(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> Generator[tuple[int, Evaluation]]:
+    def evaluate(self, groups: Sequence[TaskCandidates]) -> Generator[WorkerOutcome]:
         """See `ScoringWorker.evaluate`. Raises: WorkerError once it was closed."""
-        with self._working:
-            builds = BatchBuild(self._sandbox, task, lambda: RoundProposal(candidates))
-            try:
-                while finished := builds.ready(wait=True):
-                    yield from ((one.position, one.outcome) for one in finished if not isinstance(one.outcome, Built))
-                    built = [(one.position, one.outcome) for one in finished if isinstance(one.outcome, Built)]
-                    for outcome in self._executed(built, task):
-                        yield outcome
-                        if self._closed:
-                            raise WorkerError("the score was closed")
-            finally:
-                builds.close()
+        with self._working, closing(BuildsAhead(self._sandbox, groups, self._jobs)) as ahead:
+            first = 0
+            for number, group in enumerate(groups):
+                for outcome in self._of_task(ahead, number, group.task):
+                    yield outcome._replace(position=first + outcome.position)
+                    ahead.go_on()
+                    if self._closed:
+                        raise WorkerError("the score was closed")
+                first += len(group.candidates)
+
+    def _of_task(self, ahead: "BuildsAhead", number: int, task: GemmTask) -> Iterator[WorkerOutcome]:
+        """The outcomes of one task's candidates, in the order in which their builds end."""
+        builds = ahead.of(number)
+        while finished := builds.ready(wait=True):
+            yield from (WorkerOutcome(one.position, one.outcome) for one in finished if not isinstance(one.outcome, Built))
+            begin_s = time.monotonic()
+            built = [(one.position, one.outcome) for one in finished if isinstance(one.outcome, Built)]
+            for position, evaluation in self._executed(built, task):
+                yield WorkerOutcome(position, evaluation, time.monotonic() - begin_s)
+                begin_s = time.monotonic()
 
     def close(self) -> None:
         """Waits for the candidate that another thread evaluates, but not for the rest of its request."""
@@ -79,6 +93,38 @@ class ScoringSandbox:
         return judged(evaluation, verdict_of(self._sandbox.witness(built, task)))
 
 
+class BuildsAhead:
+    """The builds of several tasks in order. Those of a further task begin while fewer than `jobs` go on."""
+
+    def __init__(self, sandbox: Sandbox, groups: Sequence[TaskCandidates], jobs: int) -> None:
+        self._sandbox, self._groups, self._jobs = sandbox, groups, jobs
+        self._begun: list[BatchBuild] = []
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Begin what may begin by now."""
+        while len(self._begun) < len(self._groups) and sum(one.unfinished for one in self._begun) < self._jobs:
+            self._begin()
+
+    def of(self, number: int) -> BatchBuild:
+        """The builds of a group."""
+        while len(self._begun) <= number:
+            self._begin()
+        self.go_on()
+        return self._begun[number]
+
+    def close(self) -> None:
+        """Ends the builds that go on."""
+        for one in self._begun:
+            one.cancel()
+        for one in self._begun:
+            one.close()
+
+    def _begin(self) -> None:
+        group = self._groups[len(self._begun)]
+        self._begun.append(BatchBuild(self._sandbox, group.task, lambda: RoundProposal(group.candidates)))
+
+
 @contextmanager
 def open_scoring_sandbox(order: ScoringOrder, emit: Emit = ignore) -> Iterator[ScoringSandbox]:
     """The real sandbox. Tuned baselines are kept in the trajectory store. Raises: MachineError, UsageError, StoreError."""
@@ -86,4 +132,4 @@ def open_scoring_sandbox(order: ScoringOrder, emit: Emit = ignore) -> Iterator[S
         open_store(order.settings.store_url) as store,
         open_sandbox_of(order.arch, order.settings, emit, baselines=store) as sandbox,
     ):
-        yield ScoringSandbox(sandbox)
+        yield ScoringSandbox(sandbox, order.settings.compile_jobs)

@@ -1,14 +1,14 @@
 """What a score asks of a worker: the evaluations of candidates, from one sandbox, wherever that is."""
 
 from collections.abc import Generator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from contract.base import Record
-from contract.candidate import AnyCandidate
 from contract.chip import Chip
 from contract.evaluation import Evaluation
+from contract.score import TaskCandidates
 from contract.settings import Settings
-from contract.task import Arch, GemmTask
+from contract.task import Arch
 
 
 class ScoringOrder(Record):
@@ -29,6 +29,14 @@ class ScoringPlace(Record):
     measures: bool
 
 
+class WorkerOutcome(NamedTuple):
+    """`position`: of the candidate among those of all groups, in order. `executed_s`: to verify and time it."""
+
+    position: int
+    evaluation: Evaluation
+    executed_s: float = 0.0
+
+
 class ScoringWorkerLost(Exception):
     """A worker ended in the middle of its candidates. It is usable again. The message says how it ended."""
 
@@ -40,8 +48,8 @@ class ScoringWorker(Protocol):
         """Opens the sandbox if it is not open. Raises: MachineError, UsageError, WorkerError."""
         ...
 
-    def evaluate(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> Generator[tuple[int, Evaluation]]:
-        """(position, outcome) as each is known. A caller that stops early closes the iterator.
+    def evaluate(self, groups: Sequence[TaskCandidates]) -> Generator[WorkerOutcome]:
+        """The outcomes as each is known. A caller that stops early closes the iterator.
 
         Raises: ScoringWorkerLost; MachineError, UsageError, WorkerError.
         """

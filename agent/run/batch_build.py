@@ -49,7 +49,7 @@ class BatchBuild:
         self._finished: SimpleQueue[Finished | None] = SimpleQueue()  # None follows the last one
         self._failure: BaseException | None = None
         self._cancel = threading.Event()
-        self._built = 0
+        self._built = self._ended = 0
         self.build_s: float | None = None
         """How long the builds took; None while they go on."""
         self._delivered_all = False
@@ -64,6 +64,11 @@ class BatchBuild:
     def waiting(self) -> int:
         """Builds that were not delivered yet."""
         return 0 if self._delivered_all else max(len(self.proposal().batch) - self._built, 1)
+
+    @property
+    def unfinished(self) -> int:
+        """Builds that go on or were not begun yet, whether or not those that ended were delivered."""
+        return 0 if self.build_s is not None else max(len(self.proposal().batch) - self._ended, 0)
 
     def ready(self, *, wait: bool) -> list[Finished]:
         """What has finished since the last call, by position. With `wait`, at least one, or none where all were delivered.
@@ -85,9 +90,13 @@ class BatchBuild:
         self._built += len(found)
         return sorted(found)
 
+    def cancel(self) -> None:
+        """Ends the builds that are still going on, without waiting for their processes."""
+        self._cancel.set()
+
     def close(self) -> None:
         """Ends the builds that are still going on, and waits until their processes have ended."""
-        self._cancel.set()
+        self.cancel()
         self._thread.join()
 
     def _run(self) -> None:
@@ -114,5 +123,6 @@ class BatchBuild:
         for number, outcome in self._sandbox.build(candidates, self._task, self._cancel):
             seconds = outcome.seconds if isinstance(outcome, Built) else time.monotonic() - begin_s
             self._finished.put(Finished(places[number], candidates[number], outcome, seconds))
+            self._ended += 1
             if self._cancel.is_set():
                 return
