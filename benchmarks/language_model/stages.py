@@ -46,6 +46,7 @@ from policies.trajectories.store import open_store
 
 BASE = "base model"
 CURVES = ("step", "loss", "mean_token_accuracy", "reward", "reward_std", "valid", "verified", "kl", "step_time")
+PARTS = ("sample_s", "read_s", "build_s", "measure_s")  # of a group-relative step; the rest updates weights
 
 
 def prepare(folder: Path, jobs: int, tasks: int | None, seed: int, emit: Emit) -> None:
@@ -140,7 +141,7 @@ class StagesRun:
     def _curve(self, stage: Stage) -> list[dict[str, Any]]:
         logs = [folder / "log.jsonl" for folder in (self._out / stage, work_of(self._out / stage))]
         lines = next((_lines(log) for log in logs if log.exists()), [])
-        return [{name: one[name] for name in CURVES if name in one} for one in lines]
+        return [{name: one[name] for name in (*CURVES, *PARTS) if name in one} for one in lines]
 
     def _steps(self, stage: Stage) -> int:
         steps: int = getattr(self._arguments, f"{stage}_steps")
@@ -222,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--grpo-batch", type=int, default=32, help="replies of one step")
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--save-every", type=int, default=20)
-    parser.add_argument("--reply-tokens", type=int, default=128)
+    parser.add_argument("--reply-tokens", type=int, default=112)
     parser.add_argument("--shapes", nargs="*", help="shapes to evaluate")
     parser.add_argument("--shape-count", type=int, default=16, help="held-out shapes to evaluate where none are named")
     parser.add_argument("--proposals", type=int, default=8)

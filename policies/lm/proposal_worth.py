@@ -6,21 +6,25 @@ Every proposer gives the same number of proposals per task. The value of one tha
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from contract.base import Record
 from contract.candidate import Candidate
 from contract.chip import Chip
 from contract.events import Emit, Notice
 from contract.reward import FLOOR
+from contract.score import Scored, TaskCandidates
 from contract.task import GemmTask
 from policies.lm.compact_prompt import messages_of
+from policies.lm.reply_readers import schedules_of
 from policies.lm.reply_reading import read_schedule
-from policies.lm.reply_reward import ScoredCandidates, schedules_of
-from policies.lm.reply_sampler import ReplySampler, SampledReply
+from policies.lm.reply_reward import ScoredCandidates
 from policies.schedule.named_schedules import PredictedSchedule, TaskSchedules
+
+if TYPE_CHECKING:  # it imports torch, which processes that are started from a benchmark do not need
+    from policies.lm.reply_sampler import ReplySampler, SampledReply
 
 PROPOSALS = 8
 _VALUED = ("measured", "predicted")
@@ -62,8 +66,9 @@ class TaskProposals(Record):
 class ProposerFigures(Record):
     """One proposer over all tasks. Unit of values: that of `Scored.value`.
 
-    `valid`, `verified`, `distinct`: shares of all proposals. `first`: mean value of each task's first proposal; `mean`: of all;
-    `best`: of each task's best. `measured`: whether the values rest on measured times alone. `seconds`: to propose.
+    `valid`, `verified`, `distinct`: shares of all proposals. `first`: mean value of each task's first proposal, which is a
+    model's most likely one; `mean`: of all; `best`: of each task's best. `measured`: whether the values rest on
+    measured times alone. `seconds`: to propose.
     """
 
     proposer: str
@@ -89,13 +94,13 @@ class ProposalComparison(Record):
 
 
 class ModelProposer:
-    """Samples of a language model."""
+    """Replies of a language model: to each task first the most likely one, token by token, and then samples."""
 
-    def __init__(self, name: str, sampler: ReplySampler) -> None:
+    def __init__(self, name: str, sampler: "ReplySampler") -> None:
         self.name, self._sampler = name, sampler
 
     def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[ProposedSchedule]]:
-        replies = self._sampler.sample([messages_of(schedules) for schedules in tasks], count, seed)
+        replies = self._sampler.sample([messages_of(schedules) for schedules in tasks], count, seed, greedy_first=True)
         return [[_read(reply, schedules) for reply in of_task] for schedules, of_task in zip(tasks, replies, strict=True)]
 
 
@@ -122,7 +127,7 @@ class PriorProposer:
         return [[_written(one, schedules) for one in schedules.best(count)] for schedules in tasks]
 
 
-def _read(reply: SampledReply, schedules: TaskSchedules) -> ProposedSchedule:
+def _read(reply: "SampledReply", schedules: TaskSchedules) -> ProposedSchedule:
     read = read_schedule(reply.text, schedules, cut=reply.cut)
     return ProposedSchedule(read.candidate, reply.text, read.problem)
 
@@ -147,17 +152,26 @@ def compare(
         began_s = time.monotonic()
         proposed = proposer.propose(spaces, count, seed)
         seconds = time.monotonic() - began_s
-        rows = [_valued(proposer.name, schedules.task, ones, scores) for schedules, ones in zip(spaces, proposed, strict=True)]
+        rows = _valued(proposer.name, tasks, proposed, scores)
         proposals += rows
         figures.append(_figures(proposer.name, rows, seconds))
         emit(Notice(message=f"{proposer.name}: {figures[-1].valid:.0%} valid, {figures[-1].verified:.0%} verified"))
     return ProposalComparison(chip=chip.name, seed=seed, figures=tuple(figures), proposals=tuple(proposals))
 
 
-def _valued(proposer: str, task: GemmTask, proposals: Sequence[ProposedSchedule], scores: ScoredCandidates) -> TaskProposals:
+def _valued(
+    proposer: str, tasks: Sequence[GemmTask], proposed: Sequence[Sequence[ProposedSchedule]], scores: ScoredCandidates
+) -> list[TaskProposals]:
+    """The candidates of all tasks are built together."""
+    written = [tuple(one.candidate for one in of_task if one.candidate is not None) for of_task in proposed]
+    groups = [TaskCandidates(task=task, candidates=candidates) for task, candidates in zip(tasks, written, strict=True)]
+    found = zip(tasks, proposed, scores.of_groups(groups), strict=True)
+    return [_row(proposer, task, proposals, scored) for task, proposals, scored in found]
+
+
+def _row(proposer: str, task: GemmTask, proposals: Sequence[ProposedSchedule], scored: Mapping[str, Scored]) -> TaskProposals:
     ones = [proposal.candidate for proposal in proposals]
     written = [one for one in ones if one is not None]
-    scored = scores.of(task, written)
     replied = [proposal for proposal in proposals if proposal.reply is not None]
     return TaskProposals(
         proposer=proposer,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from contract.events import Emit
-    from contract.score import Score
+    from contract.score import JointScore
     from contract.settings import Settings
     from contract.task import GemmTask
     from policies.lm.adapter_folder import AdapterRecord
@@ -52,7 +52,7 @@ KlWeight = Annotated[
 ]
 Rank = Annotated[int | None, typer.Option("--rank", min=1, help="Rank of a new adapter.", show_default="32")]
 SaveEvery = Annotated[int | None, typer.Option("--save-every", min=1, help="Steps between checkpoints.", show_default="50")]
-ReplyTokens = Annotated[int | None, typer.Option("--reply-tokens", min=8, help="Limit of a reply.", show_default="128")]
+ReplyTokens = Annotated[int | None, typer.Option("--reply-tokens", min=8, help="Limit of a reply.", show_default="112")]
 VllmServer = Annotated[
     str | None, typer.Option("--vllm-server", metavar="URL", help="grpo: TRL's vLLM server (untested).", show_default=False)
 ]
@@ -182,7 +182,7 @@ def _settings(stage: str, given: dict[str, Any]) -> "StageSettings":
         raise UsageError(f"{flag}: {first['msg']}") from exc
 
 
-def _score(stage: "Stage", settings: "Settings", emit: "Emit") -> "AbstractContextManager[Score | None]":
+def _score(stage: "Stage", settings: "Settings", emit: "Emit") -> "AbstractContextManager[JointScore | None]":
     if stage != "grpo":
         return nullcontext()
     from agent.environment.sandbox_score import open_score

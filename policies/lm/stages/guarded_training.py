@@ -16,9 +16,11 @@ from transformers import TrainerCallback
 from contract.errors import UsageError
 from contract.events import Emit, Notice
 from policies.lm.adapter_folder import is_disk_error
+from policies.lm.step_seconds import StepSeconds
 
 MARKER = "whole"
 _PREFIX = "checkpoint-"
+_PARTS = ("sample_s", "read_s", "build_s", "measure_s")  # of a group-relative step
 _TOLD = ("loss", "reward", "rewards/schedule/mean", "valid", "verified", "kl", "mean_token_accuracy")
 
 
@@ -91,10 +93,12 @@ class LogLines(TrainerCallback):
     """Appends every record that the trainer logs to a file as a JSON line, and emits it as a notice.
 
     What a log holds of steps behind the checkpoint that training continues from is dropped. Of several processes, use one.
+    `seconds`: parts of a step, which are logged per step.
     """
 
-    def __init__(self, file: Path, stage: str, emit: Emit, resumed_at: int) -> None:
+    def __init__(self, file: Path, stage: str, emit: Emit, resumed_at: int, seconds: StepSeconds) -> None:
         self._file, self._stage, self._emit = file, stage, emit
+        self._seconds, self._logged_at = seconds, resumed_at
         self._began_s, self._began_at = time.monotonic(), resumed_at
         self.figures: dict[str, float] = {}
         kept = [line for line in _lines(file) if json.loads(line)["step"] <= resumed_at]
@@ -104,10 +108,13 @@ class LogLines(TrainerCallback):
         if not logs or "train_runtime" in logs:
             return
         numbers = {name: value for name, value in logs.items() if isinstance(value, int | float)}
+        numbers |= self._seconds.taken(state.global_step - self._logged_at)
+        self._logged_at = state.global_step
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": state.global_step, "stage": self._stage, **numbers}) + "\n")
         self.figures = {name: float(numbers[name]) for name in _TOLD if name in numbers}
-        told = ", ".join(f"{name} {value:.4g}" for name, value in self.figures.items())
+        parts = {name: numbers[name] for name in _PARTS if name in numbers}
+        told = ", ".join(f"{name} {value:.4g}" for name, value in (self.figures | parts).items())
         steps = max(state.global_step - self._began_at, 1)
         pace = (time.monotonic() - self._began_s) / steps
         self._emit(Notice(message=f"{self._stage} step {state.global_step}/{state.max_steps}: {told}, {pace:.2g} s per step"))

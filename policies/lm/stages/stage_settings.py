@@ -32,7 +32,7 @@ class StageSettings(Record):
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
     rank: Annotated[int, Field(ge=1)] = 32
     save_every: Annotated[int, Field(ge=1)] = 50
-    reply_tokens: Annotated[int, Field(ge=8)] = 128
+    reply_tokens: Annotated[int, Field(ge=8)] = 112  # a schedule takes at most 110 of SmolLM2's, and its end one
     vllm_server: str | None = None
 
 

@@ -4,10 +4,10 @@ Everything that an interrupted stage needs lies in `OUT.training`: settings, exa
 deleted once the adapter is at `OUT`.
 """
 
-import random
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import ExitStack, closing, nullcontext
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -28,7 +28,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from contract.errors import UsageError
 from contract.events import Emit, Notice, ignore
-from contract.score import Score
+from contract.score import JointScore
 from contract.whole_file import whole_file
 from policies.lm.adapter_folder import (
     LOG,
@@ -41,10 +41,14 @@ from policies.lm.adapter_folder import (
 )
 from policies.lm.axes_version import axes_fingerprint
 from policies.lm.base_model import LoadedModel, load_base, quieten
-from policies.lm.examples import Examples, LmExample, read_examples, write_examples
+from policies.lm.examples import Examples, read_examples, write_examples
+from policies.lm.reply_readers import ReplyReaders, reader_count
 from policies.lm.reply_reward import ReplyReward, ScoredCandidates
+from policies.lm.reply_sampler import merged_adapter
 from policies.lm.stages.guarded_training import LogLines, guard, latest_checkpoint, step_of
+from policies.lm.stages.prompt_order import PromptOrder
 from policies.lm.stages.stage_settings import StageSettings, work_of
+from policies.lm.step_seconds import StepSeconds
 
 SETTINGS = "settings.json"
 EXAMPLES = "examples.json"
@@ -85,27 +89,41 @@ def begun(out: Path) -> StageSettings:
         ) from exc
 
 
-def train_stage(out: Path, emit: Emit, score: Score | None = None) -> AdapterRecord | None:
+def train_stage(out: Path, emit: Emit, score: JointScore | None = None, readers: int | None = None) -> AdapterRecord | None:
     """Trains the stage that was begun at `out`, from its latest checkpoint if it has one. `score`: for `grpo`.
 
+    `readers`: processes that read the replies of `grpo`; by default as many as suit the machine.
     None in the processes beside the main one.
 
     Raises: UsageError for a full disk, a NaN, or what does not fit; WorkerError where the reward fails twice. Training can be
     resumed after each.
     """
-    work, settings, main = work_of(out), begun(out), process_state().is_main_process
+    settings, main = begun(out), process_state().is_main_process
     emit = emit if main else ignore
-    examples = read_examples(work / EXAMPLES, settings.stage)
+    examples = read_examples(work_of(out) / EXAMPLES, settings.stage)
     _quieten()
+    with ExitStack() as opened:
+        rewards = None
+        if settings.stage == "grpo" and score is not None:
+            rewards = opened.enter_context(closing(_Rewards(examples, settings, score, emit, readers)))
+        return _train_examples(out, examples, settings, rewards, emit if main else ignore)
+
+
+def _train_examples(
+    out: Path, examples: Examples, settings: StageSettings, rewards: "_Rewards | None", emit: Emit
+) -> AdapterRecord | None:
+    work, main = work_of(out), process_state().is_main_process
     began_s = time.monotonic()
     set_seed(settings.seed)
     loaded, earlier = _adapted(settings)
     _check_room(loaded, examples, settings)
     with process_state().main_process_first():
         checkpoint = latest_checkpoint(work)
-    trainer = _trainer(loaded, examples, settings, work, score, emit)
+    trainer = _trainer(loaded, examples, settings, work, rewards)
     guard(trainer, work)
-    log = _logged(trainer, settings, work, emit, step_of(checkpoint) if checkpoint else 0) if main else None
+    seconds = rewards.seconds if rewards else StepSeconds()
+    _sample_merged(trainer, seconds)
+    log = _logged(trainer, settings, work, emit, step_of(checkpoint) if checkpoint else 0, seconds) if main else None
     if checkpoint:
         emit(Notice(message=f"training continues from checkpoint {step_of(checkpoint)} of {settings.steps}"))
     _train(trainer, checkpoint, out)
@@ -153,9 +171,38 @@ def _check_room(loaded: LoadedModel, examples: Examples, settings: StageSettings
         raise UsageError(f"prompt and reply take {needed} tokens, and {loaded.name} has a context of {loaded.context}")
 
 
-def _trainer(
-    loaded: LoadedModel, examples: Examples, settings: StageSettings, work: Path, score: Score | None, emit: Emit
-) -> Any:
+class _Rewards:
+    """What rewards the replies of `grpo`. The spaces of the first step's tasks are enumerated from the start."""
+
+    def __init__(self, examples: Examples, settings: StageSettings, score: JointScore, emit: Emit, readers: int | None) -> None:
+        state = process_state()
+        processes = state.num_processes
+        self.seconds = StepSeconds()
+        self.order = PromptOrder(examples.examples, settings, processes)
+        self._readers = ReplyReaders(reader_count(processes) if readers is None else readers, emit)
+        self._readers.expect(self.order.first())
+        self.reward = ReplyReward(ScoredCandidates(score, emit), _settled, self._readers, self.order.after, self.seconds)
+
+    def close(self) -> None:
+        self._readers.close()
+
+
+def _sample_merged(trainer: Any, seconds: StepSeconds) -> None:
+    """Replies are sampled with the adapter merged into the weights, and the time is counted.
+
+    Where weights are shared out to processes, the adapter stays apart.
+    """
+    model, shared_out = trainer.model, trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    generate = model.generate
+
+    def sampled(*arguments: Any, **named: Any) -> Any:
+        with seconds.part("sample"), nullcontext() if shared_out else merged_adapter(model):
+            return generate(*arguments, **named)
+
+    model.generate = sampled
+
+
+def _trainer(loaded: LoadedModel, examples: Examples, settings: StageSettings, work: Path, rewards: _Rewards | None) -> Any:
     on_gpu = torch.cuda.is_available()
     common: dict[str, Any] = {
         "output_dir": str(work),
@@ -178,7 +225,7 @@ def _trainer(
     }
     try:
         made = (
-            _group_relative(loaded, examples, settings, common, score, emit)
+            _group_relative(loaded, settings, common, rewards)
             if settings.stage == "grpo"
             else _supervised(loaded, examples, common)
         )
@@ -201,18 +248,12 @@ def _supervised_row(plain: dict[str, Any]) -> dict[str, Any]:
     return {"prompt": plain["prompt"], "completion": [{"role": "assistant", "content": plain["completion"]}]}
 
 
-def _group_relative(
-    loaded: LoadedModel, examples: Examples, settings: StageSettings, common: dict[str, Any], score: Score | None, emit: Emit
-) -> Any:
-    if score is None:
+def _group_relative(loaded: LoadedModel, settings: StageSettings, common: dict[str, Any], rewards: _Rewards | None) -> Any:
+    if rewards is None:
         raise UsageError("stage grpo needs a sandbox that executes kernels; choose --device emulator or a GPU")
     rows = [
-        {
-            "prompt": [message.model_dump() for message in one.prompt],
-            "task": one.task.model_dump_json(),
-            "chip": one.chip.model_dump_json(),
-        }
-        for one in _in_order(examples.examples, settings)
+        {"prompt": [message.model_dump() for message in one.prompt], "task": place.task, "chip": place.chip}
+        for one, place in zip(rewards.order.examples, rewards.order.places, strict=True)
     ]
     server: dict[str, Any] = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": settings.vllm_server}
     config = GRPOConfig(
@@ -225,20 +266,8 @@ def _group_relative(
         scale_rewards="none",  # the advantage is then the leave-one-out one times (group - 1) / group
         **(server if settings.vllm_server else {}),
     )
-    reward = ReplyReward(ScoredCandidates(score, emit), _settled)
     data = datasets.Dataset.from_list(rows)
-    return GRPOTrainer(loaded.model, reward, args=config, train_dataset=data, processing_class=loaded.tokenizer)
-
-
-def _in_order(examples: Sequence[LmExample], settings: StageSettings) -> list[LmExample]:
-    """The prompts of all steps, each round over the examples in an order of its own.
-
-    trl's sampler starts again with the first order where training resumes.
-    """
-    rng = random.Random(settings.seed)
-    replies = settings.steps * settings.batch * settings.accumulate * process_state().num_processes
-    rounds = -(-replies // (settings.group * len(examples)))
-    return [one for _ in range(rounds) for one in rng.sample(examples, len(examples))]
+    return GRPOTrainer(loaded.model, rewards.reward, args=config, train_dataset=data, processing_class=loaded.tokenizer)
 
 
 def _settled() -> None:
@@ -274,9 +303,9 @@ def _options_message(said: str) -> str:
     return f"trl refuses these settings: {said.strip().partition(chr(10))[0]}"
 
 
-def _logged(trainer: Any, settings: StageSettings, work: Path, emit: Emit, resumed_at: int) -> LogLines:
+def _logged(trainer: Any, settings: StageSettings, work: Path, emit: Emit, resumed_at: int, seconds: StepSeconds) -> LogLines:
     """The log of a trainer as lines, and as TensorBoard's events where it is installed."""
-    log = LogLines(work / LOG, settings.stage, emit, resumed_at)
+    log = LogLines(work / LOG, settings.stage, emit, resumed_at, seconds)
     trainer.add_callback(log)
     if find_spec("tensorboard") is None:
         emit(Notice(message=f"tensorboard is not installed; the log is {work / LOG} alone"))

@@ -29,7 +29,10 @@ class ScriptedSampler:
         self._replies, self._cut, self._given = replies, cut, 0
         self.asked: list[tuple[Sequence[Sequence[Message]], int, int]] = []
 
-    def sample(self, prompts: Sequence[Sequence[Message]], count: int, seed: int) -> list[list[SampledReply]]:
+    def sample(
+        self, prompts: Sequence[Sequence[Message]], count: int, seed: int, *, greedy_first: bool = False
+    ) -> list[list[SampledReply]]:
+        self.greedy_first = greedy_first
         self.asked.append((prompts, count, seed))
         return [[self._next() for _ in range(count)] for _ in prompts]
 

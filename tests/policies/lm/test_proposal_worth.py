@@ -55,6 +55,13 @@ def test_a_model_is_counted_by_its_replies() -> None:
     assert model.mean is not None
     assert model.best is not None
     assert model.mean < model.best
+    assert sampler.greedy_first, "the first proposal is the most likely one"
+
+
+def test_candidates_of_all_tasks_are_asked_for_at_once() -> None:
+    score = PriorScore()
+    compare([PriorProposer()], TASKS, CHIP, ScoredCandidates(score, ignore), ignore, 2)
+    assert score.groups == [len(TASKS)]
 
 
 def test_random_schedules_depend_on_the_seed_alone() -> None:

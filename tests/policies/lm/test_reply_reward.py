@@ -1,14 +1,23 @@
 """The reward of sampled replies: values, validity, the cache, and workers that die."""
 
+import time
+from collections.abc import Iterable
+from functools import lru_cache
+
 import pytest
 
+from contract.chip import Chip
 from contract.errors import WorkerError
 from contract.events import Event, Notice
 from contract.reward import FLOOR
 from contract.score import Scored
+from contract.task import GemmTask
+from policies.lm import reply_readers
 from policies.lm.compact_prompt import reply_of
+from policies.lm.reply_readers import ReplyReaders, TaskPlace
 from policies.lm.reply_reward import VALIDITY_WEIGHT, ReplyReward, ScoredCandidates
-from policies.schedule.named_schedules import schedules_for
+from policies.lm.step_seconds import StepSeconds
+from policies.schedule.named_schedules import TaskSchedules, schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS, PriorScore
 
@@ -24,7 +33,8 @@ class Rewarded:
         self.metrics: dict[str, float] = {}
         self.events: list[Event] = []
         self.settled = 0
-        self._reward = ReplyReward(ScoredCandidates(self.score, self.events.append), self._settle)
+        self.seconds = StepSeconds()
+        self._reward = ReplyReward(ScoredCandidates(self.score, self.events.append), self._settle, seconds=self.seconds)
 
     def of(self, *texts: str, task: int = 0) -> list[float | None]:
         columns = {"task": [TASKS[task].model_dump_json()] * len(texts), "chip": [CHIP.model_dump_json()] * len(texts)}
@@ -75,6 +85,55 @@ def test_replies_to_several_tasks_are_scored_for_their_own() -> None:
     columns = {"task": [one.model_dump_json() for one in TASKS], "chip": [CHIP.model_dump_json()] * 2}
     rewarded._reward([FASTEST, FASTEST], **columns)
     assert [shape for shape, _ in rewarded.score.asked] == ["64x64x64", "64x64x128"]
+    assert rewarded.score.groups == [2], "one call, so that the builds of both overlap"
+
+
+def test_a_space_is_enumerated_once_for_all_replies_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    enumerated: list[str] = []
+
+    def counted(task: GemmTask, chip: Chip) -> TaskSchedules:
+        enumerated.append(task.shape)
+        return TaskSchedules(task, chip)
+
+    monkeypatch.setattr(reply_readers, "schedules_of", lru_cache(maxsize=4)(counted))
+    rewarded = Rewarded()
+    columns = {"task": [one.model_dump_json() for one in TASKS] * 4, "chip": [CHIP.model_dump_json()] * 8}
+    for _ in range(3):
+        rewarded._reward([FASTEST, OTHER, "Hello.", FASTEST] * 2, **columns)
+    assert sorted(enumerated) == ["64x64x128", "64x64x64"]
+
+
+def test_seconds_of_a_step_are_told_by_part() -> None:
+    class Slow(PriorScore):
+        def score(self, task, candidates):  # type: ignore[no-untyped-def]
+            time.sleep(0.05)
+            return [one.model_copy(update={"executed_s": 0.02}) for one in super().score(task, candidates)]
+
+    rewarded = Rewarded(Slow())
+    rewarded.of(FASTEST, OTHER)
+    seconds = rewarded.seconds.taken(2)
+    assert set(seconds) == {"read_s", "build_s", "measure_s"}
+    assert seconds["measure_s"] == pytest.approx(0.02)
+    assert seconds["build_s"] > 0
+    assert rewarded.seconds.taken(1) == {}
+    rewarded.of(FASTEST)
+    assert rewarded.seconds.taken(1)["measure_s"] == 0.0, "what was scored before costs nothing"
+
+
+def test_tasks_to_come_are_expected_after_the_rewards_of_a_step() -> None:
+    class Told(ReplyReaders):
+        def __init__(self) -> None:
+            super().__init__(0)
+            self.expected: list[TaskPlace] = []
+
+        def expect(self, places: Iterable[TaskPlace]) -> None:
+            self.expected += places
+
+    score, told = PriorScore(), Told()
+    places = [TaskPlace(one.model_dump_json(), CHIP.model_dump_json()) for one in TASKS]
+    reward = ReplyReward(ScoredCandidates(score, [].append), lambda: None, told, lambda seen: places[1:] if seen else ())
+    reward([FASTEST], task=[places[0].task], chip=[places[0].chip])
+    assert told.expected == places[1:]
 
 
 def test_an_unknown_value_is_neither_good_nor_bad() -> None:

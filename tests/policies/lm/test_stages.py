@@ -9,17 +9,23 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 
 from contract.errors import UsageError, WorkerError
 from contract.events import Event, Notice, ignore
+from policies.lm import reply_reward
 from policies.lm.adapter_folder import LOG, read_record
+from policies.lm.compact_prompt import reply_of
 from policies.lm.examples import STAGES, Examples, Stage, make_examples
+from policies.lm.reply_readers import TaskPlace, TaskReplies
+from policies.lm.reply_sampler import merged_adapter
 from policies.lm.stages import stages
 from policies.lm.stages.guarded_training import MARKER
 from policies.lm.stages.stage_settings import StageSettings, work_of
@@ -53,9 +59,11 @@ def settings(stage: Stage, model: Path, **changes: Any) -> StageSettings:
     return StageSettings.model_validate({"stage": stage, "model": str(model), **fields, **changes})
 
 
-def trained(out: Path, chosen: StageSettings, emit: Callable[[Event], None] = ignore, score: Any = None) -> Path:
+def trained(
+    out: Path, chosen: StageSettings, emit: Callable[[Event], None] = ignore, score: Any = None, readers: int = 0
+) -> Path:
     begin(out, chosen, lambda: examples(chosen.stage))
-    train_stage(out, emit, score or PriorScore())
+    train_stage(out, emit, score or PriorScore(), readers)
     return out
 
 
@@ -107,6 +115,61 @@ def test_group_relative_steps_learn_from_differences_of_rewards_alone(
     assert log(steep)[0]["reward_std"] > 0
     assert log(steep)[0]["grad_norm"] > 0
     assert not equal(flat, steep)
+
+
+def test_a_reader_that_is_killed_changes_nothing_but_a_line(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replies become schedules before they are read, so that rewards differ and processes read them."""
+    chosen = settings("grpo", model)
+    _say_schedules(monkeypatch)
+    here = trained(tmp_path / "here", chosen)
+    killed: list[int] = []
+    events: list[Event] = []
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, Notice) and event.message.startswith("grpo step 2/"):
+            for child in multiprocessing.active_children():
+                killed.append(child.pid or 0)
+                os.kill(child.pid or 0, signal.SIGKILL)
+
+    apart = trained(tmp_path / "apart", chosen, emit, readers=2)
+    assert len(killed) == 2
+    assert equal(here, apart)
+    assert [line["reward"] for line in log(here)] == [line["reward"] for line in log(apart)]
+    assert len({line["reward"] for line in log(apart)}) > 1
+    lost = [event.message for event in events if isinstance(event, Notice) and "was lost" in event.message]
+    assert lost == ["a process that reads replies was lost (signal 9); it is started again"] * 2
+    assert multiprocessing.active_children() == []
+
+
+def test_the_log_splits_the_seconds_of_a_group_relative_step(model: Path, tmp_path: Path) -> None:
+    parts = ("sample_s", "read_s", "build_s", "measure_s")
+    for line in log(trained(tmp_path / "grpo", settings("grpo", model))):
+        assert all(line[part] >= 0 for part in parts)
+        assert 0 < line["sample_s"] < line["step_time"]
+        assert sum(line[part] for part in parts) < line["step_time"]
+    assert not any(part in line for line in log(trained(tmp_path / "sft", settings("sft", model))) for part in parts)
+
+
+def test_adapters_are_merged_while_replies_are_sampled_and_apart_while_weights_are_updated(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged: list[bool] = []
+
+    def watched(one: Any) -> Any:
+        stack = merged_adapter(one)
+        with stack:
+            merged.append(all(layer.merged for layer in one.modules() if isinstance(layer, LoraLayer)))
+            yield
+
+    monkeypatch.setattr(stages, "merged_adapter", contextmanager(watched))
+    first = trained(tmp_path / "sft", settings("sft", model))
+    out = trained(tmp_path / "grpo", settings("grpo", model, previous=str(first), steps=2))
+    assert merged == [True, True]
+    base = {name for name in weights(out) if "lora" not in name}
+    assert base == set()
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -220,17 +283,27 @@ def test_a_reward_worker_that_dies_twice_stops_and_training_resumes(model: Path,
     assert equal(out, whole)
 
 
-def _always_written(patch: pytest.MonkeyPatch) -> None:
-    from policies.lm import reply_reward
-    from policies.lm.compact_prompt import reply_of
+def _say_schedules(patch: pytest.MonkeyPatch) -> None:
+    """In place of each reply one of the best schedules, by the reply's length."""
 
-    read = reply_reward.read_schedule
+    def said(place: TaskPlace, texts: tuple[str, ...]) -> TaskReplies:
+        schedules = place.schedules()
+        best = schedules.best(8)
+        return TaskReplies(place, tuple(reply_of(schedules, best[len(text) % len(best)].values) or "" for text in texts))
+
+    patch.setattr(reply_reward, "TaskReplies", said)
+
+
+def _always_written(patch: pytest.MonkeyPatch) -> None:
+    from policies.lm import reply_readers
+
+    read = reply_readers.read_schedule
 
     def written(text: str, schedules: Any, **named: Any) -> Any:
         best = schedules.best(8)
         return read(reply_of(schedules, best[len(text) % len(best)].values) or "", schedules, **named)
 
-    patch.setattr(reply_reward, "read_schedule", written)
+    patch.setattr(reply_readers, "read_schedule", written)
 
 
 def test_what_cannot_begin_or_resume_is_one_line(model: Path, tmp_path: Path) -> None:

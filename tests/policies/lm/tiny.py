@@ -17,7 +17,7 @@ from contract.contrast import MIN_WIDTH
 from contract.evaluation import CompileFailed
 from contract.reward import FLOOR
 from contract.roofline import roofline_us
-from contract.score import Scored
+from contract.score import Scored, TaskCandidates
 from contract.task import GemmTask
 from contract.trajectory import Step
 from policies.lm.compact_prompt import messages_of, reply_of
@@ -107,11 +107,12 @@ def record_search(store: Store, searched: StoredSearch, failed: int = 0) -> None
 
 
 class PriorScore:
-    """A `contract.score.Score` by the prior's time. Raises the scripted errors first, one per request."""
+    """A `contract.score.JointScore` by the prior's time. Raises the scripted errors first, one per request."""
 
     def __init__(self, errors: Iterable[Exception] = ()) -> None:
         self._errors = list(errors)
         self.asked: list[tuple[str, tuple[str, ...]]] = []
+        self.groups: list[int] = []
 
     @property
     def chip(self) -> Chip:
@@ -122,6 +123,10 @@ class PriorScore:
         if self._errors:
             raise self._errors.pop(0)
         return [self._scored(task, one) for one in candidates]
+
+    def score_groups(self, groups: Sequence[TaskCandidates]) -> list[list[Scored]]:
+        self.groups.append(len(groups))
+        return [self.score(group.task, group.candidates) for group in groups]
 
     def _scored(self, task: GemmTask, candidate: AnyCandidate) -> Scored:
         values = candidate.origin.schedule or {}

@@ -1,0 +1,211 @@
+"""Processes that read replies, so that the spaces of a step's tasks are enumerated in parallel and before they are needed.
+
+A space takes about a second of one processor. Each task belongs to one process, which keeps its space. What a process reads
+is what `read_schedule` reads here.
+
+Covered: a process that dies, is killed or does not answer. It is started again; the second time this process reads instead.
+A parent that dies: its readers end at their next message. Scripts need `if __name__ == "__main__"`, as for any spawn.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from contract.chip import Chip
+from contract.events import Emit, Notice, ignore
+from contract.task import GemmTask
+from policies.lm.reply_reading import ScheduleReply, read_schedule
+from policies.schedule.named_schedules import TaskSchedules
+
+KEPT_TASKS = 32  # whose schedules stay in the memory of a process, about 16 MB each
+MAX_READERS = 4  # a step asks for a few tasks
+PROCESSORS_PER_READER = 4  # most are left to builds and to the trainer
+READ_LIMIT_S = 120.0  # for the replies to one task, its space included
+
+schedules_of = lru_cache(maxsize=KEPT_TASKS)(TaskSchedules)
+
+
+class TaskPlace(NamedTuple):
+    """A task on a chip, each as JSON."""
+
+    task: str
+    chip: str
+
+    def schedules(self) -> TaskSchedules:
+        """Enumerated where they are not in memory."""
+        return schedules_of(GemmTask.model_validate_json(self.task), Chip.model_validate_json(self.chip))
+
+
+class TaskReplies(NamedTuple):
+    """Replies to the prompt of one task."""
+
+    place: TaskPlace
+    texts: tuple[str, ...]
+
+    def read(self) -> list[ScheduleReply]:
+        schedules = self.place.schedules()
+        return [read_schedule(text, schedules) for text in self.texts]
+
+
+def reader_count(processes: int = 1) -> int:
+    """How many readers each of `processes` trainers has on this machine; 0 where it has few processors."""
+    return min(MAX_READERS, len(os.sched_getaffinity(0)) // PROCESSORS_PER_READER // processes)
+
+
+class ReplyReaders:
+    """Reads replies in `count` processes; with none, in this one."""
+
+    def __init__(self, count: int, emit: Emit = ignore, limit_s: float = READ_LIMIT_S) -> None:
+        self._readers = [ReadingProcess(emit, limit_s) for _ in range(count)]
+        self._owners: dict[TaskPlace, ReadingProcess] = {}
+
+    def expect(self, places: Iterable[TaskPlace]) -> None:
+        """Enumerate the spaces of tasks in the background."""
+        for place in dict.fromkeys(places):
+            if self._readers:
+                self._owner(place).expect(place)
+
+    def read(self, asked: Sequence[TaskReplies]) -> list[list[ScheduleReply]]:
+        """What each task's replies name, in order."""
+        if not self._readers:
+            return [one.read() for one in asked]
+        shares: dict[ReadingProcess, list[int]] = {}
+        for number, one in enumerate(asked):
+            shares.setdefault(self._owner(one.place), []).append(number)
+        found: dict[int, list[ScheduleReply]] = {}
+        with ThreadPoolExecutor(max(len(shares), 1), thread_name_prefix="read") as pool:
+            calls = [pool.submit(_read_share, reader, asked, numbers) for reader, numbers in shares.items()]
+            for call in calls:
+                found |= call.result()
+        return [found[number] for number in range(len(asked))]
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.close()
+
+    def _owner(self, place: TaskPlace) -> "ReadingProcess":
+        """The process that has the space of a task; new tasks go round."""
+        if place not in self._owners:
+            self._owners[place] = self._readers[len(self._owners) % len(self._readers)]
+        return self._owners[place]
+
+
+def _read_share(
+    reader: "ReadingProcess", asked: Sequence[TaskReplies], numbers: Sequence[int]
+) -> dict[int, list[ScheduleReply]]:
+    return {number: reader.read(asked[number]) for number in numbers}
+
+
+class _ReaderLost(Exception):
+    pass
+
+
+class ReadingProcess:
+    """One reader. `pid`: None where no process runs."""
+
+    def __init__(self, emit: Emit, limit_s: float) -> None:
+        self._emit, self._limit_s = emit, limit_s
+        self._process: Any = None
+        self._pipe: Connection[Any, Any] | None = None
+        self._given_up = False
+        self._start()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else int(self._process.pid)
+
+    def expect(self, place: TaskPlace) -> None:
+        """A process that is lost is noticed by the next `read`."""
+        with contextlib.suppress(_ReaderLost):
+            if not self._given_up:
+                self._send(place)
+
+    def read(self, replies: TaskReplies) -> list[ScheduleReply]:
+        """Raises: what reading raises."""
+        for again in (False, True):
+            if self._given_up:
+                break
+            try:
+                return self._read(replies)
+            except _ReaderLost as exc:
+                self._given_up = again
+                remedy = "the training process reads its replies" if again else "it is started again"
+                self._emit(Notice(message=f"a process that reads replies was lost ({exc}); {remedy}"))
+        return replies.read()
+
+    def close(self) -> None:
+        """Ends the process, whatever it does."""
+        self._end()
+
+    def _read(self, replies: TaskReplies) -> list[ScheduleReply]:
+        """Raises: _ReaderLost, and what reading raises."""
+        if self._process is None:
+            self._start()
+        self._send(replies)
+        assert self._pipe is not None
+        try:
+            if not self._pipe.poll(self._limit_s):
+                self._end()
+                raise _ReaderLost(f"no answer within {self._limit_s:g} s")
+            answer = self._pipe.recv()
+        except (EOFError, OSError) as exc:
+            raise _ReaderLost(self._end()) from exc
+        if isinstance(answer, Exception):
+            raise answer
+        found: list[ScheduleReply] = answer
+        return found
+
+    def _start(self) -> None:
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), name="cudal2 reply reader", daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def _send(self, message: "TaskPlace | TaskReplies") -> None:
+        """Raises: _ReaderLost."""
+        if self._pipe is None:
+            raise _ReaderLost("it was closed")
+        try:
+            self._pipe.send(message)
+        except OSError as exc:
+            raise _ReaderLost(self._end()) from exc
+
+    def _end(self) -> str:
+        """Kill the process if it still runs; how it ended."""
+        process, pipe, self._process, self._pipe = self._process, self._pipe, None, None
+        if pipe is not None:
+            pipe.close()
+        if process is None:
+            return "it was closed"
+        process.join(0.2)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        return f"signal {-process.exitcode}" if process.exitcode < 0 else f"exit code {process.exitcode}"
+
+
+def _serve(pipe: "Connection[Any, Any]") -> None:
+    """Entry of the process. An interrupt from the terminal is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            message = pipe.recv()
+            if isinstance(message, TaskReplies):
+                pipe.send(_tried(message.read))
+            else:
+                _tried(message.schedules)
+
+
+def _tried(call: Callable[[], Any]) -> Any:
+    """What a call returns, or the error that it raised."""
+    try:
+        return call()
+    except Exception as exc:  # noqa: BLE001 (the parent raises it)
+        return exc

@@ -1,0 +1,122 @@
+"""Processes that read replies: the same answers as here, each space enumerated once, and processes that are killed or hang."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from contract.events import Event, Notice
+from policies.lm import reply_readers
+from policies.lm.compact_prompt import reply_of
+from policies.lm.reply_readers import MAX_READERS, ReplyReaders, TaskPlace, TaskReplies, reader_count
+from policies.schedule.named_schedules import schedules_for
+from tests.doubles import CHIP
+from tests.policies.lm.tiny import TASKS
+
+PLACES = [TaskPlace(task.model_dump_json(), CHIP.model_dump_json()) for task in TASKS]
+BEST = [[reply_of(schedules_for(task, CHIP), one.values) or "" for one in schedules_for(task, CHIP).best(3)] for task in TASKS]
+WRONG = ('{"family": "latency", "colour": 1}', "Hello.")
+ASKED = [TaskReplies(place, (*best, *WRONG)) for place, best in zip(PLACES, BEST, strict=True)]
+HERE = [one.read() for one in ASKED]
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def readers(events: list[Event]) -> Iterator[ReplyReaders]:
+    opened = ReplyReaders(2, events.append)
+    yield opened
+    opened.close()
+
+
+def pids(readers: ReplyReaders) -> list[int | None]:
+    return [one.pid for one in readers._readers]
+
+
+def told(events: list[Event]) -> list[str]:
+    return [event.message for event in events if isinstance(event, Notice)]
+
+
+def test_processes_read_what_this_process_reads_in_order(readers: ReplyReaders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reply_readers, "schedules_of", None)  # nothing is enumerated here
+    readers.expect(PLACES)
+    assert readers.read(ASKED) == HERE
+    assert readers.read(ASKED[::-1]) == HERE[::-1]
+    assert [reply.candidate is not None for reply in HERE[0]] == [True, True, True, False, False]
+
+
+def test_tasks_go_to_all_processes_and_stay_there(readers: ReplyReaders) -> None:
+    owners = [readers._owner(place) for place in PLACES]
+    assert len({owner.pid for owner in owners}) == 2
+    readers.read(ASKED)
+    assert [readers._owner(place) for place in PLACES] == owners
+
+
+def test_a_killed_process_is_started_again_with_one_line(readers: ReplyReaders, events: list[Event]) -> None:
+    readers.expect(PLACES)
+    [first, second] = pids(readers)
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert readers.read(ASKED) == HERE
+    assert told(events) == ["a process that reads replies was lost (signal 9); it is started again"]
+    assert pids(readers)[0] not in (None, first)
+    assert pids(readers)[1] == second
+    assert readers.read(ASKED) == HERE
+    assert len(events) == 1
+
+
+def test_a_process_that_dies_again_is_given_up_and_reading_goes_on(
+    readers: ReplyReaders, events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers.read(ASKED)
+    os.kill(pids(readers)[0] or 0, signal.SIGKILL)
+    monkeypatch.setattr(reply_readers, "_serve", None)  # a process that is started from now on ends at once
+    assert readers.read(ASKED) == HERE
+    assert told(events)[1] == "a process that reads replies was lost (exit code 0); the training process reads its replies"
+    readers.expect(PLACES)
+    assert readers.read(ASKED) == HERE
+    assert len(events) == 2
+
+
+def test_a_process_that_does_not_answer_is_replaced(events: list[Event]) -> None:
+    readers = ReplyReaders(1, events.append, limit_s=5.0)
+    try:
+        assert readers.read(ASKED) == HERE
+        stopped = pids(readers)[0] or 0
+        os.kill(stopped, signal.SIGSTOP)
+        begin_s = time.monotonic()
+        assert readers.read(ASKED[:1]) == HERE[:1]
+        assert time.monotonic() - begin_s < 60
+        assert told(events)[0] == "a process that reads replies was lost (no answer within 5 s); it is started again"
+        with pytest.raises(ProcessLookupError):
+            os.kill(stopped, 0)
+    finally:
+        readers.close()
+
+
+def test_an_error_of_reading_is_raised_here(readers: ReplyReaders) -> None:
+    broken = TaskReplies(TaskPlace("{}", "{}"), ("Hello.",))
+    with pytest.raises(ValueError, match="validation error"):
+        readers.read([broken])
+    assert readers.read(ASKED) == HERE
+
+
+def test_nothing_is_left_after_the_end(readers: ReplyReaders) -> None:
+    readers.expect(PLACES)
+    left = pids(readers)
+    readers.close()
+    for pid in left:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid or 0, 0)
+    assert pids(readers) == [None, None]
+
+
+@pytest.mark.parametrize(("processors", "trainers", "count"), [(2, 1, 0), (16, 1, 4), (16, 4, 1), (128, 1, MAX_READERS)])
+def test_readers_suit_the_machine(processors: int, trainers: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)))
+    assert reader_count(trainers) == count
