@@ -5,8 +5,8 @@ Run from the repository's root, first where the store is (minutes on a CPU, no G
 then on a GPU, as often as needed; what is in OUT already is not done again:
   python -m benchmarks.language_model.stages --data lm-data --out lm-run --minutes 8
 OUT gets the adapters `sft`, `contrastive` and `grpo`, the proposals of each proposer in `proposals`, and `results.json`:
-figures, curves, settings, versions. The last lines are the table. Shapes of `h200/held_out.json` train nothing and are all
-that is evaluated, unless --shapes names others.
+figures, curves with the seconds of a group-relative step by part, settings, versions. The last lines are the table. Shapes of
+`h200/held_out.json` train nothing and are all that is evaluated, unless --shapes names others.
 Values: rewards where a GPU measures, else those of verified candidates' predicted times (`contract/score.py`).
 """
 

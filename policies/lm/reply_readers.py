@@ -23,7 +23,7 @@ from contract.task import GemmTask
 from policies.lm.reply_reading import ScheduleReply, read_schedule
 from policies.schedule.named_schedules import TaskSchedules
 
-KEPT_TASKS = 32  # whose schedules stay in the memory of a process, about 16 MB each
+KEPT_TASKS = 64  # whose schedules stay in the memory of a process, about 16 MB each
 MAX_READERS = 4  # a step asks for a few tasks
 PROCESSORS_PER_READER = 4  # most are left to builds and to the trainer
 READ_LIMIT_S = 120.0  # for the replies to one task, its space included

@@ -2,8 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,7 @@ from policies.schedule.named_schedules import schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS
 
+ROOT = Path(__file__).parents[3]
 PLACES = [TaskPlace(task.model_dump_json(), CHIP.model_dump_json()) for task in TASKS]
 BEST = [[reply_of(schedules_for(task, CHIP), one.values) or "" for one in schedules_for(task, CHIP).best(3)] for task in TASKS]
 WRONG = ('{"family": "latency", "colour": 1}', "Hello.")
@@ -114,6 +118,20 @@ def test_nothing_is_left_after_the_end(readers: ReplyReaders) -> None:
         with pytest.raises(ProcessLookupError):
             os.kill(pid or 0, 0)
     assert pids(readers) == [None, None]
+
+
+def test_readers_end_with_a_parent_that_is_killed() -> None:
+    code = "import time\nfrom policies.lm.reply_readers import ReplyReaders\nopened = ReplyReaders(2)\n"
+    code += "print(*[one.pid for one in opened._readers], flush=True)\ntime.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        left = [int(pid) for pid in parent.stdout.readline().split()]
+        parent.kill()
+    deadline_s = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in left):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    assert len(left) == 2
 
 
 @pytest.mark.parametrize(("processors", "trainers", "count"), [(2, 1, 0), (16, 1, 4), (16, 4, 1), (128, 1, MAX_READERS)])

@@ -45,6 +45,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(autouse=True)
+def no_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests replace what reads replies; a process of its own would not know."""
+    monkeypatch.setattr(stages, "reader_count", lambda _: 0)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("models") / "base")
