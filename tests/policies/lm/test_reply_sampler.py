@@ -90,6 +90,24 @@ def test_a_merged_adapter_says_the_same_and_leaves_every_weight_as_it_was(loaded
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
 
+def test_weights_in_bfloat16_come_back_as_they_were(loaded: LoadedModel) -> None:
+    """On a GPU the base is bfloat16 and the adapter float32."""
+    model = loaded.model.eval()
+    for name, weight in model.named_parameters():
+        if "lora" not in name:
+            weight.data = weight.data.to(torch.bfloat16)
+    ids = torch.arange(5, 25).unsqueeze(0)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    with torch.no_grad():
+        apart = model(input_ids=ids).logits.float()
+        with merged_adapter(model):
+            merged = model(input_ids=ids).logits.float()
+        with model.disable_adapter():
+            without = model(input_ids=ids).logits.float()
+    assert (merged - apart).abs().mean() < 0.1 * (without - apart).abs().mean()
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+
 def test_an_error_while_tokens_are_sampled_leaves_every_weight_as_it_was(loaded: LoadedModel) -> None:
     before = {name: weight.clone() for name, weight in loaded.model.state_dict().items()}
     with pytest.raises(RuntimeError), merged_adapter(loaded.model):
