@@ -9,22 +9,19 @@ Held-out shapes take no part, neither in training nor in judging. All numbers of
 
 import argparse
 import json
-import statistics
 import sys
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.calibration.adaptation_rows import Arm, rows_of, table
 from benchmarks.calibration.merged_runs import merged_runs, thinned
 from contract.task import TimingMode
 from policies.schedule.learned.network import Tensors
-from policies.training.adapting import adapted, scores_of
 from policies.training.checkpoints import Checkpoints
 from policies.training.group_cache import GroupCache
-from policies.training.groups import ScheduleGroup, TimedRun, read_runs
-from policies.training.judging import judged
+from policies.training.groups import TimedRun, read_runs
 from policies.training.network_size import NetworkSize
 from policies.training.schedule_training import ScheduleTraining
 from policies.training.training_plan import StagePlan, TrainingPlan
@@ -33,7 +30,6 @@ from policies.trajectories.store import open_store
 HELD_OUT = Path(__file__).parent.parent / "h200" / "held_out.json"
 SHAPES = (2, 4, 8, 16, 32)
 SCHEDULES = 16  # of a shape that adapts, as in `cudal2-agent calibrate`
-FIGURES = ("first within 5 %", "best of 8 within 2 %", "first over best", "best of 8 over best", "rank correlation")
 OFFLINE = TrainingPlan(
     stages=(
         StagePlan(stage="supervised", epochs=15, rate=2e-3),
@@ -61,39 +57,6 @@ def offline_policy(runs: Sequence[TimedRun], home: Path) -> Tensors:
     ).tensors()
 
 
-def arms_of(
-    base: Tensors, groups: Sequence[ScheduleGroup], few: Sequence[ScheduleGroup], seed: int
-) -> Iterator[dict[str, object]]:
-    """A row for each arm and number of shapes. `few`: the same tasks with fewer schedules, in the same order."""
-    order = [int(place) for place in np.random.default_rng(seed).permutation(len(groups))]
-    tested = [groups[place] for place in order[max(SHAPES) :]]
-    yield _row("analytic prior", 0, seed, judged(tested, lambda group: group.prior))
-    yield _row("offline policy", 0, seed, judged(tested, partial(scores_of, base)))
-    for count in SHAPES:
-        for name, start, source in (
-            ("adapted", base, groups),
-            (f"adapted, {SCHEDULES} schedules", base, few),
-            ("server runs alone", None, groups),
-        ):
-            weights = adapted(start, [source[place] for place in order[:count]], seed)
-            yield _row(name, count, seed, judged(tested, partial(scores_of, weights)))
-
-
-def table(rows: Sequence[dict[str, object]]) -> str:
-    """Means over the seeds, as a page shows them: a seed has nine shapes to judge by, so that medians of shares are steps."""
-    lines = [f"| arm | shapes | {' | '.join(FIGURES)} |", f"|---|---|{'---|' * len(FIGURES)}"]
-    for arm, shapes in dict.fromkeys((str(row["arm"]), int(str(row["shapes"]))) for row in rows):
-        of_arm = [row for row in rows if (row["arm"], row["shapes"]) == (arm, shapes)]
-        means = [statistics.fmean(float(str(row[name])) for row in of_arm) for name in FIGURES]
-        cells = [f"{value:.0%}" if name.endswith("%") else f"{value:.3f}" for name, value in zip(FIGURES, means, strict=True)]
-        lines.append(f"| {arm} | {shapes or '-'} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _row(arm: str, shapes: int, seed: int, figures: dict[str, float]) -> dict[str, object]:
-    return {"arm": arm, "shapes": shapes, "seed": seed, **{name: round(value, 4) for name, value in figures.items()}}
-
-
 def _say(line: str, done: int = 0) -> None:
     if done % 20 == 0:
         print(line, file=sys.stderr, flush=True)
@@ -113,9 +76,14 @@ def main() -> None:
     rng = np.random.default_rng(0)
     cache = GroupCache(options.home / "cache" / "training")
     groups, few = (cache.groups(each, 0, 1) for each in (server, [thinned(run, SCHEDULES, rng) for run in server]))
+    arms = (
+        Arm("adapted", base, groups),
+        Arm(f"adapted, {SCHEDULES} schedules", base, few),
+        Arm("server runs alone", None, groups),
+    )
     rows = []
     for seed in range(options.seeds):
-        for row in arms_of(base, groups, few, seed):
+        for row in rows_of("offline policy", base, arms, SHAPES, seed):
             print(json.dumps(row), flush=True)
             rows.append(row)
     print(table(rows))

@@ -1,6 +1,8 @@
 """The picture of adapting, drawn from the committed rows."""
 
 import json
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,14 +13,30 @@ from contract.errors import UsageError
 from tests.benchmarks.pictures import dots, outside, words
 
 ROOT = Path(__file__).parents[3]
-COMMITTED = (ROOT / "benchmarks/results/calibration_2026-11-23.jsonl").read_text(encoding="utf-8")
+RESULTS = ROOT / "benchmarks/results"
 
 
-def test_the_committed_picture_is_of_the_committed_rows() -> None:
-    picture = draw(COMMITTED)
-    assert (ROOT / "docs/pictures/h200_adaptation.svg").read_text(encoding="utf-8") == picture
-    assert len(dots(picture, OURS)) == len(dots(picture, OTHERS)) == 5
+@pytest.mark.parametrize(
+    ("rows", "name", "counts"),
+    [
+        ("calibration_2026-11-23.jsonl", "h200_adaptation.svg", 5),
+        ("h200_calibration_f16_2026-11-24_draws.jsonl", "h200_adaptation_f16.svg", 6),
+    ],
+)
+def test_the_committed_pictures_are_of_the_committed_rows(rows: str, name: str, counts: int) -> None:
+    picture = draw((RESULTS / rows).read_text(encoding="utf-8"))
+    assert (ROOT / "docs/pictures" / name).read_text(encoding="utf-8") == picture
+    assert len(dots(picture, OURS)) == len(dots(picture, OTHERS)) == counts
     assert outside(picture) == []
+
+
+def test_names_of_arms_that_end_alike_do_not_overlap() -> None:
+    rows = [("analytic prior", 0, 0.61), ("policy that ships", 0, 0.6), ("adapted", 2, 0.6), ("these runs alone", 2, 0.6)]
+    rows += [("adapted", 8, 0.9), ("these runs alone", 8, 0.605)]
+    picture = draw("\n".join(json.dumps({"arm": arm, "shapes": shapes, "first within 5 %": at}) for arm, shapes, at in rows))
+    heights = sorted(float(y) for y in re.findall(r'<text x="470.0" y="([0-9.]+)"', picture))
+    assert len(heights) == 4
+    assert all(later - before >= 14 for before, later in pairwise(heights))
 
 
 def test_a_point_is_the_mean_of_its_draws_and_better_is_higher() -> None:

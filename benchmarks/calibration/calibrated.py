@@ -1,0 +1,60 @@
+"""Adaptation curves of a calibration that ran on a GPU: the policy that ships, trained on with ever more of its shapes.
+
+Run from the repository's root, after `cudal2-agent trajectories import` of the calibration's runs:
+    python -m benchmarks.calibration.calibrated --store trajectories.sqlite --accumulate f16 [--chip H200] [--draws 5]
+It prints a JSON line per arm, number of shapes and draw, then a table of means over the draws.
+
+`calibrate` judges one order of the shapes. Here each draw takes another order and other shapes to judge by, so that the spread
+of the figures is seen. "these runs alone": a policy that is trained anew.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from agent.calibration.calibration_runs import measured_runs
+from agent.calibration.calibration_tasks import calibration_tasks
+from benchmarks.calibration.adaptation_rows import AdaptationRow, Arm, rows_of, table
+from contract.errors import UsageError
+from contract.task import AccumulatorType, Arch, TimingMode
+from policies.schedule.learned.known_policies import find_policy
+from policies.schedule.learned.policy_file import read_weights
+from policies.training.groups import group_of
+from policies.trajectories.store import open_store
+
+SHAPES = (2, 4, 8, 16, 32, 64)
+POLICY = "h200"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.calibration.calibrated",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--chip", default="H200")
+    parser.add_argument("--mode", type=TimingMode, default=TimingMode.OFFLINE, help="offline or server")
+    parser.add_argument("--accumulate", type=AccumulatorType, default=AccumulatorType.F32, help="f32 or f16")
+    parser.add_argument("--draws", type=int, default=5)
+    options = parser.parse_args()
+    with open_store(f"sqlite:///{options.store}") as store:
+        runs = measured_runs(store, options.chip, calibration_tasks(Arch.SM_90A, options.mode, options.accumulate))
+    groups = [group for run in runs if (group := group_of(run.timed, 0)) is not None]
+    print(f"{len(groups)} shapes", file=sys.stderr, flush=True)
+    if len(groups) <= max(SHAPES):
+        raise UsageError(f"{len(groups)} shapes are too few: {max(SHAPES)} adapt and others judge; measure with more --minutes")
+    base = read_weights(find_policy(POLICY, options.store.parent).path)[1].tensors
+    arms = (Arm("adapted", base, groups), Arm("these runs alone", None, groups))
+    kind = f"{options.chip}, {options.mode.value} {options.accumulate.value}"
+    rows: list[AdaptationRow] = []
+    for draw in range(options.draws):
+        for row in rows_of("policy that ships", base, arms, SHAPES, draw):
+            rows.append({"kind": kind, **row})
+            print(json.dumps(rows[-1]), flush=True)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
