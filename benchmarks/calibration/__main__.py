@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.calibration.adaptation_rows import Arm, rows_of, table
+from benchmarks.calibration.adaptation_rows import AdaptationArm, rows_of, table
 from benchmarks.calibration.merged_runs import merged_runs, thinned
 from contract.task import TimingMode
 from policies.schedule.learned.network import Tensors
@@ -77,9 +77,9 @@ def main() -> None:
     cache = GroupCache(options.home / "cache" / "training")
     groups, few = (cache.groups(each, 0, 1) for each in (server, [thinned(run, SCHEDULES, rng) for run in server]))
     arms = (
-        Arm("adapted", base, groups),
-        Arm(f"adapted, {SCHEDULES} schedules", base, few),
-        Arm("server runs alone", None, groups),
+        AdaptationArm("adapted", base, groups),
+        AdaptationArm(f"adapted, {SCHEDULES} schedules", base, few),
+        AdaptationArm("server runs alone", None, groups),
     )
     rows = []
     for seed in range(options.seeds):

@@ -16,7 +16,7 @@ FIGURES = ("first within 5 %", "best of 8 within 2 %", "first over best", "best 
 AdaptationRow = dict[str, object]
 
 
-class Arm(NamedTuple):
+class AdaptationArm(NamedTuple):
     """`start`: the weights that it trains on with, None for new ones. `groups`: the same tasks in every arm, in one order."""
 
     name: str
@@ -24,7 +24,9 @@ class Arm(NamedTuple):
     groups: Sequence[ScheduleGroup]
 
 
-def rows_of(base_name: str, base: Tensors, arms: Sequence[Arm], counts: Sequence[int], seed: int) -> Iterator[AdaptationRow]:
+def rows_of(
+    base_name: str, base: Tensors, arms: Sequence[AdaptationArm], counts: Sequence[int], seed: int
+) -> Iterator[AdaptationRow]:
     """A row for the analytic prior, for the policy without adaptation, and for each arm and number of shapes.
 
     The seed draws the order of the shapes. Those behind the largest number judge, in the first arm's measurements.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agent.calibration.calibration_runs import measured_runs
 from agent.calibration.calibration_tasks import calibration_tasks
-from benchmarks.calibration.adaptation_rows import AdaptationRow, Arm, rows_of, table
+from benchmarks.calibration.adaptation_rows import AdaptationArm, AdaptationRow, rows_of, table
 from contract.errors import UsageError
 from contract.task import AccumulatorType, Arch, TimingMode
 from policies.schedule.learned.known_policies import find_policy
@@ -46,7 +46,7 @@ def main() -> None:
     if len(groups) <= max(SHAPES):
         raise UsageError(f"{len(groups)} shapes are too few: {max(SHAPES)} adapt and others judge; measure with more --minutes")
     base = read_weights(find_policy(POLICY, options.store.parent).path)[1].tensors
-    arms = (Arm("adapted", base, groups), Arm("these runs alone", None, groups))
+    arms = (AdaptationArm("adapted", base, groups), AdaptationArm("these runs alone", None, groups))
     kind = f"{options.chip}, {options.mode.value} {options.accumulate.value}"
     rows: list[AdaptationRow] = []
     for draw in range(options.draws):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.calibration import adaptation_rows
-from benchmarks.calibration.adaptation_rows import FIGURES, Arm, rows_of, table
+from benchmarks.calibration.adaptation_rows import FIGURES, AdaptationArm, rows_of, table
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
 
 def test_no_arm_is_judged_on_what_it_learned_from(told: dict[str, list[Any]]) -> None:
     base: Any = {"weights": 1}
-    arms = (Arm("adapted", base, [0, 1, 2, 3, 4]), Arm("alone", None, [10, 11, 12, 13, 14]))  # type: ignore[list-item]
+    arms = (AdaptationArm("adapted", base, [0, 1, 2, 3, 4]), AdaptationArm("alone", None, [10, 11, 12, 13, 14]))  # type: ignore[list-item]
     rows = list(rows_of("shipped", base, arms, (1, 3), seed=4))
     assert [(row["arm"], row["shapes"]) for row in rows] == [
         ("analytic prior", 0), ("shipped", 0), ("adapted", 1), ("alone", 1), ("adapted", 3), ("alone", 3),
@@ -43,7 +43,7 @@ def test_no_arm_is_judged_on_what_it_learned_from(told: dict[str, list[Any]]) ->
 
 
 def test_another_seed_draws_other_shapes(told: dict[str, list[Any]]) -> None:
-    arms = (Arm("adapted", None, list(range(20))),)  # type: ignore[arg-type]
+    arms = (AdaptationArm("adapted", None, list(range(20))),)  # type: ignore[arg-type]
     for seed in (0, 0, 1):
         list(rows_of("shipped", {}, arms, (2,), seed))
     assert told["trained"][0] == told["trained"][1] != told["trained"][2]
