@@ -63,7 +63,7 @@ def _open_lm(settings: Settings, emit: Emit) -> Policy:
     require(SAMPLING)
     from policies.lm.adapter_folder import open_adapter
     from policies.lm.policy import LanguageModelPolicy
-    from policies.lm.reply_sampler import ReplySampler
+    from policies.lm.replies.reply_sampler import ReplySampler
 
     device = None if settings.device == "auto" else settings.device if settings.device.startswith("cuda") else "cpu"
     loaded, _ = open_adapter(settings.lm, settings.chat.model or None, device)

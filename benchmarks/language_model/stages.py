@@ -38,13 +38,14 @@ from policies.lm.proposal_worth import (
     RandomProposer,
     compare,
 )
-from policies.lm.reply_reward import ScoredCandidates
+from policies.lm.replies.reply_reward import ScoredCandidates
 from policies.lm.stages.stage_settings import LEARNING_RATES, StageSettings, work_of
 from policies.lm.stored_searches import stored_searches
 from policies.trajectories.exports.splits import ShapeSplit
 from policies.trajectories.store import open_store
 
 BASE = "base model"
+CONSTRAINED = ", constrained"  # to schedules of the task, token by token
 CURVES = ("step", "loss", "mean_token_accuracy", "reward", "reward_std", "valid", "verified", "kl", "step_time")
 PARTS = ("sample_s", "read_s", "build_s", "measure_s")  # of a group-relative step; the rest updates weights
 
@@ -92,13 +93,19 @@ class StagesRun:
         """Training and evaluation in order, each with a name."""
         found: list[tuple[str, Callable[[], None]]] = [
             (name, partial(self._evaluate, name, make))
-            for name, make in (("random valid", RandomProposer), ("analytic prior", PriorProposer), (BASE, self._base))
+            for name, make in (
+                ("random valid", RandomProposer),
+                ("analytic prior", PriorProposer),
+                (BASE, partial(self._base, BASE, False)),
+                (f"{BASE}{CONSTRAINED}", partial(self._base, f"{BASE}{CONSTRAINED}", True)),
+            )
         ]
         before: Stage | None = None
         for stage in STAGES:
             if self._steps(stage):
                 found.append((f"train {stage}", partial(self._train, stage, before)))
-                found.append((stage, partial(self._evaluate, stage, partial(self._adapter, stage))))
+                for name, constrained in ((stage, False), (f"{stage}{CONSTRAINED}", True)):
+                    found.append((name, partial(self._evaluate, name, partial(self._adapter, stage, name, constrained))))
                 before = stage
         return found
 
@@ -155,17 +162,18 @@ class StagesRun:
         found = compare([make()], self.tasks, self._chip, self._scores, self._emit, arguments.proposals, arguments.seed)
         self._place(name).write_text(found.model_dump_json(), encoding="utf-8")
 
-    def _base(self) -> Proposer:
+    def _base(self, name: str, constrained: bool) -> Proposer:
         from policies.lm.base_model import load_base
-        from policies.lm.reply_sampler import ReplySampler
+        from policies.lm.replies.reply_sampler import ReplySampler
 
-        return ModelProposer(BASE, ReplySampler(load_base(self._arguments.model)))
+        return ModelProposer(name, ReplySampler(load_base(self._arguments.model)), constrained=constrained)
 
-    def _adapter(self, stage: Stage) -> Proposer:
+    def _adapter(self, stage: Stage, name: str, constrained: bool) -> Proposer:
         from policies.lm.adapter_folder import open_adapter
-        from policies.lm.reply_sampler import ReplySampler
+        from policies.lm.replies.reply_sampler import ReplySampler
 
-        return ModelProposer(stage, ReplySampler(open_adapter(self._out / stage, self._arguments.model)[0]))
+        sampler = ReplySampler(open_adapter(self._out / stage, self._arguments.model)[0])
+        return ModelProposer(name, sampler, constrained=constrained)
 
     def _train(self, stage: Stage, before: Stage | None) -> None:
         from policies.lm.stages.stages import begin, train_stage

@@ -5,7 +5,7 @@ tokens, and 50 to 90 more for each schedule shown; so does a reply.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
@@ -39,7 +39,11 @@ class ShownSchedule:
 
 def messages_of(schedules: TaskSchedules, shown: Sequence[ShownSchedule] = ()) -> tuple[Message, ...]:
     """The prompt for a task. `shown`: schedules that were tried; those that the families cannot write are left out."""
-    lines = [_task_line(schedules.task), _chip_line(schedules.task, schedules.chip), *_family_lines(schedules)]
+    lines = [
+        _task_line(schedules.task),
+        _chip_line(schedules.task, schedules.chip),
+        *map(_family_line, _worth_trying(schedules)),
+    ]
     lines += [f"{one.score}: {written}" for one in shown if (written := reply_of(schedules, one.values)) is not None]
     lines.append("Name a faster schedule." if shown else "Name the fastest schedule.")
     return Message(role="system", content=SYSTEM), Message(role="user", content="\n".join(lines))
@@ -48,7 +52,22 @@ def messages_of(schedules: TaskSchedules, shown: Sequence[ShownSchedule] = ()) -
 def reply_of(schedules: TaskSchedules, values: dict[str, ScheduleValue]) -> str | None:
     """The reply that names a schedule, with the fewest axes; None where the task's families cannot write it."""
     brief = schedules.brief(values)
-    return None if brief is None else json.dumps(brief, separators=(",", ":"))
+    return None if brief is None else _reply(brief)
+
+
+def replies_of(schedules: TaskSchedules, without: Sequence[Mapping[str, ScheduleValue]] = ()) -> list[str]:
+    """The replies that name a ranked schedule of a family that the prompt shows, but for the schedules `without`."""
+    left_out = [dict(values) for values in without]
+    return [
+        _reply(brief)
+        for family in _worth_trying(schedules)
+        for one, brief in zip(family.ranked, family.briefs(), strict=True)
+        if one.values not in left_out
+    ]
+
+
+def _reply(brief: Mapping[str, ScheduleValue]) -> str:
+    return json.dumps(brief, separators=(",", ":"))
 
 
 def score_of(attempt: Attempt) -> str | None:
@@ -74,15 +93,14 @@ def _chip_line(task: GemmTask, chip: Chip) -> str:
     return f"{chip.name} {task.arch} {chip.sms} SMs {smem} KiB, {times}"
 
 
-def _family_lines(schedules: TaskSchedules) -> list[str]:
-    """The families that are worth their tokens, with the axes that have more than one value for the task."""
+def _worth_trying(schedules: TaskSchedules) -> list[FamilySchedules]:
+    """The families that are worth their tokens."""
     fastest_us = min(family.ranked[0].predicted_us for family in schedules.families.values())
-    return [
-        _family_line(family) for family in schedules.families.values() if family.ranked[0].predicted_us <= SLOWER * fastest_us
-    ]
+    return [family for family in schedules.families.values() if family.ranked[0].predicted_us <= SLOWER * fastest_us]
 
 
 def _family_line(family: FamilySchedules) -> str:
+    """The axes that have more than one value for the task."""
     axes = [f"{axis} {_listed(values)}" for axis, values in family.choices.items() if values != _SWITCH]
     switches = [axis for axis, values in family.choices.items() if values == _SWITCH]
     return f"{family.name}: " + "; ".join([*axes, *([f"true or false {' '.join(switches)}"] if switches else [])])

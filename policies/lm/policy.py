@@ -12,8 +12,9 @@ from contract.exchange import Message, Prompt
 from contract.trajectory import Attempt, Observation
 from policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
 from policies.chat.replies.forms import read_reply
-from policies.lm.compact_prompt import SHOWN, ShownSchedule, messages_of, score_of
-from policies.lm.reply_sampler import ReplySampler
+from policies.lm.compact_prompt import SHOWN, ShownSchedule, messages_of, replies_of, score_of
+from policies.lm.replies.reply_sampler import ReplySampler
+from policies.lm.replies.reply_tree import ReplyTree
 from policies.schedule.named_schedules import TaskSchedules, schedules_for
 
 NAME = "lm"
@@ -24,8 +25,8 @@ MAX_TRIES = 3  # samplings of a round that give nothing new, until the policy gi
 class LanguageModelPolicy:
     """Half of a round's replies answer the plain prompt, the other half one that shows two scored schedules of the run.
 
-    A reply that names no schedule of the task, or one that was tried, is dropped and counted. Deterministic in (seed,
-    observation) on one device.
+    Every token of a reply leads to a schedule of the task that was not tried. A reply that names one again, which another
+    reply of the round named, is dropped and counted. Deterministic in (seed, observation) on one device.
     """
 
     name = NAME
@@ -41,22 +42,27 @@ class LanguageModelPolicy:
         if not schedules.families or count < 1:
             return []
         prompts = self._prompts(observation, schedules)
+        left = replies_of(schedules, [attempt.schedule for attempt in observation.attempts if attempt.schedule])
+        if not left:
+            self.exhausted = "every schedule that the model may name was tried"
+            return []
+        tree = self._sampler.tree_of(left)
         for attempt in range(MAX_TRIES):
-            found = self._sampled(observation, prompts, count, attempt)
+            found = self._sampled(observation, prompts, count, attempt, tree)
             if found:
                 return list(found.values())[:count]
         self.exhausted = f"the model named no new schedule in {MAX_TRIES} samplings"
         return []
 
     def _sampled(
-        self, observation: Observation, prompts: Sequence[tuple[Message, ...]], count: int, attempt: int
+        self, observation: Observation, prompts: Sequence[tuple[Message, ...]], count: int, attempt: int, tree: ReplyTree
     ) -> dict[str, Candidate]:
         """The new candidates of one sampling by their ids. What it drops is told."""
         known = {one.candidate_id for one in observation.attempts}
         found: dict[str, Candidate] = {}
         invalid, repeated, problem = 0, 0, ""
         each = -(-count * REPLIES_PER_CANDIDATE // len(prompts))
-        replies = self._sampler.sample(prompts, each, self._drawn(observation, attempt))
+        replies = self._sampler.sample(prompts, each, self._drawn(observation, attempt), trees=[tree] * len(prompts))
         for messages, of_prompt in zip(prompts, replies, strict=True):
             for reply in of_prompt:
                 given = _given(reply.text, reply.cut, observation, messages, frozenset(known | found.keys()))

@@ -17,14 +17,14 @@ from contract.events import Emit, Notice
 from contract.reward import FLOOR
 from contract.score import Scored, TaskCandidates
 from contract.task import GemmTask
-from policies.lm.compact_prompt import messages_of
-from policies.lm.reply_readers import schedules_of
-from policies.lm.reply_reading import read_schedule
-from policies.lm.reply_reward import ScoredCandidates
+from policies.lm.compact_prompt import messages_of, replies_of
+from policies.lm.replies.reply_readers import schedules_of
+from policies.lm.replies.reply_reading import read_schedule
+from policies.lm.replies.reply_reward import ScoredCandidates
 from policies.schedule.named_schedules import PredictedSchedule, TaskSchedules
 
 if TYPE_CHECKING:  # it imports torch, which processes that are started from a benchmark do not need
-    from policies.lm.reply_sampler import ReplySampler, SampledReply
+    from policies.lm.replies.reply_sampler import ReplySampler, SampledReply
 
 PROPOSALS = 8
 _VALUED = ("measured", "predicted")
@@ -94,13 +94,18 @@ class ProposalComparison(Record):
 
 
 class ModelProposer:
-    """Replies of a language model: to each task first the most likely one, token by token, and then samples."""
+    """Replies of a language model: to each task first the most likely one, token by token, and then samples.
 
-    def __init__(self, name: str, sampler: "ReplySampler") -> None:
-        self.name, self._sampler = name, sampler
+    `constrained`: every token leads to a schedule of the task, so that all replies are valid.
+    """
+
+    def __init__(self, name: str, sampler: "ReplySampler", *, constrained: bool = False) -> None:
+        self.name, self._sampler, self._constrained = name, sampler, constrained
 
     def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[ProposedSchedule]]:
-        replies = self._sampler.sample([messages_of(schedules) for schedules in tasks], count, seed, greedy_first=True)
+        prompts = [messages_of(schedules) for schedules in tasks]
+        trees = [self._sampler.tree_of(replies_of(schedules)) for schedules in tasks] if self._constrained else None
+        replies = self._sampler.sample(prompts, count, seed, greedy_first=True, trees=trees)
         return [[_read(reply, schedules) for reply in of_task] for schedules, of_task in zip(tasks, replies, strict=True)]
 
 

@@ -193,14 +193,14 @@ def _score(stage: "Stage", settings: "Settings", emit: "Emit") -> "AbstractConte
 def _evaluated(
     folder: Path, model: str | None, shapes: "Sequence[str]", proposals: int, seed: int, device: str | None
 ) -> "ProposalComparison":
-    """The adapter beside random valid schedules and the prior, on the device of the settings."""
+    """The adapter, free and constrained to schedules of the task, beside random valid ones and the prior."""
     from agent.cli.render.progress import Progress
     from agent.environment.sandbox_score import open_score
     from contract.settings import load_settings
     from policies.lm.adapter_folder import open_adapter
     from policies.lm.proposal_worth import ModelProposer, PriorProposer, RandomProposer, compare
-    from policies.lm.reply_reward import ScoredCandidates
-    from policies.lm.reply_sampler import ReplySampler
+    from policies.lm.replies.reply_reward import ScoredCandidates
+    from policies.lm.replies.reply_sampler import ReplySampler
 
     if not shapes:
         raise UsageError("--evaluate needs shapes; add --shape 4096x1024x512, once for each")
@@ -208,7 +208,9 @@ def _evaluated(
     with Progress() as progress, open_score(settings, emit=progress.emit) as score:
         tasks = [_task(text, score.chip.arch) for text in shapes]
         loaded, _ = open_adapter(folder, model)
-        proposers = (ModelProposer(str(folder), ReplySampler(loaded)), RandomProposer(), PriorProposer())
+        sampler, name = ReplySampler(loaded), str(folder)
+        models = (ModelProposer(name, sampler), ModelProposer(f"{name}, constrained", sampler, constrained=True))
+        proposers = (*models, RandomProposer(), PriorProposer())
         scores = ScoredCandidates(score, progress.emit)
         return compare(proposers, tasks, score.chip, scores, progress.emit, proposals, seed)
 

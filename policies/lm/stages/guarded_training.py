@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 from contract.errors import UsageError
 from contract.events import Emit, Notice
 from policies.lm.adapter_folder import is_disk_error
-from policies.lm.step_seconds import StepSeconds
+from policies.lm.replies.step_seconds import StepSeconds
 
 MARKER = "whole"
 _PREFIX = "checkpoint-"

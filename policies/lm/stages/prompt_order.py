@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from policies.lm.examples import LmExample
-from policies.lm.reply_readers import TaskPlace
+from policies.lm.replies.reply_readers import TaskPlace
 from policies.lm.stages.stage_settings import StageSettings
 
 

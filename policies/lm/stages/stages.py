@@ -42,13 +42,13 @@ from policies.lm.adapter_folder import (
 from policies.lm.axes_version import axes_fingerprint
 from policies.lm.base_model import LoadedModel, load_base, quieten
 from policies.lm.examples import Examples, read_examples, write_examples
-from policies.lm.reply_readers import ReplyReaders, reader_count
-from policies.lm.reply_reward import ReplyReward, ScoredCandidates
-from policies.lm.reply_sampler import merged_adapter
+from policies.lm.replies.reply_readers import ReplyReaders, reader_count
+from policies.lm.replies.reply_reward import ReplyReward, ScoredCandidates
+from policies.lm.replies.reply_sampler import merged_adapter
+from policies.lm.replies.step_seconds import StepSeconds
 from policies.lm.stages.guarded_training import LogLines, guard, latest_checkpoint, step_of
 from policies.lm.stages.prompt_order import PromptOrder
 from policies.lm.stages.stage_settings import StageSettings, work_of
-from policies.lm.step_seconds import StepSeconds
 
 SETTINGS = "settings.json"
 EXAMPLES = "examples.json"

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.language_model.stages import BASE, StagesRun, _parser
 from contract.events import Emit, Event, Notice, ignore
 from policies.lm.examples import STAGES, make_examples, write_examples
-from policies.lm.reply_reward import ScoredCandidates
+from policies.lm.replies.reply_reward import ScoredCandidates
 from policies.trajectories.exports.splits import ShapeSplit
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS, PriorScore, search, tiny_model
@@ -46,7 +46,16 @@ def names(results: dict[str, Any]) -> list[str]:
 def test_every_part_is_kept_and_none_is_done_twice(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     run_of(words, PriorScore()).run()
     found = kept(words)
-    assert names(found) == ["random valid", "analytic prior", BASE, "sft", "grpo"]
+    assert names(found) == [
+        "random valid",
+        "analytic prior",
+        BASE,
+        f"{BASE}, constrained",
+        "sft",
+        "sft, constrained",
+        "grpo",
+        "grpo, constrained",
+    ]
     assert {stage: curve[-1]["step"] for stage, curve in found["curves"].items()} == {"sft": 2, "grpo": 1}
     assert "reward" in found["curves"]["grpo"][-1]
     assert [stage["stage"] for stage in found["adapter"]["stages"]] == ["sft", "grpo"]
@@ -67,7 +76,7 @@ def test_a_killed_stage_leaves_what_came_before_and_its_curve(words: list[str]) 
     run = run_of(words, PriorScore(), emit=killed)
     with pytest.raises(KeyboardInterrupt):
         run.run()
-    assert names(kept(words)) == ["random valid", "analytic prior", BASE]
+    assert names(kept(words)) == ["random valid", "analytic prior", BASE, f"{BASE}, constrained"]
     run.save()
     assert kept(words)["curves"]["sft"][0]["step"] == 1
     assert kept(words)["adapter"] is None

@@ -23,7 +23,7 @@ from policies.lm.adapter_folder import (
 )
 from policies.lm.axes_version import axes_fingerprint
 from policies.lm.base_model import load_base
-from policies.lm.reply_sampler import ReplySampler
+from policies.lm.replies.reply_sampler import ReplySampler
 from tests.policies.lm.tiny import tiny_model
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from contract.trajectory import Attempt
 from policies.lm.compact_prompt import SYSTEM, ShownSchedule, messages_of, reply_of, score_of
-from policies.lm.reply_reading import read_schedule
+from policies.lm.replies.reply_reading import read_schedule
 from policies.schedule.named_schedules import schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS

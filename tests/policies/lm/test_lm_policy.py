@@ -8,9 +8,9 @@ import pytest
 from contract.events import Event, Notice
 from contract.exchange import Message
 from contract.trajectory import Attempt, Observation
-from policies.lm.compact_prompt import reply_of
+from policies.lm.compact_prompt import replies_of, reply_of
 from policies.lm.policy import MAX_TRIES, LanguageModelPolicy
-from policies.lm.reply_sampler import SampledReply
+from policies.lm.replies.reply_sampler import SampledReply
 from policies.schedule.named_schedules import schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS
@@ -29,10 +29,19 @@ class ScriptedSampler:
         self._replies, self._cut, self._given = replies, cut, 0
         self.asked: list[tuple[Sequence[Sequence[Message]], int, int]] = []
 
+    def tree_of(self, replies: Sequence[str]) -> Sequence[str]:
+        return replies
+
     def sample(
-        self, prompts: Sequence[Sequence[Message]], count: int, seed: int, *, greedy_first: bool = False
+        self,
+        prompts: Sequence[Sequence[Message]],
+        count: int,
+        seed: int,
+        *,
+        greedy_first: bool = False,
+        trees: Sequence[Sequence[str]] | None = None,
     ) -> list[list[SampledReply]]:
-        self.greedy_first = greedy_first
+        self.greedy_first, self.trees = greedy_first, trees or ()
         self.asked.append((prompts, count, seed))
         return [[self._next() for _ in range(count)] for _ in prompts]
 
@@ -79,6 +88,20 @@ def test_what_is_invalid_or_known_is_dropped_and_counted() -> None:
     assert notice.message.startswith(
         "of 4 replies of the model, 1 named no schedule of the task and 2 one that was tried; the first:"
     )
+
+
+def test_the_model_may_name_what_was_not_tried() -> None:
+    sampler = ScriptedSampler(REPLIES[3])
+    policy(sampler).propose(FRESH.model_copy(update={"attempts": attempts([1.2, 1.0, 0.8])}), 1)
+    assert len(sampler.trees) == len(sampler.asked[0][0]) == 2
+    assert set(replies_of(SCHEDULES)) - set(sampler.trees[0]) == set(REPLIES[:3])
+
+
+def test_where_everything_was_tried_the_policy_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("policies.lm.policy.replies_of", lambda _schedules, _without: [])
+    chosen = policy(ScriptedSampler(REPLIES[0]))
+    assert chosen.propose(FRESH, 2) == []
+    assert chosen.exhausted == "every schedule that the model may name was tried"
 
 
 def test_a_reply_that_was_cut_off_is_dropped() -> None:

@@ -15,7 +15,7 @@ from policies.lm.proposal_worth import (
     RandomProposer,
     compare,
 )
-from policies.lm.reply_reward import ScoredCandidates
+from policies.lm.replies.reply_reward import ScoredCandidates
 from policies.schedule.named_schedules import TaskSchedules
 from tests.doubles import CHIP
 from tests.policies.lm.test_lm_policy import REPLIES, ScriptedSampler

@@ -20,12 +20,12 @@ from safetensors.torch import load_file
 
 from contract.errors import UsageError, WorkerError
 from contract.events import Event, Notice, ignore
-from policies.lm import reply_reward
 from policies.lm.adapter_folder import LOG, read_record
 from policies.lm.compact_prompt import reply_of
 from policies.lm.examples import STAGES, Examples, Stage, make_examples
-from policies.lm.reply_readers import TaskPlace, TaskReplies
-from policies.lm.reply_sampler import merged_adapter
+from policies.lm.replies import reply_reward
+from policies.lm.replies.reply_readers import TaskPlace, TaskReplies
+from policies.lm.replies.reply_sampler import merged_adapter
 from policies.lm.stages import stages
 from policies.lm.stages.guarded_training import MARKER
 from policies.lm.stages.stage_settings import StageSettings, work_of
@@ -301,7 +301,7 @@ def _say_schedules(patch: pytest.MonkeyPatch) -> None:
 
 
 def _always_written(patch: pytest.MonkeyPatch) -> None:
-    from policies.lm import reply_readers
+    from policies.lm.replies import reply_readers
 
     read = reply_readers.read_schedule
 

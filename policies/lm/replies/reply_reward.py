@@ -17,8 +17,8 @@ from contract.events import Emit, Notice
 from contract.reward import FLOOR
 from contract.score import JointScore, Scored, TaskCandidates
 from contract.task import GemmTask
-from policies.lm.reply_readers import ReplyReaders, TaskPlace, TaskReplies
-from policies.lm.step_seconds import StepSeconds
+from policies.lm.replies.reply_readers import ReplyReaders, TaskPlace, TaskReplies
+from policies.lm.replies.step_seconds import StepSeconds
 
 VALIDITY_WEIGHT = 0.5
 KEPT_SCORES = 100_000

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from policies.lm.reply_reading import read_schedule
+from policies.lm.replies.reply_reading import read_schedule
 from policies.schedule.named_schedules import schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS

@@ -12,11 +12,11 @@ from contract.events import Event, Notice
 from contract.reward import FLOOR
 from contract.score import Scored
 from contract.task import GemmTask
-from policies.lm import reply_readers
 from policies.lm.compact_prompt import reply_of
-from policies.lm.reply_readers import ReplyReaders, TaskPlace
-from policies.lm.reply_reward import VALIDITY_WEIGHT, ReplyReward, ScoredCandidates
-from policies.lm.step_seconds import StepSeconds
+from policies.lm.replies import reply_readers
+from policies.lm.replies.reply_readers import ReplyReaders, TaskPlace
+from policies.lm.replies.reply_reward import VALIDITY_WEIGHT, ReplyReward, ScoredCandidates
+from policies.lm.replies.step_seconds import StepSeconds
 from policies.schedule.named_schedules import TaskSchedules, schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS, PriorScore

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft.tuners.lora import LoraLayer
@@ -11,6 +11,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from contract.exchange import Message
 from policies.lm.base_model import LoadedModel
+from policies.lm.replies.reply_tree import OnlyReplies, ReplyTree
 
 REPLY_TOKENS = 112  # a schedule takes 45 to 110 of SmolLM2's, and its end one
 TEMPERATURE = 0.8
@@ -24,6 +25,14 @@ class SampledReply:
 
     text: str
     cut: bool
+
+
+class _AskedReply(NamedTuple):
+    """A reply to sample: to a prompt, by the most likely tokens or not, along a tree or freely."""
+
+    text: str
+    greedy: bool
+    tree: ReplyTree | None
 
 
 class ReplySampler:
@@ -46,41 +55,64 @@ class ReplySampler:
         return self._loaded.name
 
     def sample(
-        self, prompts: Sequence[Sequence[Message]], count: int, seed: int, *, greedy_first: bool = False
+        self,
+        prompts: Sequence[Sequence[Message]],
+        count: int,
+        seed: int,
+        *,
+        greedy_first: bool = False,
+        trees: Sequence[ReplyTree] | None = None,
     ) -> list[list[SampledReply]]:
-        """`count` replies to each prompt. `greedy_first`: each token of the first one is the most likely."""
+        """`count` replies to each prompt. `greedy_first`: each token of the first one is the most likely.
+
+        `trees`: the replies to each prompt that are allowed; any by default. The limit of tokens is that of the longest then.
+        """
         with torch.random.fork_rng(), torch.inference_mode(), merged_adapter(self._loaded.model):
             torch.manual_seed(seed)
-            texts = [text for prompt in prompts for text in [self._text(prompt)] * count]
-            greedy = [greedy_first and place % count == 0 for place in range(len(texts))]
+            asked = [
+                _AskedReply(self._text(prompt), greedy_first and place == 0, trees[number] if trees else None)
+                for number, prompt in enumerate(prompts)
+                for place in range(count)
+            ]
             replies = [
                 reply
-                for start in range(0, len(texts), self._batch)
-                for reply in self._replies(texts[start:][: self._batch], greedy[start:][: self._batch])
+                for start in range(0, len(asked), self._batch)
+                for reply in self._replies(asked[start : start + self._batch])
             ]
         return [replies[start : start + count] for start in range(0, len(replies), count)]
+
+    def tree_of(self, replies: Sequence[str]) -> ReplyTree:
+        """The replies as the model's tokens. Raises: ValueError without replies."""
+        encoded = self._loaded.tokenizer(list(replies), add_special_tokens=False)["input_ids"] if replies else []
+        return ReplyTree(encoded, self._loaded.tokenizer.eos_token_id)
 
     def _text(self, prompt: Sequence[Message]) -> str:
         messages = [message.model_dump() for message in prompt]
         text: str = self._loaded.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         return text
 
-    def _replies(self, texts: Sequence[str], greedy: Sequence[bool]) -> Iterator[SampledReply]:
+    def _replies(self, asked: Sequence["_AskedReply"]) -> Iterator[SampledReply]:
         model, tokenizer = self._loaded.model, self._loaded.tokenizer
-        encoded = tokenizer(list(texts), return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
+        texts = [one.text for one in asked]
+        encoded = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
         encoded = encoded.to(model.device)
+        prompt_tokens = encoded["input_ids"].shape[1]
+        trees = [one.tree for one in asked if one.tree is not None]
+        processors: list[LogitsProcessor] = [OnlyReplies(trees, prompt_tokens)] if trees else []
+        if any(one.greedy for one in asked):
+            processors.append(_MostLikely([one.greedy for one in asked], model.device))
         generated = model.generate(
             **encoded,
             do_sample=True,
             temperature=self._temperature,
             top_k=0,
             top_p=1.0,
-            max_new_tokens=self._tokens,
-            logits_processor=LogitsProcessorList([_MostLikely(greedy, model.device)] if any(greedy) else []),
+            max_new_tokens=max(tree.length for tree in trees) if trees else self._tokens,
+            logits_processor=LogitsProcessorList(processors),
             pad_token_id=tokenizer.pad_token_id,
         )
         ends = self._ends()
-        for tokens in generated[:, encoded["input_ids"].shape[1] :].tolist():
+        for tokens in generated[:, prompt_tokens:].tolist():
             end = next((place for place, token in enumerate(tokens) if token in ends), None)
             yield SampledReply(tokenizer.decode(tokens[:end], skip_special_tokens=True), cut=end is None)
 

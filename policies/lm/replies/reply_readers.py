@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from contract.chip import Chip
 from contract.events import Emit, Notice, ignore
 from contract.task import GemmTask
-from policies.lm.reply_reading import ScheduleReply, read_schedule
+from policies.lm.replies.reply_reading import ScheduleReply, read_schedule
 from policies.schedule.named_schedules import TaskSchedules
 
 KEPT_TASKS = 64  # whose schedules stay in the memory of a process, about 16 MB each
