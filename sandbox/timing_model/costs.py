@@ -49,6 +49,7 @@ def steps_of(traced: Traced, rates: TimingRates, shares: Shares) -> np.ndarray:
 class _Steps:
     def __init__(self, traced: Traced, rates: TimingRates, shares: Shares) -> None:
         self._rates, self._shares, self._rows, self._outside = rates, shares, traced.rows, traced.outside
+        self._of = traced.of
         self._cycle = 1.0 / shares.clock_mhz
         self._amount = traced.rows["amount"].astype(np.float64)
         self._parts = traced.rows["parts"].astype(np.float64)
@@ -61,18 +62,15 @@ class _Steps:
         steps["stream"] = rows["stream"]
         steps["own"] = rows["gap"] * (rates.operation_cycles * self._cycle)
         steps["issue"] = rows["gap"] * (rates.issue_cycles * self._cycle)
-        waits = rows["kind"] == KIND.WAIT
-        steps["wait"] = np.where(waits, rows["token"], 0)
-        steps["give"] = np.where(waits, 0, rows["token"])
+        waits = self._of(KIND.WAIT)
+        steps["give"] = rows["token"]
+        steps["wait"][waits], steps["give"][waits] = rows["token"][waits], 0
         self._barriers()
         self._products()
         self._loads()
         self._stores()
         self._shared()
         return steps
-
-    def _of(self, *kinds: int) -> np.ndarray:
-        return np.flatnonzero(np.isin(self._rows["kind"], kinds))
 
     def _set(self, at: np.ndarray, **fields: object) -> None:
         for name, value in fields.items():

@@ -78,7 +78,7 @@ class ModelledLaunch:
         rates = self._rates
         active = max(min(self.clusters // turns.count, self.fit), 1) * self.size
         busy = min(self.clusters * self.size / (self.even * self._chip.sms), 1.0)
-        loads = np.isin(self.traced.rows["kind"], (KIND.BULK_LOAD, KIND.LOAD, KIND.COPY))
+        loads = self.traced.of(KIND.BULK_LOAD, KIND.LOAD, KIND.COPY)
         loaded = float(self.traced.rows["amount"][loads].sum()) * self.clusters / self.traced.clusters
         operands = 2.0 * self._task.k * (self._task.m + self._task.n)
         shares = Shares(

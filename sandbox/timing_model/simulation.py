@@ -66,19 +66,21 @@ class _Course:
 
 def _replay(traced: Traced, steps: np.ndarray, count: int, resident: int, rates: TimingRates) -> _Course:
     streams = traced.ctas * WARPS
-    used = np.unique(steps["stream"])
-    each = _with_ends(steps, used, traced.tokens)
+    used = np.flatnonzero(np.bincount(steps["stream"]))
+    ends = _ends(used, traced.tokens)
     tokens = traced.tokens + 1  # of a cluster: its own, and its end
-    parts = []
+    table = np.empty(count * (len(steps) + len(used)) + max(count - resident, 0) * len(used), dtype=STEP)
+    at = 0
     for turn in range(count):
-        part = each.copy()
+        if turn >= resident:
+            table[at : at + len(used)] = _begins(used + turn * streams, (turn - resident) * tokens + traced.tokens, rates)
+            at += len(used)
+        part = table[at : at + len(steps) + len(used)]
+        part[: len(steps)], part[len(steps) :] = steps, ends
         part["stream"] += turn * streams
         for name in ("wait", "give"):
-            part[name] = np.where(part[name] > 0, part[name] + turn * tokens, 0)
-        if turn >= resident:
-            part = np.concatenate([_begins(used + turn * streams, (turn - resident) * tokens + traced.tokens, rates), part])
-        parts.append(part)
-    table = np.concatenate(parts)
+            np.add(part[name], turn * tokens, out=part[name], where=part[name] > 0)
+        at += len(part)
     issues = np.tile(1 + np.arange(streams) // WARPS * RESOURCES + ISSUE + np.arange(streams) % SCHEDULERS, count)
     made = core.replay(
         table.view(np.uint8).reshape(-1),
@@ -88,18 +90,18 @@ def _replay(traced: Traced, steps: np.ndarray, count: int, resident: int, rates:
         resources=1 + traced.ctas * RESOURCES,
     )
     complete = np.asarray(made.complete)[traced.tokens + tokens * np.arange(count)]
-    ends = np.where(complete < 0, made.end, complete)
+    ended = np.where(complete < 0, made.end, complete)
     marks = np.asarray(made.marks)[:streams]
     busy = np.asarray(made.busy)[1:].reshape(traced.ctas, RESOURCES)
     begin = float(marks[marks >= 0].max()) if (marks >= 0).any() else 0.0
-    return _Course(np.sort(ends), max(made.end - float(ends.max()), 0.0), begin, busy.max(axis=0))
+    return _Course(np.sort(ended), max(made.end - float(ended.max()), 0.0), begin, busy.max(axis=0))
 
 
-def _with_ends(steps: np.ndarray, used: np.ndarray, token: int) -> np.ndarray:
-    """The steps, behind them one for each stream by which it gives the token of the cluster's end."""
-    ends = np.zeros(len(used), dtype=STEP)
-    ends["stream"], ends["give"], ends["flags"], ends["track"] = used, token, int(_FLAG.OF_TRACK), 0
-    return np.concatenate([steps, ends])
+def _ends(streams: np.ndarray, token: int) -> np.ndarray:
+    """A step for each stream by which it gives the token of the cluster's end."""
+    ends = np.zeros(len(streams), dtype=STEP)
+    ends["stream"], ends["give"], ends["flags"] = streams, token, int(_FLAG.OF_TRACK)
+    return ends
 
 
 def _begins(streams: np.ndarray, token: int, rates: TimingRates) -> np.ndarray:

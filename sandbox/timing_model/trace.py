@@ -57,12 +57,25 @@ class Traced:
     whole: bool
     other: "Traced | None" = None
 
+    def of(self, *kinds: int) -> np.ndarray:
+        """The numbers of the rows of some kinds, in order."""
+        order, begins = self._by_kind
+        found = [order[begins[kind] : begins[kind + 1]] for kind in kinds]
+        return found[0] if len(found) == 1 else np.sort(np.concatenate(found))
+
+    @cached_property
+    def _by_kind(self) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of all rows by kind, and where each kind begins among them: a search per kind takes much longer."""
+        kinds = self.rows["kind"].astype(np.uint8)
+        begins = np.concatenate([[0], np.cumsum(np.bincount(kinds, minlength=len(KIND) + 1))])
+        return np.argsort(kinds, kind="stable"), begins
+
     @cached_property
     def products(self) -> int:
         """Multiply-adds of what was traced."""
-        kinds, amounts = self.rows["kind"], self.rows["amount"]
-        columns = int(amounts[kinds == KIND.PRODUCT].sum(dtype=np.int64))
-        return columns * MACS_PER_COLUMN + int(amounts[kinds == KIND.FRAGMENTS].sum(dtype=np.int64))
+        amounts = self.rows["amount"]
+        columns = int(amounts[self.of(KIND.PRODUCT)].sum(dtype=np.int64))
+        return columns * MACS_PER_COLUMN + int(amounts[self.of(KIND.FRAGMENTS)].sum(dtype=np.int64))
 
 
 def trace(kernel: EmulatedKernel) -> tuple[Traced, ...]:
@@ -121,12 +134,14 @@ def _outside(rows: np.ndarray, kernel: EmulatedKernel, bound: BoundKernel) -> np
     address lies in a later one.
     """
     made = np.zeros((len(rows), 2))
-    addresses = rows["address"].astype(np.int64)
+    bulk = np.flatnonzero(rows["kind"] == KIND.BULK_LOAD)
+    addresses = rows["address"][bulk].astype(np.int64)
     for name in ("A", "B"):
         (count, width), base = operand_shape(kernel.task, name), bound.machine.addresses[name]
         ends = [place for place in bound.machine.addresses.values() if place > base]
-        at = np.flatnonzero((rows["kind"] == KIND.BULK_LOAD) & (addresses >= base) & (addresses < min(ends, default=1 << 62)))
-        parts, offsets = rows["parts"][at].astype(np.int64), (addresses[at] - base) // ELEMENT_BYTES
+        within = (addresses >= base) & (addresses < min(ends, default=1 << 62))
+        at, offsets = bulk[within], (addresses[within] - base) // ELEMENT_BYTES
+        parts = rows["parts"][at].astype(np.int64)
         columns = rows["amount"][at] // np.maximum(parts, 1) // ELEMENT_BYTES
         row, column = offsets // width, offsets % width
         wraps = np.where(row % np.maximum(parts, 1) * width + column < width + MAX_TILE, row % np.maximum(parts, 1), 0)
@@ -139,7 +154,7 @@ def _outside(rows: np.ndarray, kernel: EmulatedKernel, bound: BoundKernel) -> np
 
 def _splits(kernel: EmulatedKernel, bound: BoundKernel, traced: Traced) -> int:
     """How many clusters share a tile, by the partial sums that one of them writes instead of D; 1 where it writes D."""
-    stores = traced.rows[np.isin(traced.rows["kind"], (KIND.STORE, KIND.BULK_STORE))]
+    stores = traced.rows[traced.of(KIND.STORE, KIND.BULK_STORE)]
     if not traced.whole or not len(stores) or _writes_d(kernel, bound, traced):
         return 1
     clusters = math.prod(traced.launch.grid) // math.prod(traced.launch.cluster)
@@ -149,5 +164,5 @@ def _splits(kernel: EmulatedKernel, bound: BoundKernel, traced: Traced) -> int:
 
 def _writes_d(kernel: EmulatedKernel, bound: BoundKernel, traced: Traced) -> bool:
     begin = bound.machine.addresses["D"]
-    stores = traced.rows["address"][np.isin(traced.rows["kind"], (KIND.STORE, KIND.BULK_STORE))]
+    stores = traced.rows["address"][traced.of(KIND.STORE, KIND.BULK_STORE)]
     return bool(((stores >= begin) & (stores < begin + 2 * kernel.task.m * kernel.task.n)).any())

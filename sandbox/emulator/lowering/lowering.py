@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from sandbox.emulator.lowering.slots import SlotFile
 from sandbox.emulator.lowering.table import HANDLERS, NO_FLAGS, SPECIALS, Flag, Kind, MemoryOperand, Value
@@ -25,6 +26,7 @@ WIDTHS = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 MASK = 0  # the size by which a rule asks for a predicate: a mask with a bit per lane
 
 
+@lru_cache(maxsize=256)
 def width_of(kind: str) -> int:
     """Bytes of a type name: b32, f16x2, bf16, u64; MASK for pred. Raises: Unsupported."""
     if kind == "pred":

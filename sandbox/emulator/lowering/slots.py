@@ -6,7 +6,7 @@ into or out of, so that no value is lost between iterations.
 """
 
 import heapq
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 
 from sandbox.emulator.lowering.loops import Loops
 from sandbox.emulator.ptx.module import Address, Function, Instruction, Negated, Operand, Pair, Register, Vector
@@ -120,31 +120,40 @@ def lives_of(function: Function, pinned: Collection[str]) -> dict[str, tuple[int
     return {name: (loops.around if name in unsure else loops.across)(*life) for name, life in lives.items()}
 
 
-def names_in(instruction: Instruction) -> Iterator[str]:
+def names_in(instruction: Instruction) -> list[str]:
     """Every register that an instruction mentions."""
-    if instruction.predicate is not None:
-        yield instruction.predicate.name
+    found = [] if instruction.predicate is None else [instruction.predicate.name]
     for operand in instruction.operands:
-        yield from names_of(operand)
+        found += names_of(operand)
+    return found
 
 
-def names_of(operand: Operand) -> Iterator[str]:
+def names_of(operand: Operand) -> list[str]:
     """Every register that an operand mentions."""
+    if isinstance(operand, Register):
+        return [operand.name]
     match operand:
-        case Register(name=name):
-            yield name
         case Vector(items=items):
-            for item in items:
-                yield from names_of(item)
+            return _names_of_all(items)
         case Address(base=base, rest=rest):
-            yield from names_of(base)
-            for item in rest:
-                yield from names_of(item)
+            return _names_of_all((base, *rest))
         case Pair(first=first, second=second):
-            yield from names_of(first)
-            yield from names_of(second)
+            return _names_of_all((first, second))
         case Negated(operand=register):
-            yield register.name
+            return [register.name]
+        case _:
+            return []
+
+
+def _names_of_all(operands: Iterable[Operand]) -> list[str]:
+    """Most are registers, of which some instructions have hundreds."""
+    found: list[str] = []
+    for operand in operands:
+        if isinstance(operand, Register):
+            found.append(operand.name)
+        else:
+            found += names_of(operand)
+    return found
 
 
 def _certainly_written(instruction: Instruction) -> set[str]:

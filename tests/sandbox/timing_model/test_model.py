@@ -1,5 +1,6 @@
 """Traces of real kernels, and what the model makes of them."""
 
+import numpy as np
 import pytest
 
 from contract.candidate import Candidate, Origin
@@ -104,6 +105,14 @@ def test_a_trace_counts_the_products_and_the_bytes_of_its_cluster(compiler: PtxC
     assert loaded == 2 * 512 * (128 + 128 + 128)  # A of each CTA, B once for both
     stored = rows["amount"][rows["kind"] == KIND.BULK_STORE].sum()
     assert stored == 2 * 2 * 128 * 128
+
+
+def test_rows_are_found_by_their_kind_in_order(compiler: PtxCompiler) -> None:
+    [traced] = trace(kernel(compiler, task(512, 512, 512)))
+    kinds = traced.rows["kind"]
+    for wanted in ((KIND.PRODUCT,), (KIND.WAIT, KIND.BULK_LOAD), (KIND.ATOMIC,), tuple(KIND)):
+        assert np.array_equal(traced.of(*wanted), np.flatnonzero(np.isin(kinds, wanted)))
+    assert len(traced.of(KIND.PRODUCT, KIND.WAIT)) > len(traced.of(KIND.PRODUCT)) > 0
 
 
 def test_a_tile_at_the_edge_is_traced_with_what_it_reads_beyond_the_operands(compiler: PtxCompiler) -> None:
