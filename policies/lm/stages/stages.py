@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -116,6 +117,8 @@ def _train_examples(
     began_s = time.monotonic()
     set_seed(settings.seed)
     loaded, earlier = _adapted(settings)
+    # Embeddings are never trained; peft's default would ask a hub whether the base model has others.
+    loaded.model.save_pretrained = partial(loaded.model.save_pretrained, save_embedding_layers=False)
     _check_room(loaded, examples, settings)
     with process_state().main_process_first():
         checkpoint = latest_checkpoint(work)

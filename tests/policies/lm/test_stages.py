@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from contract.errors import UsageError, WorkerError
 from contract.events import Event, Notice, ignore
 from policies.lm.adapter_folder import LOG, read_record
+from policies.lm.base_model import PACKAGED, LoadedModel, load_base
 from policies.lm.compact_prompt import reply_of
 from policies.lm.examples import STAGES, Examples, Stage, make_examples
 from policies.lm.replies import reply_reward
@@ -97,6 +98,21 @@ def test_supervised_steps_lower_the_loss_and_leave_an_adapter_alone(model: Path,
     assert any("sft step 8/8: loss" in message and "s per step" in message for message in told)
     record = read_record(out)
     assert [(one.stage, one.settings.steps, one.counts.examples) for one in record.stages] == [("sft", 8, 2)]
+
+
+def test_no_hub_is_asked_for_a_model_that_lies_here(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packaged model has no folder of its name, for which peft asks a hub by default."""
+
+    def packaged(_name: str | None) -> LoadedModel:
+        loaded = load_base(str(model), "cpu")
+        loaded.model.config._name_or_path = loaded.model.name_or_path = PACKAGED
+        return loaded
+
+    asked: list[str] = []
+    monkeypatch.setattr(stages, "load_base", packaged)
+    monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda name, *_, **__: asked.append(name))
+    trained(tmp_path / "sft", settings("sft", model))
+    assert asked == []
 
 
 def test_a_stage_continues_the_adapter_of_the_one_before(model: Path, tmp_path: Path) -> None:
