@@ -3,7 +3,8 @@
 Run from the repository's root:
     python -m benchmarks.proposals.budgets benchmarks/results/h200_budgets_2026-11-24 --page docs/training/schedule_policy.md
 FOLDER holds NAME.jsonl.gz (rows of `campaign results`) and NAME.sweep.zst (`trajectories export --format sweep`) for each arm.
-Every arm ran in a home folder of its own, so that no search knew another one. Shapes that all arms finished count.
+Every arm ran in a home folder of its own: a search knew those of its arm before it, and no other. Shapes that all arms finished
+count.
 
 The best known ratio of a shape is the best of all arms and of the rows that are committed. A candidate counts as in
 `benchmarks.h200.searches`. The first candidate's GPU seconds hold what every search pays once: operands, and AutoTuning. This

@@ -88,12 +88,21 @@ class SchedulePolicy:
         return candidates
 
     def _known(self, pool: SchedulePool, count: int) -> list[Pick]:
-        """The first precedents that a family can write for the task: half of a round, and a server's own ones offline."""
+        """The first precedents that a family can write for the task: half of a round, and a server's own ones offline.
+
+        Of other shapes only those that the prior expects to be near its best.
+        """
         precedents = list(self._precedents(pool.task, pool.chip))
         own = sum(one.offline_of(pool.task) for one in precedents)
-        entries = (pool.entry(one.schedule) for one in precedents)
-        written = (entry for entry in entries if entry is not None)
-        return [(entry, None) for entry in islice(written, min(count, max(count // 2, own)))]
+        written = [(one, entry) for one in precedents if (entry := pool.entry(one.schedule)) is not None]
+        times_us = pool.predict_us([entry for _, entry in written]) if written else ()
+        limit_us = pool.prior.precedent_limit * float(pool.predicted_us.min())
+        worth = (
+            (entry, None)
+            for (one, entry), time_us in zip(written, times_us, strict=True)
+            if time_us <= limit_us or one.task.shape == pool.task.shape
+        )
+        return list(islice(worth, min(count, max(count // 2, own))))
 
     def _pool(self, task: GemmTask, chip: Chip) -> tuple[SchedulePool, EntryEncoding | None]:
         """The pool and its encoding, cached for the task and chip; no encoding where no schedule fits the task."""

@@ -1,5 +1,6 @@
 """What a prior is to a search: the predicted times of schedules, and which of them err alike."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -31,12 +32,14 @@ class EntryEncoding(Protocol):
 class Prior(Protocol):
     """Times before anything was measured. `parents`: the fastest entries of a pool whose neighbours it wants to see.
 
-    `second`: a prior of another kind, which a first round asks too; None where there is none.
+    `precedent_limit`: schedules that led other shapes are tried up to so many times its best time. `second`: a prior of
+    another kind, which a first round asks too; None where there is none.
     """
 
     name: str
     crowding: Crowding
     parents: int
+    precedent_limit: float
     second: "Prior | None"
 
     def predict_us(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> Floats:
@@ -54,6 +57,7 @@ class AnalyticPrior:
     name = "analytic"
     crowding = Crowding(group=1.15, family=1.04)
     parents = 0
+    precedent_limit = math.inf
     second: Prior | None = None
 
     def predict_us(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> Floats:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from contract.candidate import ScheduleValue
 from contract.chip import REFERENCE_CHIPS
 from contract.task import AccumulatorType, Arch, GemmTask, TimingMode
@@ -10,6 +12,7 @@ from policies.schedule.families.registry import families
 from policies.schedule.learned.learned_prior import LearnedPrior
 from policies.schedule.learned.policy_file import kind_of, read_weights
 from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
+from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.schedule.policy import Precedents, SchedulePolicy
 from tests.doubles.learned_policies import write_policy
 
@@ -48,3 +51,25 @@ def test_a_first_round_ends_with_the_best_of_the_analytic_prior(tmp_path: Path) 
     earlier = proposed(learned, 8)[5] or {}
     known = Precedent(run_id="earlier", task=task, schedule=earlier, speedup=1.1)
     assert proposed(learned, 4, lambda *_: (known,)) == [earlier, *alone[:2], best]
+
+
+def test_precedents_of_other_shapes_are_tried_where_the_prior_expects_them_near_its_best(tmp_path: Path) -> None:
+    task = GemmTask(m=1536, n=8960, k=1536)
+    learned = LearnedPrior(*read_weights(write_policy(tmp_path / "own.safetensors")))
+    seen = Observation(task=task, chip=H200, round=0, seed=0)
+    pool = SchedulePool(families(task.arch), task, H200, 0, learned)
+    times = pool.predicted_us / pool.predicted_us.min()
+    near = pool.entries[int(np.argmin(np.abs(times - 1.04)))].values
+    slow = pool.entries[int(np.argmin(np.abs(times - 1.5)))].values
+
+    def first(prior: Prior, of: GemmTask) -> list[dict[str, ScheduleValue] | None]:
+        known = [Precedent(run_id="earlier", task=of, schedule=schedule, speedup=1.1) for schedule in (slow, near)]
+        policy = SchedulePolicy(families(task.arch), precedents=lambda *_: known, prior_of=lambda *_: prior)
+        return [candidate.origin.schedule for candidate in policy.propose(seen, 4)][:2]
+
+    neighbour = task.model_copy(update={"k": 1024})
+    kept = first(learned, neighbour)
+    assert kept[0] == near
+    assert slow not in kept
+    assert first(learned, task) == [slow, near], "what led the shape itself is tried, whatever is expected"
+    assert first(ANALYTIC, neighbour) == [slow, near]
