@@ -1,6 +1,7 @@
 """Proves the winners of a campaign on the emulator. A refuted winner gives way to the next best of its run, which is proved.
 
-The verdict is recorded with the row and with the steps of the candidate.
+The verdict is recorded with the row and with the steps of the candidate. Where the store lacks these, a winner is written again
+from its schedule; a refuted one then has no successor.
 """
 
 import os
@@ -14,13 +15,16 @@ from agent.campaign.winners import baselines_beside, best_launches, deciding_ste
 from agent.run.witnessing import WitnessVerdict, judged, verdict_of
 from agent.wiring.sandbox import open_sandbox_of
 from contract.build import Built
-from contract.campaign import ShapeResult
-from contract.errors import MachineError, UsageError
+from contract.campaign import ShapeResult, Winner
+from contract.candidate import AnyCandidate
+from contract.errors import MachineError, PlanError, UsageError
 from contract.evaluation import Measured, TestResult, Witness
 from contract.events import ignore
 from contract.protocols import Sandbox
 from contract.reward import reward
+from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
+from policies.schedule.families.registry import written
 from policies.trajectories.campaigns.results import ResultFilter, StoredResult, claim_unproved, replace_result
 from policies.trajectories.store import Store, open_store
 
@@ -66,13 +70,13 @@ def _prove(store: Store, sandbox: Sandbox, stored: StoredResult) -> ShapeResult:
 
 
 def proved(store: Store, sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
-    """The row after the proof of its winners. Its steps must be in the store."""
+    """The row after the proof of its winners."""
     if result.run_id is None:
         return result.model_copy(update={"witness": "unavailable: the row names no run"})
     try:
         run = store.run(result.run_id)
     except UsageError:
-        return result.model_copy(update={"witness": f"unavailable: run {result.run_id} is not in this store"})
+        return _proved_alone(sandbox, result)
     steps, verdicts = store.steps(run.run_id), dict[str, WitnessVerdict]()
     refuted: list[str] = []
     while True:
@@ -83,9 +87,10 @@ def proved(store: Store, sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
         if not open_:
             break
         for id_ in open_:
-            verdicts[id_] = _verdict(sandbox, run, next(step for step in deciding if step.candidate.id == id_))
+            candidate = next(step.candidate for step in deciding if step.candidate.id == id_)
+            verdicts[id_] = _verdict(sandbox, run.task, candidate)
             if isinstance(verdict := verdicts[id_], TestResult):
-                refuted.append(f"{id_[:8]} {verdict.name}")
+                refuted.append(_named(id_, verdict))
         steps = _recorded(store, run, steps, verdicts)
     said = [verdict for id_ in winners if isinstance(verdict := verdicts[id_], Witness)]
     if not refuted:  # imported steps lack what the row holds of its winners
@@ -94,14 +99,48 @@ def proved(store: Store, sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
     return result.model_copy(update={**found, "witness": _summary(said, refuted)})
 
 
-def _verdict(sandbox: Sandbox, run: RunRecord, step: Step) -> WitnessVerdict:
+def _proved_alone(sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
+    """The row of a run that is not in this store, after the proof of its winners."""
+    winners = {winner.candidate_id: winner for winner in (result.best, result.best_without) if winner is not None}
+    verdicts = {id_: _verdict_again(sandbox, result, winner) for id_, winner in winners.items()}
+    refuted = [_named(id_, verdict) for id_, verdict in verdicts.items() if isinstance(verdict, TestResult)]
+    said = [verdict for verdict in verdicts.values() if isinstance(verdict, Witness)]
+    if not refuted:
+        return result.model_copy(update={"witness": _summary(said, refuted)})
+    best_without, best = (
+        winner if winner is not None and isinstance(verdicts[winner.candidate_id], Witness) else None
+        for winner in (result.best_without, result.best)
+    )
+    found = {"best": best or best_without, "best_without": best_without, "explained": None}
+    return result.model_copy(update={**found, "witness": _summary(said, refuted)})
+
+
+def _verdict_again(sandbox: Sandbox, result: ShapeResult, winner: Winner) -> WitnessVerdict:
+    """The verdict on a winner whose source is written from its schedule, if that gives the measured one."""
+    missing = f"run {result.run_id} is not in this store"
+    if winner.schedule is None:
+        return Witness(status="unavailable", reason=missing)
     try:
-        [(_, built)] = sandbox.build([step.candidate], run.task)
+        candidate = written(winner.schedule, result.task)
+    except (ValueError, PlanError) as exc:
+        return Witness(status="unavailable", reason=f"{missing}, and its schedule cannot be written: {exc}")
+    if candidate.id != winner.candidate_id:
+        return Witness(status="unavailable", reason=f"{missing}, and its family writes another source today")
+    return _verdict(sandbox, result.task, candidate)
+
+
+def _verdict(sandbox: Sandbox, task: GemmTask, candidate: AnyCandidate) -> WitnessVerdict:
+    try:
+        [(_, built)] = sandbox.build([candidate], task)
         if not isinstance(built, Built):
             return Witness(status="unavailable", reason=f"the kernel could not be built again: {built.headline}")
-        return verdict_of(sandbox.witness(built, run.task))
+        return verdict_of(sandbox.witness(built, task))
     except (MachineError, UsageError) as exc:
         return Witness(status="unavailable", reason=str(exc))
+
+
+def _named(candidate_id: str, verdict: TestResult) -> str:
+    return f"{candidate_id[:8]} {verdict.name}"
 
 
 def _recorded(store: Store, run: RunRecord, steps: list[Step], verdicts: dict[str, WitnessVerdict]) -> list[Step]:

@@ -18,7 +18,8 @@ def prove(
 ) -> None:
     """Prove the winners of a campaign on the emulator. A refuted winner gives way to the next best kernel of its run.
 
-    Several of these may run at once. The steps of the winners must be in the store (`trajectories import`).
+    Several of these may run at once. Where the store lacks the steps of a run, its winners are written again from their
+    schedules.
     """
     from agent.campaign.proving import prove_all
     from agent.wiring.sandbox import open_sandbox_of

@@ -1,20 +1,27 @@
 """Winners are proved; a refuted one gives way to the next best of its run, and its steps say so."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from agent.campaign.proving import prove_all
+from agent.campaign.proving import prove_all, proved
 from agent.campaign.winners import shape_result
 from agent.run.result import RunResult
+from contract.build import Built
+from contract.campaign import ShapeResult, Winner
+from contract.candidate import Candidate
 from contract.evaluation import Evaluation, TestResult, Wrong
 from contract.run_settings import RunSettings
+from contract.task import GemmTask
+from policies.schedule.families.registry import families
 from policies.trajectories.campaigns.queue import CampaignQueue
 from policies.trajectories.campaigns.results import ResultFilter, replace_result
 from policies.trajectories.store import Store, open_store
 from tests.agent.campaign.test_winners import raced
-from tests.doubles import INSPECTION, OBSERVATION, ScriptedSandbox, run_record, step, unmeasured
+from tests.doubles import CHIP, INSPECTION, OBSERVATION, TASK, ScriptedSandbox, run_record, step, unmeasured
+from tests.policies.trajectories.campaigns.rows import result, winner
 
 FAULT = TestResult(tier="exact", name="race", passed=False, message="two writes race")
 WRONG = Wrong(test=FAULT, tests=(FAULT,), inspection=INSPECTION)
@@ -89,10 +96,66 @@ def test_what_cannot_be_executed_stays_with_the_reason(store: Store) -> None:
     assert row.best is not None
 
 
-def test_without_its_steps_a_row_says_so(store: Store) -> None:
-    [row] = store.results()
-    queue = CampaignQueue(store, "grid")
-    later = row.model_copy(update={"run_id": "elsewhere", "task": row.task.model_copy(update={"m": 512})})
-    queue.take_over([later])
-    prove(store, {})
-    assert "run elsewhere is not in this store" in store.results()[1].witness
+class SourceSandbox:
+    """Proves by source: candidates that are listed fail."""
+
+    def __init__(self, refuted: set[str]) -> None:
+        self._refuted = refuted
+        self.witnessed: list[str] = []
+
+    def build(self, candidates: Sequence[Candidate], _: GemmTask) -> Iterator[tuple[int, Built]]:
+        for position, one in enumerate(candidates):
+            yield position, Built(candidate=one, inspection=INSPECTION, artifact_path="", cached=False, seconds=0.01)
+
+    def witness(self, built: Built, _: GemmTask) -> Evaluation:
+        self.witnessed.append(built.candidate.id)
+        return WRONG if built.candidate.id in self._refuted else unmeasured(20.0, "emulator")
+
+
+def launched(place: int, *, programmatic: bool) -> Winner:
+    """A winner as a row holds it: a schedule of the space, and the id of the source that it gives."""
+    family = families(TASK.arch)[0]
+    schedule = family.parse(next(islice(family.space(TASK, CHIP), place, None)).model_dump(mode="json"))
+    candidate = family.write(schedule, TASK)
+    return winner(candidate_id=candidate.id, schedule=candidate.origin.schedule, programmatic=programmatic)
+
+
+def proved_alone(row: ShapeResult, refuted: set[str], store: Store) -> tuple[ShapeResult, list[str]]:
+    sandbox = SourceSandbox(refuted)
+    return proved(store, sandbox, row), sandbox.witnessed  # type: ignore[arg-type]
+
+
+def test_without_its_steps_a_winner_is_written_again_and_proved(store: Store) -> None:
+    best, plain = launched(0, programmatic=True), launched(1, programmatic=False)
+    row = result(TASK, run_id="elsewhere", best=best, best_without=plain)
+    found, witnessed = proved_alone(row, set(), store)
+    assert found == row.model_copy(update={"witness": "agreed"})
+    assert sorted(witnessed) == sorted({best.candidate_id, plain.candidate_id})
+
+
+def test_without_its_steps_a_refuted_winner_has_no_successor_but_the_plain_one(store: Store) -> None:
+    best, plain = launched(0, programmatic=True), launched(1, programmatic=False)
+    row = result(TASK, run_id="elsewhere", best=best, best_without=plain)
+    found, _ = proved_alone(row, {best.candidate_id}, store)
+    assert (found.best, found.best_without) == (plain, plain)
+    assert found.witness.startswith("agreed: refuted")
+    found, _ = proved_alone(row, {best.candidate_id, plain.candidate_id}, store)
+    assert (found.best, found.best_without) == (None, None)
+    assert found.witness.startswith("refuted: ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"schedule": None}, "run elsewhere is not in this store"),
+        ({"candidate_id": "another"}, "its family writes another source today"),
+        ({"schedule": {"family": "gone"}}, "its schedule cannot be written: there is no kernel family 'gone'"),
+    ],
+)
+def test_what_cannot_be_written_again_is_not_proved(store: Store, changes: dict[str, object], why: str) -> None:
+    one = launched(0, programmatic=False).model_copy(update=changes)
+    found, witnessed = proved_alone(result(TASK, run_id="elsewhere", best=one, best_without=one), set(), store)
+    assert found.witness.startswith("unavailable: run elsewhere is not in this store")
+    assert why in found.witness
+    assert found.best == one
+    assert witnessed == []
