@@ -3,6 +3,8 @@
 - `campaign`: speedup over AutoTuning's time, one dot per shape
 - `adaptation`: how a policy adapts, by the shapes that were measured
 - `search_curves`: what a search finds for how many GPU seconds and candidates
+- `search_budgets`: what searches by different priors have found after so many candidates
+- `lm_stages`: what the stages of `train lm` gain
 - `shapes`: speedup over each baseline, by shape
 - `tuned`: what other algorithms of cuBLASLt gain over torch.mm
 - `author`: what became of each reply of the scripted author
