@@ -2,6 +2,7 @@
 
 Run from the repository's root: python -m benchmarks.h200.worst [--rows FOLDER] [--environment KEY] [--page docs/results.md]
 `--page` writes the tables into a page, between its two marks. Counters stand there once `campaign explain` has read them.
+`--shapes` prints the shapes of the offline F16 rows that are slower than AutoTuning instead, for `campaign run --shapes FILE`.
 """
 
 import argparse
@@ -14,8 +15,9 @@ from agent.campaign_report.newest_rows import counting
 from agent.campaign_report.panel import kinds_of
 from agent.campaign_report.reasons import reason_of
 from benchmarks.h200.marked_page import between, fill
-from benchmarks.h200.summary import ROWS
+from benchmarks.h200.summary import ROWS, is_headline
 from contract.campaign import ShapeResult
+from contract.task import TimingMode
 
 MARKS = between("benchmarks.h200.worst")
 COUNT = 10
@@ -33,6 +35,12 @@ def tables(rows: Sequence[ShapeResult]) -> Iterator[str]:
         yield ""
 
 
+def losing(rows: Sequence[ShapeResult]) -> list[str]:
+    """The shapes of the headline whose kernel is slower than AutoTuning, slowest first."""
+    measured = [row for row in rows if is_headline(row) and row.task.mode is TimingMode.OFFLINE]
+    return [row.task.shape for row in slowest(measured, len(measured)) if row.best and row.best.speedup.ratio < 1.0]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.h200.worst", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -40,8 +48,13 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--environment", help="whose rows count; needed where they come from several")
     parser.add_argument("--page", type=Path, help="a page whose tables are replaced")
+    parser.add_argument("--shapes", action="store_true", help="print the shapes that are slower than AutoTuning")
     options = parser.parse_args()
-    text = "".join(f"{line}\n" for line in tables(counting(read_results([options.rows]), options.environment)))
+    rows = counting(read_results([options.rows]), options.environment)
+    if options.shapes:
+        print("\n".join(losing(rows)))
+        return
+    text = "".join(f"{line}\n" for line in tables(rows))
     if options.page:
         fill(options.page, MARKS, text)
     print(text, end="")

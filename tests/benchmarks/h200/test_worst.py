@@ -9,7 +9,7 @@ from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.marked_page import filled
 from benchmarks.h200.summary import ROWS
 from benchmarks.h200.worst import MARKS, main, tables
-from contract.task import Layout
+from contract.task import Layout, TimingMode
 from tests.doubles.campaign_rows import shape_result
 
 
@@ -34,3 +34,15 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     main()
     assert capsys.readouterr().out.strip() in page.read_text()
     assert "| 64x64x64 | 0.900 | " in page.read_text()
+
+
+def test_the_shapes_that_lose_are_a_campaigns_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [shape_result(f"64x64x{k}", ratio) for k, ratio in ((64, 0.95), (128, 1.1), (256, 0.9))]
+    rows.append(shape_result("64x64x512", 0.9).model_copy(update={"best": None}))
+    rows += [shape_result("64x64x1024", 0.8, layout=Layout.NT), shape_result("64x64x2048", 0.7, mode=TimingMode.SERVER)]
+    write_results(tmp_path / "rows.jsonl.gz", rows)
+    monkeypatch.setattr("sys.argv", ["worst", "--rows", str(tmp_path), "--shapes"])
+    main()
+    assert capsys.readouterr().out.split() == ["64x64x256", "64x64x64"]
