@@ -16,7 +16,6 @@ from agent.campaign.campaign import Campaign, CampaignPlan
 from contract.errors import WorkerError
 from contract.settings import Settings
 from contract.task import Arch, GemmTask
-from policies.trajectories.campaigns import queue as queues
 from policies.trajectories.campaigns.queue import MAX_ATTEMPTS, CampaignQueue
 from policies.trajectories.store import Store, open_store
 from tests.agent.campaign.scripted_campaign import (
@@ -171,20 +170,3 @@ def test_an_interrupt_ends_at_once_with_everything_recorded(home: Path, store: S
     assert counts.running == 0
     assert counts.done < 100, "it did not end at once"
     assert counts.done == len(queue.results()) >= len(begun(home)) - 2
-
-
-def test_a_full_disk_ends_the_worker_and_blames_no_shape(home: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.campaign.claiming import work
-    from contract.errors import StoreError
-    from tests.agent.campaign.scripted_campaign import ScriptedSearch
-
-    queue = queue_of(store, tasks_of(1))
-
-    def full(*_: object) -> bool:
-        raise StoreError("store cannot be used (database or disk is full)")
-
-    monkeypatch.setattr(queues.CampaignQueue, "finish", full)
-    with pytest.raises(StoreError, match="disk is full"):
-        work(queue, ScriptedSearch(home), "a", lambda _task, _row: None)
-    assert queue.counts().pending == 1
-    assert queue.results() == []

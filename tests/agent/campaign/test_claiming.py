@@ -1,0 +1,94 @@
+"""One worker of a campaign: what ends it, and what it does not begin."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.campaign import claiming
+from agent.campaign.claiming import work
+from agent.campaign.watching import GRACE_S
+from contract.campaign import ShapeResult
+from contract.errors import StoreError
+from contract.settings import Settings
+from contract.task import GemmTask
+from policies.trajectories.campaigns.queue import CampaignQueue
+from policies.trajectories.store import open_store
+from tests.agent.campaign.scripted_campaign import ScriptedSearch, tasks_of
+from tests.policies.trajectories.campaigns.rows import result
+
+TASKS = 5
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[CampaignQueue]:
+    with open_store(f"sqlite:///{tmp_path / 'trajectories.sqlite'}") as store:
+        made = CampaignQueue(store, "grid")
+        made.open(Settings().recorded())
+        made.add(tasks_of(TASKS), seed=0)
+        yield made
+
+
+class Clock:
+    """In place of the module `time`: it moves when a search or a pause says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    monotonic = time
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class TimedSearch:
+    """Each search takes so many seconds of a clock."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock, self._seconds = clock, seconds
+
+    def search(self, task: GemmTask) -> ShapeResult:
+        self._clock.sleep(self._seconds)
+        return result(task, run_id=None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left_s", "done"),
+    [
+        (GRACE_S, 2.5 * GRACE_S, 3),  # the grace covers the last one
+        (2 * GRACE_S, 5 * GRACE_S, 2),  # the third would end one grace too late
+        (2 * GRACE_S, 5 * GRACE_S + 1.0, 3),
+        (10 * GRACE_S, 1.0, 1),  # nothing is known of the first one
+    ],
+)
+def test_no_task_is_begun_that_would_be_cut_off(
+    queue: CampaignQueue, monkeypatch: pytest.MonkeyPatch, seconds: float, left_s: float, done: int
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(claiming, "time", clock)
+    work(queue, TimedSearch(clock, seconds), "a", lambda _task, _row: None, clock.now_s + left_s)
+    counts = queue.counts()
+    assert (counts.done, counts.pending) == (done, TASKS - done)
+
+
+def test_without_a_deadline_the_queue_is_worked_off(queue: CampaignQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(claiming, "time", clock)
+    work(queue, TimedSearch(clock, 1e6), "a", lambda _task, _row: None)
+    assert queue.counts().done == TASKS
+
+
+def test_a_full_disk_ends_the_worker_and_blames_no_shape(
+    tmp_path: Path, queue: CampaignQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> bool:
+        raise StoreError("store cannot be used (database or disk is full)")
+
+    monkeypatch.setattr(CampaignQueue, "finish", full)
+    with pytest.raises(StoreError, match="disk is full"):
+        work(queue, ScriptedSearch(tmp_path), "a", lambda _task, _row: None)
+    assert queue.counts().pending == TASKS
+    assert queue.results() == []
