@@ -77,8 +77,10 @@ def proved(store: Store, sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
         run = store.run(result.run_id)
     except UsageError:
         return _proved_alone(sandbox, result)
-    steps, verdicts = store.steps(run.run_id), dict[str, WitnessVerdict]()
-    refuted: list[str] = []
+    steps = store.steps(run.run_id)
+    if not {one.candidate_id for one in (result.best, result.best_without) if one} <= {step.candidate.id for step in steps}:
+        return _proved_alone(sandbox, result)
+    verdicts, refuted = dict[str, WitnessVerdict](), list[str]()
     while True:
         deciding = deciding_steps(steps, run.task, run.chip)
         best, best_without = best_launches(deciding)
@@ -100,7 +102,7 @@ def proved(store: Store, sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
 
 
 def _proved_alone(sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
-    """The row of a run that is not in this store, after the proof of its winners."""
+    """The row of a run whose steps are not in this store, after the proof of its winners."""
     winners = {winner.candidate_id: winner for winner in (result.best, result.best_without) if winner is not None}
     verdicts = {id_: _verdict_again(sandbox, result, winner) for id_, winner in winners.items()}
     refuted = [_named(id_, verdict) for id_, verdict in verdicts.items() if isinstance(verdict, TestResult)]
@@ -117,7 +119,7 @@ def _proved_alone(sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
 
 def _verdict_again(sandbox: Sandbox, result: ShapeResult, winner: Winner) -> WitnessVerdict:
     """The verdict on a winner whose source is written from its schedule, if that gives the measured one."""
-    missing = f"run {result.run_id} is not in this store"
+    missing = f"the winner's step of run {result.run_id} is not in this store"
     if winner.schedule is None:
         return Witness(status="unavailable", reason=missing)
     try:

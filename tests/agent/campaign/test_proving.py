@@ -147,7 +147,7 @@ def test_without_its_steps_a_refuted_winner_has_no_successor_but_the_plain_one(s
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"schedule": None}, "run elsewhere is not in this store"),
+        ({"schedule": None}, "step of run elsewhere is not in this store"),
         ({"candidate_id": "another"}, "its family writes another source today"),
         ({"schedule": {"family": "gone"}}, "its schedule cannot be written: there is no kernel family 'gone'"),
     ],
@@ -155,7 +155,14 @@ def test_without_its_steps_a_refuted_winner_has_no_successor_but_the_plain_one(s
 def test_what_cannot_be_written_again_is_not_proved(store: Store, changes: dict[str, object], why: str) -> None:
     one = launched(0, programmatic=False).model_copy(update=changes)
     found, witnessed = proved_alone(result(TASK, run_id="elsewhere", best=one, best_without=one), set(), store)
-    assert found.witness.startswith("unavailable: run elsewhere is not in this store")
+    assert found.witness.startswith("unavailable: the winner's step of run elsewhere is not in this store")
     assert why in found.witness
     assert found.best == one
     assert witnessed == []
+
+
+def test_a_run_without_the_winners_step_does_not_refute_it(store: Store) -> None:
+    one = launched(0, programmatic=False)
+    found, witnessed = proved_alone(result(TASK, run_id="run-1", best=one, best_without=one), set(), store)
+    assert (found.best, found.witness) == (one, "agreed")
+    assert witnessed == [one.candidate_id]
