@@ -36,6 +36,7 @@ MAX_FITTED = 256  # latest timed attempts that the surrogate is fitted to; the c
 class SchedulePolicy:
     """The first round follows the prior, and for one half of it `precedents`: schedules that did well in earlier runs.
 
+    Those of other shapes count only within the prior's `precedent_limit` times its best predicted time.
     Its last schedule is the best by the prior's second opinion, if it has one.
     A server's first round takes all that led offline runs of its own shape.
     Later rounds follow the measured times: half of a round anywhere, half around the best.
