@@ -3,12 +3,11 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from statistics import mean
 from typing import Protocol
 
-from agent.campaign.watching import GRACE_S
+from agent.campaign.watching import leaves_time
 from agent.wiring.host_use import HostMeter
 from contract.campaign import ShapeResult
 from contract.errors import Cudal2Error, StoreError, UsageError, WorkerError
@@ -29,14 +28,13 @@ OnTask = Callable[[GemmTask, ShapeResult | None], None]
 
 
 def work(queue: CampaignQueue, searches: Searches, worker: str, on_task: OnTask, deadline_s: float | None = None) -> None:
-    """Work off the queue until no task is left or, by `time.time`, the deadline has passed.
+    """Work off the queue until no task is left, or until the deadline leaves no time for another one.
 
-    A task is not begun either where one takes so long in the mean that it would be cut off behind the deadline.
     Raises: faults of this machine or of the store, after the task was marked failed; the next process goes on after it.
     KeyboardInterrupt, after the task was handed back.
     """
     took_s = list[float]()
-    while deadline_s is None or time.time() + _beyond_grace(took_s) < deadline_s:
+    while leaves_time(deadline_s, took_s):
         claim = queue.claim(worker)
         if claim is not None:
             began_s = time.monotonic()
@@ -46,11 +44,6 @@ def work(queue: CampaignQueue, searches: Searches, worker: str, on_task: OnTask,
             time.sleep(IDLE_S)  # another worker may fail, or be lost
         else:
             return
-
-
-def _beyond_grace(took_s: Sequence[float]) -> float:
-    """Seconds of a search of mean length that the grace behind a deadline does not cover."""
-    return max(mean(took_s) - GRACE_S, 0.0) if took_s else 0.0
 
 
 def work_on(queue: CampaignQueue, searches: Searches, claim: Claim, on_task: OnTask) -> None:

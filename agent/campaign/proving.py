@@ -17,7 +17,7 @@ from agent.wiring.sandbox import open_sandbox_of
 from contract.build import Built
 from contract.campaign import ShapeResult, Winner
 from contract.candidate import AnyCandidate
-from contract.errors import MachineError, PlanError, UsageError
+from contract.errors import MachineError, UsageError
 from contract.evaluation import Measured, TestResult, Witness
 from contract.events import ignore
 from contract.protocols import Sandbox
@@ -71,20 +71,32 @@ def _prove(store: Store, sandbox: Sandbox, stored: StoredResult) -> ShapeResult:
 
 def proved(store: Store, sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
     """The row after the proof of its winners."""
-    if result.run_id is None:
-        return result.model_copy(update={"witness": "unavailable: the row names no run"})
+    stored = _stored(store, result)
+    return _proved_by_row(sandbox, result) if stored is None else _proved_by_steps(store, sandbox, result, *stored)
+
+
+def _stored(store: Store, result: ShapeResult) -> tuple[RunRecord, list[Step]] | None:
+    """The run of a row with its steps; None where the store lacks those of the winners."""
     try:
-        run = store.run(result.run_id)
+        run = store.run(result.run_id or "")
     except UsageError:
-        return _proved_alone(sandbox, result)
+        return None
     steps = store.steps(run.run_id)
-    if not {one.candidate_id for one in (result.best, result.best_without) if one} <= {step.candidate.id for step in steps}:
-        return _proved_alone(sandbox, result)
+    return (run, steps) if set(_by_id(result.best, result.best_without)) <= {step.candidate.id for step in steps} else None
+
+
+def _by_id(*winners: Winner | None) -> dict[str, Winner]:
+    """One kernel may win with and without programmatic launch."""
+    return {winner.candidate_id: winner for winner in winners if winner is not None}
+
+
+def _proved_by_steps(store: Store, sandbox: Sandbox, result: ShapeResult, run: RunRecord, steps: list[Step]) -> ShapeResult:
+    """The next best kernels take the place of refuted ones."""
     verdicts, refuted = dict[str, WitnessVerdict](), list[str]()
     while True:
         deciding = deciding_steps(steps, run.task, run.chip)
         best, best_without = best_launches(deciding)
-        winners = {winner.candidate_id: winner for winner in (best, best_without) if winner is not None}
+        winners = _by_id(best, best_without)
         open_ = [id_ for id_ in winners if id_ not in verdicts]
         if not open_:
             break
@@ -101,30 +113,29 @@ def proved(store: Store, sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
     return result.model_copy(update={**found, "witness": _summary(said, refuted)})
 
 
-def _proved_alone(sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
-    """The row of a run whose steps are not in this store, after the proof of its winners."""
-    winners = {winner.candidate_id: winner for winner in (result.best, result.best_without) if winner is not None}
-    verdicts = {id_: _verdict_again(sandbox, result, winner) for id_, winner in winners.items()}
+def _proved_by_row(sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
+    """Where `best` is refuted, `best_without` takes its place: a plain launch is a launch, too."""
+    winners = _by_id(result.best, result.best_without)
+    verdicts = {id_: _verdict_of_row(sandbox, result, winner) for id_, winner in winners.items()}
     refuted = [_named(id_, verdict) for id_, verdict in verdicts.items() if isinstance(verdict, TestResult)]
-    said = [verdict for verdict in verdicts.values() if isinstance(verdict, Witness)]
-    if not refuted:
-        return result.model_copy(update={"witness": _summary(said, refuted)})
-    best_without, best = (
-        winner if winner is not None and isinstance(verdicts[winner.candidate_id], Witness) else None
-        for winner in (result.best_without, result.best)
-    )
-    found = {"best": best or best_without, "best_without": best_without, "explained": None}
-    return result.model_copy(update={**found, "witness": _summary(said, refuted)})
+    upheld = {id_: verdict for id_, verdict in verdicts.items() if isinstance(verdict, Witness)}
+    changes: dict[str, object] = {"witness": _summary(list(upheld.values()), refuted)}
+    if refuted:
+        best, best_without = (
+            one if one is not None and one.candidate_id in upheld else None for one in (result.best, result.best_without)
+        )
+        changes |= {"best": best or best_without, "best_without": best_without, "explained": None}
+    return result.model_copy(update=changes)
 
 
-def _verdict_again(sandbox: Sandbox, result: ShapeResult, winner: Winner) -> WitnessVerdict:
+def _verdict_of_row(sandbox: Sandbox, result: ShapeResult, winner: Winner) -> WitnessVerdict:
     """The verdict on a winner whose source is written from its schedule, if that gives the measured one."""
-    missing = f"the winner's step of run {result.run_id} is not in this store"
+    missing = "the winner's step is not in this store"
     if winner.schedule is None:
         return Witness(status="unavailable", reason=missing)
     try:
         candidate = written(winner.schedule, result.task)
-    except (ValueError, PlanError) as exc:
+    except ValueError as exc:
         return Witness(status="unavailable", reason=f"{missing}, and its schedule cannot be written: {exc}")
     if candidate.id != winner.candidate_id:
         return Witness(status="unavailable", reason=f"{missing}, and its family writes another source today")

@@ -140,7 +140,7 @@ class _Driver:
                 ready, _ = self._ray.wait(list(pending), num_returns=1, timeout=LOOK_S)
                 for reference in ready:
                     place = pending.pop(reference)
-                    if self._goes_on(place, reference) and not self._watch.is_late():
+                    if self._goes_on(place, reference) and self._watch.leaves_time():
                         pending[self._next(place)] = place
                 self._look()
                 if not self._queue.counts().left:
@@ -150,7 +150,7 @@ class _Driver:
                 self._ray.kill(actor)
                 self._queue.release(actor_name(actor._actor_id.hex()), "its actor was stopped", counts=False)
             self._look(at_once=True)
-        if self._queue.counts().left and not self._watch.is_late():
+        if self._queue.counts().left and self._watch.leaves_time():
             raise WorkerError(f"no actor of campaign {self._plan.name} could go on: {self._reason}; run it again to go on")
 
     def _next(self, place: int) -> Any:

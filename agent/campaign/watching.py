@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from statistics import mean
 from typing import Protocol
 
 from agent.campaign.overview import Overview, WorkerView, class_figures
@@ -10,6 +11,17 @@ from policies.trajectories.campaigns.queue import CampaignQueue
 
 LOOK_S = 1.0  # between two looks at the store
 GRACE_S = 20.0  # after the deadline, to the tasks in progress
+
+
+def leaves_time(deadline_s: float | None, took_s: Sequence[float]) -> bool:
+    """Whether a search that begins now ends within the grace, if it takes as long as earlier ones in the mean.
+
+    `deadline_s`: seconds since 1970; None for no limit. Without an earlier search, the deadline alone counts.
+    """
+    if deadline_s is None:
+        return True
+    beyond_s = max(mean(took_s) - GRACE_S, 0.0) if took_s else 0.0
+    return time.time() + beyond_s < deadline_s
 
 
 class Display(Protocol):
@@ -34,6 +46,10 @@ class CampaignWatch:
 
     def is_late(self, grace_s: float = 0.0) -> bool:
         return self.deadline_s is not None and time.time() >= self.deadline_s + grace_s
+
+    def leaves_time(self) -> bool:
+        """Whether another search may begin, by the time that those since this process began took."""
+        return leaves_time(self.deadline_s, [row.seconds for row in self._results[self._known :]])
 
     def look(self, workers: Sequence[WorkerView], *, at_once: bool = False) -> None:
         """Every LOOK_S: show what came to the store."""

@@ -2,7 +2,7 @@
 
 Run from the repository's root: python -m benchmarks.h200.worst [--rows FOLDER] [--environment KEY] [--page docs/results.md]
 `--page` writes the tables into a page, between its two marks. Counters stand there once `campaign explain` has read them.
-`--shapes` prints the shapes of the offline F16 rows that are slower than AutoTuning instead, for `campaign run --shapes FILE`.
+`--shapes` prints the shapes of the grid whose offline kernel is slower than AutoTuning instead, for `campaign run --shapes`.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def tables(rows: Sequence[ShapeResult]) -> Iterator[str]:
 
 
 def losing(rows: Sequence[ShapeResult]) -> list[str]:
-    """The shapes of the headline whose kernel is slower than AutoTuning, slowest first."""
+    """The shapes of the grid whose offline kernel is slower than AutoTuning, slowest first."""
     measured = [row for row in rows if is_headline(row) and row.task.mode is TimingMode.OFFLINE]
     return [row.task.shape for row in slowest(measured, len(measured)) if row.best and row.best.speedup.ratio < 1.0]
 
@@ -47,14 +47,12 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--environment", help="whose rows count; needed where they come from several")
-    parser.add_argument("--page", type=Path, help="a page whose tables are replaced")
-    parser.add_argument("--shapes", action="store_true", help="print the shapes that are slower than AutoTuning")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--page", type=Path, help="a page whose tables are replaced")
+    instead.add_argument("--shapes", action="store_true", help="print the shapes that are slower than AutoTuning")
     options = parser.parse_args()
     rows = counting(read_results([options.rows]), options.environment)
-    if options.shapes:
-        print("\n".join(losing(rows)))
-        return
-    text = "".join(f"{line}\n" for line in tables(rows))
+    text = "".join(f"{line}\n" for line in (losing(rows) if options.shapes else tables(rows)))
     if options.page:
         fill(options.page, MARKS, text)
     print(text, end="")

@@ -54,7 +54,8 @@ def _rewards(curve: list[dict[str, Any]], top: float) -> tuple[list[str], float]
     """Mean reward of each step with its running mean, and where the drawing ends."""
     rewards = [float(step["reward"]) for step in curve]
     means = [fmean(rewards[max(0, place - WINDOW + 1) : place + 1]) for place in range(len(rewards))]
-    low, high = floor(2 * min(rewards)) / 2, ceil(2 * max(rewards)) / 2
+    low = floor(2 * min(rewards)) / 2
+    high = max(ceil(2 * max(rewards)) / 2, low + 0.5)  # rewards may all be the floor
     foot = top + CURVE_HEIGHT
 
     def y(reward: float) -> float:

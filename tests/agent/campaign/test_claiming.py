@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign import claiming
+from agent.campaign import claiming, watching
 from agent.campaign.claiming import work
-from agent.campaign.watching import GRACE_S
+from agent.campaign.watching import GRACE_S, CampaignWatch
 from contract.campaign import ShapeResult
 from contract.errors import StoreError
 from contract.settings import Settings
 from contract.task import GemmTask
 from policies.trajectories.campaigns.queue import CampaignQueue
 from policies.trajectories.store import open_store
-from tests.agent.campaign.scripted_campaign import ScriptedSearch, tasks_of
+from tests.agent.campaign.scripted_campaign import ScriptedSearch, Shown, tasks_of
 from tests.policies.trajectories.campaigns.rows import result
 
 TASKS = 5
@@ -69,9 +69,23 @@ def test_no_task_is_begun_that_would_be_cut_off(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(claiming, "time", clock)
+    monkeypatch.setattr(watching, "time", clock)
     work(queue, TimedSearch(clock, seconds), "a", lambda _task, _row: None, clock.now_s + left_s)
     counts = queue.counts()
     assert (counts.done, counts.pending) == (done, TASKS - done)
+
+
+def test_a_watch_goes_by_the_rows_since_its_process_began(queue: CampaignQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a driver on Ray asks before it lets an actor go on."""
+    clock, [first, second, *_] = Clock(), list(tasks_of(TASKS))
+    monkeypatch.setattr(watching, "time", clock)
+    queue.take_over([result(first, seconds=100 * GRACE_S)])  # of an earlier process
+    watch = CampaignWatch(queue, Shown(), hours=GRACE_S / 3600)
+    assert watch.leaves_time()
+    queue.take_over([result(second, seconds=3 * GRACE_S)])
+    watch.look([], at_once=True)
+    assert not watch.leaves_time()
+    assert not watch.is_late()
 
 
 def test_without_a_deadline_the_queue_is_worked_off(queue: CampaignQueue, monkeypatch: pytest.MonkeyPatch) -> None:

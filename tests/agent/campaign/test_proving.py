@@ -120,15 +120,17 @@ def launched(place: int, *, programmatic: bool) -> Winner:
     return winner(candidate_id=candidate.id, schedule=candidate.origin.schedule, programmatic=programmatic)
 
 
-def proved_alone(row: ShapeResult, refuted: set[str], store: Store) -> tuple[ShapeResult, list[str]]:
+def proved_by_row(row: ShapeResult, refuted: set[str], store: Store) -> tuple[ShapeResult, list[str]]:
     sandbox = SourceSandbox(refuted)
     return proved(store, sandbox, row), sandbox.witnessed  # type: ignore[arg-type]
 
 
-def test_without_its_steps_a_winner_is_written_again_and_proved(store: Store) -> None:
+@pytest.mark.parametrize("run_id", ["elsewhere", None, "run-1"])
+def test_without_its_steps_a_winner_is_written_again_and_proved(store: Store, run_id: str | None) -> None:
+    """Run 1 is in the store, with other steps than those of the winners."""
     best, plain = launched(0, programmatic=True), launched(1, programmatic=False)
-    row = result(TASK, run_id="elsewhere", best=best, best_without=plain)
-    found, witnessed = proved_alone(row, set(), store)
+    row = result(TASK, run_id=run_id, best=best, best_without=plain)
+    found, witnessed = proved_by_row(row, set(), store)
     assert found == row.model_copy(update={"witness": "agreed"})
     assert sorted(witnessed) == sorted({best.candidate_id, plain.candidate_id})
 
@@ -136,10 +138,10 @@ def test_without_its_steps_a_winner_is_written_again_and_proved(store: Store) ->
 def test_without_its_steps_a_refuted_winner_has_no_successor_but_the_plain_one(store: Store) -> None:
     best, plain = launched(0, programmatic=True), launched(1, programmatic=False)
     row = result(TASK, run_id="elsewhere", best=best, best_without=plain)
-    found, _ = proved_alone(row, {best.candidate_id}, store)
+    found, _ = proved_by_row(row, {best.candidate_id}, store)
     assert (found.best, found.best_without) == (plain, plain)
     assert found.witness.startswith("agreed: refuted")
-    found, _ = proved_alone(row, {best.candidate_id, plain.candidate_id}, store)
+    found, _ = proved_by_row(row, {best.candidate_id, plain.candidate_id}, store)
     assert (found.best, found.best_without) == (None, None)
     assert found.witness.startswith("refuted: ")
 
@@ -147,22 +149,15 @@ def test_without_its_steps_a_refuted_winner_has_no_successor_but_the_plain_one(s
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"schedule": None}, "step of run elsewhere is not in this store"),
+        ({"schedule": None}, "not in this store"),
         ({"candidate_id": "another"}, "its family writes another source today"),
         ({"schedule": {"family": "gone"}}, "its schedule cannot be written: there is no kernel family 'gone'"),
     ],
 )
 def test_what_cannot_be_written_again_is_not_proved(store: Store, changes: dict[str, object], why: str) -> None:
     one = launched(0, programmatic=False).model_copy(update=changes)
-    found, witnessed = proved_alone(result(TASK, run_id="elsewhere", best=one, best_without=one), set(), store)
-    assert found.witness.startswith("unavailable: the winner's step of run elsewhere is not in this store")
+    found, witnessed = proved_by_row(result(TASK, run_id="elsewhere", best=one, best_without=one), set(), store)
+    assert found.witness.startswith("unavailable: the winner's step is not in this store")
     assert why in found.witness
     assert found.best == one
     assert witnessed == []
-
-
-def test_a_run_without_the_winners_step_does_not_refute_it(store: Store) -> None:
-    one = launched(0, programmatic=False)
-    found, witnessed = proved_alone(result(TASK, run_id="run-1", best=one, best_without=one), set(), store)
-    assert (found.best, found.witness) == (one, "agreed")
-    assert witnessed == [one.candidate_id]

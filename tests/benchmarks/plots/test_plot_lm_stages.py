@@ -40,3 +40,9 @@ def test_a_run_without_group_relative_steps_has_no_curve() -> None:
     run = json.loads(RESULT)
     del run["curves"]["grpo"]
     assert dots(draw(json.dumps(run)), INK) == []
+
+
+def test_rewards_that_are_all_the_floor_are_drawn() -> None:
+    run = json.loads(RESULT)
+    run["curves"]["grpo"] = [{"reward": -2.0}] * 3
+    assert len(dots(draw(json.dumps(run)), INK)) == 3
