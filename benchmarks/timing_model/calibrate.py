@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.timing_model.draw import listed
-from benchmarks.timing_model.fresh import FRESH_SHAPES, apart
+from benchmarks.timing_model.fresh import apart
 from benchmarks.timing_model.predicting import Prepared, prepared
 from contract.candidate import Candidate
 from contract.evaluation import Measured
@@ -42,17 +41,12 @@ class Timed:
     plain_us: float
 
 
-def never() -> set[str]:
-    """Shapes that nothing may be fitted to."""
-    return {*apart(), *listed(FRESH_SHAPES)}
-
-
 def chosen(store: Store, shapes: int, each: int, source: random.Random) -> Iterator[tuple[GemmTask, Step]]:
     """Measured steps, of every kernel family alike, of shapes drawn at random."""
     of_shape: dict[str, list[str]] = {}
     for run in store.runs():
         of_shape.setdefault(run.task.shape, []).append(run.run_id)
-    allowed = sorted(set(of_shape) - never())
+    allowed = sorted(set(of_shape) - apart())
     for shape in source.sample(allowed, min(shapes, len(allowed))):
         families: dict[str, list[tuple[GemmTask, Step]]] = {}
         for run_id in of_shape[shape]:

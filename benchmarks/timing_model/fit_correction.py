@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.timing_model.boosting import Boosting, ObliviousTree, boosted
-from benchmarks.timing_model.calibrate import never
 from benchmarks.timing_model.draw import SETS
+from benchmarks.timing_model.fresh import apart
 from benchmarks.timing_model.predicting import prepared, spearman
 from benchmarks.timing_model.sources import rows_by_name, scheduled
 from contract.candidate import Candidate
@@ -72,7 +72,7 @@ def stored_times(store: Store, source: random.Random) -> list[Timed]:
     """Some measured schedules of some shapes of a store, at random."""
     of_shape: dict[str, list[str]] = {}
     for run in store.runs():
-        if run.task.mode is TimingMode.OFFLINE and run.task.shape not in never():
+        if run.task.mode is TimingMode.OFFLINE and run.task.shape not in apart():
             of_shape.setdefault(run.task.shape, []).append(run.run_id)
     found: list[Timed] = []
     for shape in source.sample(sorted(of_shape), min(STORED_SHAPES, len(of_shape))):
@@ -123,9 +123,9 @@ def left_out_shapes(known: TimedExamples, options: Boosting, seeds: int) -> np.n
     shapes = np.random.default_rng(0).permutation(np.unique(known.shapes))
     found = known.predicted_us.copy()
     for fold in range(min(FOLDS, len(shapes))):
-        apart = np.isin(known.shapes, shapes[fold::FOLDS])
-        made = correction(known.some(~apart), options, seeds)
-        found[apart] = corrected(known.predicted_us[apart], made.logarithms(known.table[apart]))
+        left_out = np.isin(known.shapes, shapes[fold::FOLDS])
+        made = correction(known.some(~left_out), options, seeds)
+        found[left_out] = corrected(known.predicted_us[left_out], made.logarithms(known.table[left_out]))
     return found
 
 

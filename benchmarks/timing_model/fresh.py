@@ -1,7 +1,8 @@
-"""Chooses shapes by which the model is judged after it was changed: one at random from each stratum of the best times.
+"""Chooses shapes from a campaign: by which the model is judged after it was changed, or to which it may be fitted.
 
-Strata are equal in the logarithm of the best time of a campaign, up to 500 us. Left out: shapes of every other list.
-Run from the repository's root: python -m benchmarks.timing_model.fresh [--count 20] [--seed 23]
+One shape at random from each stratum of the best times. Strata are equal in the logarithm of the best time, up to 500 us.
+Left out: shapes of every other list, and those of the held-out shapes and of free sources.
+Run from the repository's root: python -m benchmarks.timing_model.fresh --out LIST.json --about TEXT [--count 20] [--seed 23]
 """
 
 import argparse
@@ -9,24 +10,32 @@ import gzip
 import json
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.timing_model.draw import SETS, SHAPES, listed
-from benchmarks.timing_model.sources import LISTED, STORE_SHAPES
+from benchmarks.timing_model.draw import SETS, listed
+from benchmarks.timing_model.sources import LISTED
 
 CAMPAIGN = Path(__file__).parent.parent / "h200" / "rows" / "offline-2026-11-23.jsonl.gz"
 HELD_OUT = Path(__file__).parent.parent / "h200" / "held_out.json"
-FIT_SHAPES, FRESH_SHAPES = SETS / "fit_shapes.json", SETS / "fresh_shapes.json"
+JUDGED = tuple(
+    SETS / f"{name}shapes{number}.json" for name, number in (("", ""), ("store_", ""), ("fresh_", ""), ("fresh_", "_2"))
+)
+FITTED = tuple(SETS / f"fit_shapes{number}.json" for number in ("", "_2"))
 MAX_US = 500.0
 
 
+def listed_in(paths: Iterable[Path]) -> set[str]:
+    """The shapes of those lists that exist."""
+    return {shape for path in paths if path.exists() for shape in listed(path)}
+
+
 def apart() -> set[str]:
-    """Shapes that nothing may be fitted to, but for the fresh ones."""
+    """Shapes that nothing may be fitted to."""
     held_out = json.loads(HELD_OUT.read_text())
     sources = [row["shape"] for row in json.loads(LISTED.read_text())["sources"]]
     of_the_grid = [shape for name in ("measured_before", "grid", "off_grid") for shape in held_out[name]]
-    return {*listed(SHAPES), *listed(STORE_SHAPES), *sources, *of_the_grid}
+    return {*listed_in(JUDGED), *sources, *of_the_grid}
 
 
 def best_times() -> dict[str, float]:
@@ -56,17 +65,16 @@ def stratified(best_us: Mapping[str, float], count: int, source: random.Random) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the list that is written")
+    parser.add_argument("--about", required=True, help="what the shapes are for, as a sentence")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=23)
     options = parser.parse_args()
-    left_out = apart() | set(listed(FIT_SHAPES))
+    left_out = (apart() | listed_in(FITTED)) - listed_in([options.out])
     allowed = {shape: time_us for shape, time_us in best_times().items() if shape not in left_out}
     shapes = stratified(allowed, options.count, random.Random(options.seed))
-    about = (
-        f"Chosen by `python -m benchmarks.timing_model.fresh` (seed {options.seed}) after the model had been judged by "
-        "shapes.json: the next change is judged by these. No change since then was fitted to them."
-    )
-    FRESH_SHAPES.write_text(json.dumps({"about": about, "shapes": shapes}) + "\n")
+    about = f"{options.about} Chosen by `python -m benchmarks.timing_model.fresh` (seed {options.seed})."
+    options.out.write_text(json.dumps({"about": about, "shapes": shapes}) + "\n")
     print(f"{len(shapes)} of {len(allowed)} shapes")
 
 

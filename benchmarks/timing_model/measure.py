@@ -1,7 +1,7 @@
 """Times the judged kernels on a GPU, one JSON row a line. A second call goes on where the first stopped.
 
 All kernels are built in the background while those of earlier shapes are screened. Run from the repository's root:
-python -m benchmarks.timing_model.measure [--drawn DRAWN.json] --out ROWS.jsonl [--seconds 150]
+python -m benchmarks.timing_model.measure [--drawn DRAWN.json] --out ROWS.jsonl [--seconds 150] [--part 1/4]
 python -m benchmarks.timing_model.measure --free [--extra FOLDER] --out FREE.jsonl
 """
 
@@ -61,6 +61,15 @@ def timed(box: LocalSandbox, group: Sequence[TimedKernel], outcomes: Outcomes) -
         yield row_of(group[built[place]], evaluation)
 
 
+def part_of(judged: Sequence[TimedKernel], part: str) -> list[TimedKernel]:
+    """The kernels of every N-th shape, from the I-th on. Raises: ValueError unless `part` is I/N with I from 1 to N."""
+    place, count = (int(number) for number in part.split("/"))
+    if not 1 <= place <= count:
+        raise ValueError(f"part {part!r} is not I/N with I from 1 to N")
+    mine = set(list(dict.fromkeys(each.task.id for each in judged))[place - 1 :: count])
+    return [each for each in judged if each.task.id in mine]
+
+
 def run(judged: Sequence[TimedKernel], out: Path, seconds: float) -> None:
     begin_s = time.monotonic()
     known = {json.loads(line)["name"] for line in out.read_text().splitlines()} if out.exists() else set()
@@ -85,8 +94,10 @@ def main() -> None:
     parser.add_argument("--free", action="store_true", help="free sources, not the drawn schedules")
     parser.add_argument("--extra", type=Path, help="folder of the sources that lie outside the repository")
     parser.add_argument("--seconds", type=float, default=150.0, help="no further shape starts after this time")
+    parser.add_argument("--part", default="1/1", help="I/N: the shapes of the I-th of N processes, each with its GPU and file")
     options = parser.parse_args()
-    run(list(free(options.extra) if options.free else scheduled(options.drawn)), options.out, options.seconds)
+    judged = list(free(options.extra) if options.free else scheduled(options.drawn))
+    run(part_of(judged, options.part), options.out, options.seconds)
 
 
 if __name__ == "__main__":

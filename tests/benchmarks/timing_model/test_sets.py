@@ -7,29 +7,39 @@ from pathlib import Path
 import pytest
 
 from benchmarks.timing_model.draw import DRAWN, SETS, SHAPES, listed, rows_of, task_of
-from benchmarks.timing_model.fresh import FIT_SHAPES, FRESH_SHAPES, apart, stratified
+from benchmarks.timing_model.fresh import FITTED, JUDGED, apart, stratified
 from policies.schedule.families.registry import written
 
-FIT, FRESH = SETS / "drawn_fit.json.gz", SETS / "drawn_fresh.json.gz"
+WITHOUT_FIRST = [
+    SETS / name for name in ("drawn_fit.json.gz", "drawn_fit_2.json.gz", "drawn_fresh.json.gz", "drawn_fresh_2.json.gz")
+]
 
 
 def test_no_shape_is_both_fitted_to_and_judged_by() -> None:
-    fitting, fresh = set(listed(FIT_SHAPES)), set(listed(FRESH_SHAPES))
-    assert len(fitting) == 40
-    assert len(fresh) == 20
-    assert not fitting & apart()
-    assert not fresh & (apart() | fitting)
-    assert set(listed(SHAPES)) <= apart()
+    lists = [listed(path) for path in (*JUDGED, *FITTED)]
+    assert [len(shapes) for shapes in lists] == [20, 29, 20, 20, 40, 160]
+    every = [shape for shapes in lists for shape in shapes]
+    assert len(set(every)) == len(every)
+    assert not {shape for path in FITTED for shape in listed(path)} & apart()
+    assert {shape for path in JUDGED for shape in listed(path)} <= apart()
 
 
 @pytest.mark.parametrize(
-    ("drawn", "shapes", "each"), [(DRAWN, SHAPES, 30), (FIT, FIT_SHAPES, 28), (FRESH, FRESH_SHAPES, 30)], ids=lambda x: str(x)
+    ("drawn", "shapes", "each"),
+    [
+        (DRAWN, SHAPES, 30),
+        *(
+            (drawn, shapes, each)
+            for drawn, shapes, each in zip(WITHOUT_FIRST, (*FITTED, *JUDGED[2:]), (28, 30, 30, 30), strict=True)
+        ),
+    ],
+    ids=lambda x: str(x),
 )
 def test_as_many_schedules_are_drawn_of_every_shape(drawn: Path, shapes: Path, each: int) -> None:
     assert Counter(row["shape"] for row in rows_of(drawn)) == dict.fromkeys(listed(shapes), each)
 
 
-@pytest.mark.parametrize("drawn", [FIT, FRESH], ids=lambda path: path.name)
+@pytest.mark.parametrize("drawn", WITHOUT_FIRST, ids=lambda path: path.name)
 def test_drawn_schedules_are_still_written(drawn: Path) -> None:
     for row in random.Random(3).sample(rows_of(drawn), 40):
         candidate = written(row["schedule"], task_of(row["shape"]))
