@@ -45,7 +45,8 @@ class Campaign:
         gpu_entry: Entry = run_gpu_worker,
         prover_entry: Entry = run_prover,
     ) -> None:
-        self._plan, self._queue = plan, queue
+        self._plan, self._queue, self._display = plan, queue, display
+        self._prover_entry, self._searched = prover_entry, False
         self._watch = CampaignWatch(queue, display, plan.hours)
         gpus = [self._gpu(device, gpu_entry, search) for device in plan.devices for search in range(_searches(device))]
         provers = [self._prover(number, prover_entry) for number in range(plan.provers)]
@@ -65,15 +66,29 @@ class Campaign:
             raise WorkerError(f"no worker of campaign {self._plan.name} could go on: {failures[0]}; run it again to go on")
 
     def _work(self) -> None:
-        """First the GPUs, with the provers beside them; then the provers alone."""
+        """First the GPUs, with the provers beside them; then provers alone, on the processors that the searches had."""
         while not self._watch.is_late(GRACE_S):
-            searching = self._gpus.running and (not self._watch.is_late() or self._gpus.busy)
-            if not searching and not (self._provers.running and self._queue.unproved()):
-                return
-            if searching:
+            if self._gpus.running and (not self._watch.is_late() or self._gpus.busy):
                 self._gpus.tick(TICK_S)
-            self._provers.tick(0.0 if searching else TICK_S)
+                self._provers.tick(0.0)
+            elif self._provers.running and (left := self._queue.unproved()):
+                if not self._searched and not self._watch.is_late():
+                    self._prove_alone(left)
+                self._provers.tick(TICK_S)
+            else:
+                return
             self._look()
+
+    def _prove_alone(self, left: int) -> None:
+        """Free the GPUs, and start a prover for every two compile jobs: each has a worker and a compiler."""
+        self._searched = True
+        self._gpus.stop()
+        self._display.note(
+            f"no search is left, and the GPUs are free; {left} winners are being proved on the emulator; "
+            f"Ctrl-C leaves them to: cudal2-agent campaign prove --name {self._plan.name}"
+        )
+        wanted = min(self._plan.settings.compile_jobs // 2, left)
+        self._provers.add([self._prover(number, self._prover_entry) for number in range(len(self._provers.slots), wanted)])
 
     def _look(self, *, at_once: bool = False) -> None:
         gpus = [_view(slot, searches=True) for slot in self._gpus.slots]

@@ -73,7 +73,10 @@ class Processes:
     """The slots of a campaign."""
 
     def __init__(self, slots: Sequence[Slot], on_lost: OnLost, note: Callable[[str], None]) -> None:
-        self.slots, self._on_lost, self._note = slots, on_lost, note
+        self.slots, self._on_lost, self._note = list(slots), on_lost, note
+
+    def add(self, slots: Sequence[Slot]) -> None:
+        self.slots.extend(slots)
 
     @property
     def running(self) -> bool:

@@ -21,7 +21,8 @@ class CampaignFigures(Record):
     """What a set of shapes came to. Figures of no shape are None.
 
     `shapes`: those with a kernel raced against AutoTuning. `without_result`: the others. `faster_share`: of the shapes, those
-    whose median paired ratio is above 1. `plain_shapes`: those with a kernel raced without programmatic launch.
+    whose median paired ratio is above 1; `wholly_faster_share`, `wholly_slower_share`: those whose whole 95 % interval lies on
+    one side of 1. `plain_shapes`: those with a kernel raced without programmatic launch.
     `classes`: geometric mean by AutoTuning's time. `proved`: kernels that the emulator ran and found right, large ones in
     part. `gpu_seconds`: mean per shape.
     """
@@ -30,6 +31,8 @@ class CampaignFigures(Record):
     geomean: float | None
     geomean_without_programmatic: float | None
     faster_share: float | None
+    wholly_faster_share: float | None
+    wholly_slower_share: float | None
     classes: dict[str, float | None]
     classes_without_programmatic: dict[str, float | None]
     class_shapes: dict[str, int]
@@ -47,7 +50,9 @@ def figures_of(rows: Sequence[ShapeResult]) -> CampaignFigures:
         shapes=len(found),
         geomean=geomean(speedups(found)),
         geomean_without_programmatic=geomean(plain_speedups(found)),
-        faster_share=rounded(sum(ratio > 1 for ratio in speedups(found)) / len(found)) if found else None,
+        faster_share=_share([ratio > 1 for ratio in speedups(found)]),
+        wholly_faster_share=_share([row.best.speedup.low > 1 for row in found if row.best]),
+        wholly_slower_share=_share([row.best.speedup.high < 1 for row in found if row.best]),
         classes={name: geomean(speedups(members)) for name, members in classes.items()},
         classes_without_programmatic={name: geomean(plain_speedups(members)) for name, members in classes.items()},
         class_shapes={name: len(members) for name, members in classes.items()},
@@ -99,6 +104,10 @@ def geomean(values: Sequence[float]) -> float | None:
 
 def rounded(value: float) -> float:
     return round(value, DIGITS)
+
+
+def _share(told: Sequence[bool]) -> float | None:
+    return rounded(sum(told) / len(told)) if told else None
 
 
 def _mean_seconds(rows: Sequence[ShapeResult]) -> float | None:

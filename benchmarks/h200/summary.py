@@ -89,8 +89,8 @@ def _mode_summary(rows: Sequence[ShapeResult]) -> dict[str, Any]:
 
 
 def _parts_table(figures: dict[str, Any]) -> Iterator[str]:
-    head = ("shapes", "geometric mean", "without programmatic launch", "faster", "proved by the emulator", "GPU s per shape")
-    yield from _head(("set", *head))
+    head = ("shapes", "geometric mean", "without programmatic launch", "faster", "wholly faster", "wholly slower")
+    yield from _head(("set", *head, "proved by the emulator", "GPU s per shape"))
     named = {"the grid": figures, **{_part_name(part): figures[part] for part in PARTS if part in figures}}
     for name, part in named.items():
         if part["shapes"] or part["without_result"]:
@@ -99,7 +99,7 @@ def _parts_table(figures: dict[str, Any]) -> Iterator[str]:
                 f"{part['shapes']:,}" + (f" (and {part['without_result']} without a result)" if part["without_result"] else ""),
                 _ratio(part["geomean"]),
                 _ratio(part["geomean_without_programmatic"]),
-                "—" if part["faster_share"] is None else f"{part['faster_share']:.1%}",
+                *(_percent(part[f"{name}_share"]) for name in ("faster", "wholly_faster", "wholly_slower")),
                 f"{part['proved']:,}",
                 _seconds(part["gpu_seconds"]),
             )
@@ -120,6 +120,10 @@ def _head(names: Sequence[str]) -> Iterator[str]:
 
 def _ratio(value: float | None) -> str:
     return "—" if value is None else f"{value:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "—" if value is None else f"{value:.1%}"
 
 
 def _seconds(value: float | None) -> str:

@@ -20,11 +20,12 @@ from contract.settings import Settings
 from contract.task import Arch, GemmTask
 from policies.trajectories.campaigns import queue
 from policies.trajectories.campaigns.queue import CampaignQueue
+from policies.trajectories.campaigns.results import ResultFilter, claim_unproved, replace_result
 from policies.trajectories.store import Store, open_store
 from tests.policies.trajectories.campaigns.rows import result
 
 SEARCH_S = 0.1
-GOOD, KILLS_ONCE, KILLS, IMPOSSIBLE, BREAKS_ONCE, HANGS = 32, 48, 80, 96, 112, 128
+GOOD, KILLS_ONCE, KILLS, IMPOSSIBLE, BREAKS_ONCE, HANGS, UNPROVED = 32, 48, 80, 96, 112, 128, 144
 
 
 class ScriptedSearch:
@@ -43,7 +44,7 @@ class ScriptedSearch:
         if task.k == BREAKS_ONCE and not before:
             raise WorkerError("the driver was lost")
         time.sleep(60 if task.k == HANGS else SEARCH_S)
-        return result(task, run_id=None, witness="agreed")
+        return result(task, run_id=None, witness="" if task.k == UNPROVED else "agreed")
 
 
 def begun(home: Path) -> list[str]:
@@ -60,6 +61,22 @@ def run_scripted(order: WorkerOrder, pipe: Any) -> None:
             mine, name = CampaignQueue(store, order.campaign), worker_name(os.getpid())
             search = ScriptedSearch(order.settings.home)
             work(mine, search, name, lambda task, row: tell(Doing(task="" if row else task.shape)), order.deadline_s)
+
+    run_child(pipe, job)
+
+
+def run_scripted_prover(order: WorkerOrder, pipe: Any) -> None:
+    """Entry of a prover, which upholds one winner after another and waits for more."""
+
+    def job(tell: Tell) -> None:
+        with open_store(order.settings.store_url) as store:
+            while True:
+                tell(Doing(stage="proving"))
+                with store.writing() as connection:
+                    claimed = claim_unproved(connection, ResultFilter(campaigns=(order.campaign,)))
+                    if claimed is not None:
+                        replace_result(connection, claimed.key, claimed.result.model_copy(update={"witness": "agreed"}))
+                time.sleep(0.3)
 
     run_child(pipe, job)
 

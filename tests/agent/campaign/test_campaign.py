@@ -24,10 +24,12 @@ from tests.agent.campaign.scripted_campaign import (
     IMPOSSIBLE,
     KILLS,
     KILLS_ONCE,
+    UNPROVED,
     Shown,
     begun,
     run_broken,
     run_scripted,
+    run_scripted_prover,
     tasks_of,
 )
 
@@ -131,6 +133,26 @@ def test_a_prover_that_cannot_start_does_not_hold_up_the_searches(home: Path, st
     plan = campaign(home, queue, shown, 1)._plan.model_copy(update={"provers": 1})
     Campaign(plan, queue, shown, gpu_entry=run_scripted, prover_entry=run_broken).run()
     assert queue.counts().done == 2
+
+
+@pytest.mark.parametrize(("compile_jobs", "provers"), [(8, 4), (2, 1)])
+def test_after_the_last_search_its_processors_prove(home: Path, store: Store, compile_jobs: int, provers: int) -> None:
+    queue, shown = queue_of(store, tasks_of(12, UNPROVED)), Shown()
+    settings = Settings(home=home, minutes=0.1, compile_jobs=compile_jobs)
+    plan = campaign(home, queue, shown)._plan.model_copy(update={"provers": 1, "settings": settings})
+    run = Campaign(plan, queue, shown, gpu_entry=run_scripted, prover_entry=run_scripted_prover)
+    run.run()
+    assert queue.unproved() == 0
+    assert len(run._provers.slots) == provers
+    assert sum("the GPUs are free" in note and "campaign prove --name grid" in note for note in shown.notes) == 1
+    assert max(Counter(begun(home)).values()) == 1
+
+
+def test_without_provers_a_campaign_ends_with_its_last_search(home: Path, store: Store) -> None:
+    queue, shown = queue_of(store, tasks_of(2, UNPROVED)), Shown()
+    campaign(home, queue, shown).run()
+    assert queue.unproved() == 2
+    assert not shown.notes
 
 
 def start(home: Path, name: str, workers: int, count: int) -> subprocess.Popen[bytes]:

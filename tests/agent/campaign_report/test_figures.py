@@ -13,6 +13,12 @@ def test_geometric_means_and_shares() -> None:
     assert figures.gpu_seconds == pytest.approx(11 / 3, abs=1e-4)
 
 
+def test_a_shape_counts_as_wholly_faster_only_with_its_interval() -> None:
+    rows = [shape_result("64x64x64", ratio) for ratio in (1.2, 1.0001, 0.9999, 0.8)]
+    figures = figures_of(rows)
+    assert (figures.faster_share, figures.wholly_faster_share, figures.wholly_slower_share) == (0.5, 0.25, 0.25)
+
+
 @pytest.mark.parametrize(
     ("time_us", "name"),
     [

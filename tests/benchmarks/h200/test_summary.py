@@ -105,7 +105,7 @@ def test_rows_of_two_environments_are_not_mixed() -> None:
 
 def test_the_tables_name_every_set_that_has_rows() -> None:
     text = "\n".join(tables(summarise([shape_result("64x64x64", 1.5, 3.0, plain=None)])))
-    assert "| the grid | 1 | 1.500 | — | 100.0% | 1 | 5.0 |" in text
+    assert "| the grid | 1 | 1.500 | — | 100.0% | 100.0% | 0.0% | 1 | 5.0 |" in text
     assert "| under 4 µs | 1 | 1.500 | — | 5.0 |" in text
     assert "| grid, not held out | 1 |" in text
     assert "held out of every tuning" not in text
