@@ -84,10 +84,9 @@ def _run_stage(stage: Stage, homes: Path, gpus: Sequence[int], seconds: float) -
             started.append((campaign, subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)))
     for campaign, process in started:
         code = process.wait()
-        log = (homes / campaign.home / f"{campaign.name}.log").read_text("utf-8")
-        print(
-            "\n".join(log.splitlines()[-8:]) if not code else f"{campaign.name} ended with {code}:\n{log[-2000:]}", flush=True
-        )
+        told = (homes / campaign.home / f"{campaign.name}.log").read_text("utf-8")
+        end = f"{campaign.name} ended with {code}:\n{told[-2000:]}" if code else "\n".join(told.splitlines()[-8:])
+        print(end, flush=True)
 
 
 def collect(stages: Sequence[Stage], homes: Path, out: Path) -> None:
