@@ -115,19 +115,26 @@ class StoredAlgorithm(Record):
         return self.heuristic_us if self.torch_us is None else self.torch_us
 
 
+def product_words(task: GemmTask) -> str:
+    """A product as a manifest names it, such as `512x4096x64 nn f16/f32`."""
+    return f"{task.shape} {task.layout} {task.element}/{task.accumulate}"
+
+
 class LibraryManifest(Record):
     """What a library is. `entries`, `algorithms`: ids, sorted. `chip`: the one that all of them were measured on.
 
-    `version`: 2 where there are algorithms, which products that read version 1 do not know.
+    `no_faster`: products that were searched, and of which no kernel beats AutoTuning, as `product_words` has them, sorted.
+    `version`: 2 where there are algorithms, which products that read version 1 do not know; 3 where there is `no_faster`.
     """
 
     format: str = "cudal2-library"
-    version: Literal[1, 2] = 1
+    version: Literal[1, 2, 3] = 1
     name: str
     chip: str
     arch: str
     entries: tuple[str, ...]
     algorithms: tuple[str, ...] = ()
+    no_faster: tuple[str, ...] = ()
     product: str
     created: date
     licence: str = "Apache-2.0"

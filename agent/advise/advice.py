@@ -14,15 +14,15 @@ from agent.advise.products import PARTS, CountedProduct, MatrixProduct, Recordin
 from agent.library.measured_kernels import MeasuredKernel
 from contract.base import Record
 from contract.evaluation import AUTOTUNED, HEURISTIC
-from contract.library import StoredAlgorithm
+from contract.library import StoredAlgorithm, product_words
 from contract.speedup import Speedup
 from contract.task import ElementType, GemmTask, Layout
 
 ALL = "all"
-# `served`: an entry beats AutoTuning with its whole interval. `no faster`: the known kernel does not. `unbuilt`: one of the
-# store does, and the library lacks it. `lent`: the library has no entry, and dispatch runs that of a larger M, whose time here
-# nobody measured. `algorithm`: none beats AutoTuning, whose algorithm the library holds and runs. `missing`: none is known.
-# `outside`: no kernel of a library computes it.
+# `served`: an entry beats AutoTuning with its whole interval. `no faster`: the known kernel does not, or the product was
+# searched in vain for the library. `unbuilt`: a kernel of the store does, and the library lacks it. `lent`: the library has no
+# entry, and dispatch runs that of a larger M, whose time here nobody measured. `algorithm`: none beats AutoTuning, whose
+# algorithm the library holds and runs. `missing`: none is known. `outside`: no kernel of a library computes it.
 Status = Literal["served", "lent", "algorithm", "no faster", "unbuilt", "missing", "outside"]
 
 
@@ -185,6 +185,8 @@ def _found(
         return found
     if kernels.lender(task) is not None:
         return found.model_copy(update={"status": "lent", "kernel_us": None, "speedup": None})
+    if found.status == "missing" and product_words(task) in kernels.no_faster:
+        found = found.model_copy(update={"status": "no faster"})
     return _by_algorithm(found, kernels.algorithm(task))
 
 

@@ -25,7 +25,8 @@ AlgorithmLookup = Callable[[GemmTask], StoredAlgorithm | None]
 class KnownKernels(NamedTuple):
     """A library as advice needs it: entries and algorithms by task. `chip`: the one that all of them were measured on.
 
-    `lender`: the entry of a larger M that dispatch lends to a task; None where it lends none.
+    `lender`: the entry of a larger M that dispatch lends to a task; None where it lends none. `no_faster`: products that were
+    searched for the library in vain.
     """
 
     name: str
@@ -34,6 +35,7 @@ class KnownKernels(NamedTuple):
     find: Lookup
     algorithm: AlgorithmLookup = lambda task: None  # noqa: ARG005
     lender: Lookup = lambda task: None  # noqa: ARG005
+    no_faster: frozenset[str] = frozenset()
 
 
 def open_kernels(path: Path | None, chip: str | None) -> KnownKernels:
@@ -61,6 +63,7 @@ def kernels_of(library: KernelLibrary) -> KnownKernels:
         find=lambda task: library.find(key_of(task)),
         algorithm=lambda task: library.algorithm(key_of(task)),
         lender=lender_of(library, shipped_rule()),
+        no_faster=frozenset(manifest.no_faster),
     )
 
 

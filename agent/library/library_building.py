@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agent.library.algorithms.algorithm_choice import NO_GAIN_TUNED, AlgorithmChoice, choose_algorithms
 from agent.library.algorithms.tuned_products import TunedProduct, newest, read_tuned
-from agent.library.entry_choice import EntryChoice, LeftOut, Products, choose_entries
+from agent.library.entry_choice import EXCLUDED, NOT_FASTER, EntryChoice, LeftOut, Products, choose_entries
 from agent.library.library_cubins import built_kernels, with_cubins
 from agent.library.library_writing import manifest_of, write_library
 from agent.library.measured_kernels import (
@@ -20,7 +20,7 @@ from agent.library.measured_kernels import (
 )
 from contract.base import Record
 from contract.errors import UsageError
-from contract.library import LibraryEntry, LibraryManifest, StoredAlgorithm
+from contract.library import LibraryEntry, LibraryManifest, StoredAlgorithm, product_words
 from contract.settings import Settings
 from contract.task import GemmTask, Layout, parse_shape
 from cudal2.library.kernel_library import KernelLibrary
@@ -111,9 +111,14 @@ def _build(
         reasons = sorted({one.reason for one in choice.left_out})
         raise UsageError(f"no kernel of {chip} can be an entry ({'; '.join(reasons)}); search more shapes with campaign run")
     name = options.name or chip.lower().replace(" ", "-")
-    manifest = manifest_of(choice.entries, stored.algorithms, name=name, chip=chip)
+    manifest = manifest_of(choice.entries, stored.algorithms, no_faster_of(choice.left_out), name=name, chip=chip)
     write_library(out, manifest, (*choice.entries, *stored.algorithms), files)
     return BuiltLibrary(manifest, choice, stored)
+
+
+def no_faster_of(left_out: Sequence[LeftOut]) -> tuple[str, ...]:
+    """The products that were measured without a gain: in the race that chose their kernel, or by who named them `without`."""
+    return tuple(sorted(product_words(one.task) for one in left_out if one.reason in (NOT_FASTER, EXCLUDED)))
 
 
 def extend_library(base: KernelLibrary | None, rows: Sequence[TunedProduct], out: Path, chip: str) -> LibraryManifest | None:
@@ -133,7 +138,8 @@ def extend_library(base: KernelLibrary | None, rows: Sequence[TunedProduct], out
     stored = _with_tuned(before, newest(rows), frozenset(), frozenset()).algorithms
     if not entries and not stored:
         return None
-    manifest = manifest_of(entries, stored, name=name if name.endswith(TUNED) else f"{name}{TUNED}", chip=chip)
+    no_faster = base.manifest.no_faster if base is not None else ()
+    manifest = manifest_of(entries, stored, no_faster, name=name if name.endswith(TUNED) else f"{name}{TUNED}", chip=chip)
     write_library(out, manifest, (*entries, *stored), cubins)
     return manifest
 

@@ -24,16 +24,22 @@ _PACKAGE = "cudal2-agent"
 
 
 def manifest_of(
-    entries: tuple[LibraryEntry, ...], algorithms: tuple[StoredAlgorithm, ...] = (), *, name: str, chip: str
+    entries: tuple[LibraryEntry, ...],
+    algorithms: tuple[StoredAlgorithm, ...] = (),
+    no_faster: tuple[str, ...] = (),
+    *,
+    name: str,
+    chip: str,
 ) -> LibraryManifest:
     """The manifest of entries and of algorithms, each in the order of their ids. It is dated by the newest measurement."""
     return LibraryManifest(
-        version=2 if algorithms else 1,
+        version=3 if no_faster else 2 if algorithms else 1,
         name=name,
         chip=chip,
         arch=(entries or algorithms)[0].task.arch.value,
         entries=tuple(entry.id for entry in entries),
         algorithms=tuple(one.id for one in algorithms),
+        no_faster=no_faster,
         product=f"{_PACKAGE} {__version__}",
         created=max((*(entry.evaluation.measured for entry in entries), *(one.measured for one in algorithms))),
     )
@@ -52,17 +58,18 @@ def write_library(
     Raises: UsageError where the place is not writable, or holds something else.
     """
     lines = "".join(f"{line_of(one)}\n" for one in held).encode()
-    version_1 = {"algorithms"} if not manifest.algorithms else None  # which its readers do not know
+    # Readers of an earlier version know no fields of a later one.
+    later = {field for field in ("algorithms", "no_faster") if not getattr(manifest, field)}
     try:
         if out.name.endswith(PACKED):
             out.parent.mkdir(parents=True, exist_ok=True)
-            _write(out, gzip.compress(manifest.model_dump_json(exclude=version_1).encode() + b"\n" + lines, mtime=0))
+            _write(out, gzip.compress(manifest.model_dump_json(exclude=later).encode() + b"\n" + lines, mtime=0))
         else:
             _require_ours(out)
             with _locked(out):
                 _write_cubins(out / CUBINS, cubins)
                 _write(out / ENTRIES, lines)
-                _write(out / MANIFEST, manifest.model_dump_json(indent=1, exclude=version_1).encode() + b"\n")
+                _write(out / MANIFEST, manifest.model_dump_json(indent=1, exclude=later).encode() + b"\n")
                 _keep_only(out / CUBINS, cubins)
     except OSError as exc:
         raise UsageError(f"library {out} cannot be written ({exc.strerror or exc}); choose another place with --out") from exc

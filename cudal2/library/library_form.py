@@ -3,7 +3,7 @@
 As a folder: `manifest.json`, `entries.jsonl` with one `LibraryEntry` or `StoredAlgorithm` per line, and where it has kernels,
 `cubins/SHA256.cubin` and `cubins/SHA256-TASK-SMS.json`, a `PreparedKernel`. Packed: one gzip file `*.jsonl.gz` whose first line
 is the manifest; it has no cubins. Entries stand in the order of the manifest's ids, then the algorithms in that of theirs, as
-canonical JSON, whose hash is the id. Version 1 of the format has no algorithms.
+canonical JSON, whose hash is the id. Version 1 of the format has no algorithms, and version 2 no products without a gain.
 """
 
 import gzip
@@ -23,7 +23,7 @@ from contract.task import GemmTask
 MANIFEST, ENTRIES, CUBINS, PACKED = "manifest.json", "entries.jsonl", "cubins", ".jsonl.gz"
 ID_CHARS = 32
 _FORMAT = LibraryManifest.model_fields["format"].default
-_VERSIONS = (1, 2)
+_VERSIONS = (1, 2, 3)
 _AGAIN = "build it again with `cudal2-agent library build`, or copy it anew"
 
 

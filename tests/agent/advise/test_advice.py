@@ -219,6 +219,20 @@ def test_times_of_a_trace_are_the_shares_of_time() -> None:
     assert whole.gain_us.value == pytest.approx(2 * 0.6)
 
 
+def test_what_the_library_was_searched_for_in_vain_is_not_missing() -> None:
+    """On its own chip only, and a newer search of the store counts before it."""
+    kernels = library({})._replace(no_faster=frozenset({"4x16x8 nn f16/f32"}))
+    assert only(advice({product(): 1}, kernels)).status == "no faster"
+    assert only(advice({product(layout="tn"): 1}, kernels)).status == "missing"
+    assert only(advice({product(element="bf16"): 1}, kernels)).status == "missing"
+    assert only(advice({product(): 1}, kernels._replace(chip="H100"))).status == "missing"
+    assert only(advice({product(): 1}, kernels, {task(): searched(task(), 1.3)})).status == "unbuilt"
+    by_algorithm = kernels._replace(algorithm=lambda one: stored_algorithm(one))
+    assert only(advice({product(): 1}, by_algorithm)).status == "algorithm"
+    lines = "\n".join(advice_lines(advice({product(): 1}, kernels), (), written=False))
+    assert "not served: 1 of 1 calls, no kernel that was found beats AutoTuning" in lines
+
+
 def test_the_newest_search_of_a_task_counts() -> None:
     old, new = searched(task(), 1.3), searched(task(), 0.9)
     later = new.row.model_copy(update={"finished_at": datetime(2027, 1, 1, tzinfo=UTC)})

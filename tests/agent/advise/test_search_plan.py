@@ -50,6 +50,8 @@ def test_nothing_is_written_without_a_wish_or_a_need(tmp_path: Path) -> None:
     file = tmp_path / "missing.json"
     assert plan_searches(advice({product(): 1}, library({})), file, write=False)
     assert plan_searches(advice({product(): 1}, library({task(): 1.3})), file, write=True) == ()
+    in_vain = library({})._replace(no_faster=frozenset({"4x16x8 nn f16/f32"}))
+    assert plan_searches(advice({product(): 1}, in_vain), file, write=True) == ()
     assert list(tmp_path.iterdir()) == []
 
 

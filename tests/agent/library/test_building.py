@@ -15,7 +15,7 @@ import pytest
 from agent.campaign.result_files import write_results
 from agent.library.entry_choice import EXCLUDED, NO_FAMILY, NO_SOURCE, NOT_FASTER, OTHER_TEXT, OWN_FLAGS, choose_entries
 from agent.library.entry_source import candidate_of, from_text
-from agent.library.library_building import BuildOptions, build_from_rows, build_from_store, read_products
+from agent.library.library_building import BuildOptions, build_from_rows, build_from_store, extend_library, read_products
 from agent.library.measured_kernels import MeasuredKernel, Origins
 from contract.baseline import TunedBaseline
 from contract.campaign import ShapeResult, Winner
@@ -121,6 +121,24 @@ def test_a_kernel_that_cannot_be_an_entry_is_left_out(changes: dict[str, Any], r
     [left] = choice.left_out
     assert (left.task, left.reason) == (TASKS[0], reason)
     assert bool(left.detail) == (reason == NO_FAMILY)
+
+
+def test_a_library_names_what_was_searched_in_vain(tmp_path: Path) -> None:
+    """By a race, or by who leaves it out; a stale kernel says nothing of its product. Tuning keeps the names."""
+    three = small_tasks(4)
+    rows = [row(three[0], 0.9), row(three[1], 1.2), row(three[2], winner={"candidate_id": "0123456789abcdef"}), row(three[3])]
+    write_results(tmp_path / "rows.jsonl.gz", rows)
+    without = frozenset({(three[3].shape, Layout.NN)})
+    build([tmp_path / "rows.jsonl.gz"], tmp_path / "small", without=without)
+    manifest = open_library(tmp_path / "small").manifest
+    assert manifest.no_faster == (f"{three[0].shape} nn f16/f32", f"{three[3].shape} nn f16/f32")
+    assert manifest.version == 3
+    extend_library(open_library(tmp_path / "small"), [], tmp_path / "more", "H200")
+    assert open_library(tmp_path / "more").manifest.no_faster == manifest.no_faster
+    build([tmp_path / "rows.jsonl.gz"], tmp_path / "all", winning_only=False)
+    told = json.loads((tmp_path / "all/manifest.json").read_text("utf-8"))
+    assert told["version"] == 1
+    assert "no_faster" not in told, "older products read it"
 
 
 def test_the_next_best_takes_the_place_of_a_kernel_that_cannot_be_written() -> None:

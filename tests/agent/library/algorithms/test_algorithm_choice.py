@@ -102,7 +102,7 @@ def test_a_library_from_rows_has_kernels_and_algorithms(tmp_path: Path) -> None:
     built = build([path], out, without=frozenset({(OTHER.shape, OTHER.layout)}))
     library = open_library(out)
     assert built.manifest == library.manifest
-    assert (library.manifest.version, len(library)) == (2, 1)
+    assert (library.manifest.version, len(library)) == (3, 1)
     assert {one.task for one in library.algorithms()} == {TASK, tn}, "a kernel won the third task"
     assert library.find(key_of(THIRD)) is not None
     stored = library.algorithm(key_of(tn))
