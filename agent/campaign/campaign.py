@@ -91,7 +91,7 @@ class Campaign:
         self._provers.add([self._prover(number, self._prover_entry) for number in range(len(self._provers.slots), wanted)])
 
     def _look(self, *, at_once: bool = False) -> None:
-        gpus = [_view(slot, searches=True) for slot in self._gpus.slots]
+        gpus = [_view(slot, searches=True) for slot in self._gpus.slots if not self._searched]
         self._watch.look([*gpus, *(_view(slot, searches=False) for slot in self._provers.slots)], at_once=at_once)
 
     def _gpu(self, device: str, entry: Entry, search: int) -> Slot:

@@ -2,7 +2,8 @@
 
 It is fitted to timed random schedules, and to steps of a store, which are searched ones: kernels that are worth predicting.
 Run from the repository's root, with a store that has the steps of benchmarks/h200/steps:
-python -m benchmarks.timing_model.fit_correction ROWS.jsonl.gz --store trajectories.sqlite [--write]
+python -m benchmarks.timing_model.fit_correction ROWS.jsonl.gz ... --drawn DRAWN.json.gz ... --store STORE.sqlite [--write]
+`--examples FILE.npz` keeps the predictions of the examples, of which there are some thousands, or takes them from there.
 """
 
 import argparse
@@ -34,6 +35,7 @@ MAX_ERROR = 0.7  # of a logarithm: what lies further off counts no more
 TRUST = 0.75  # share of the logarithm that is corrected
 STORED_WEIGHT = 3.0  # of a step of a store; of a drawn schedule: 1
 STORED_SHAPES, STORED_STEPS, MAX_US = 400, 3, 1500.0
+BOOSTING = Boosting(trees=300, depth=5)
 
 Timed = tuple[Candidate, GemmTask, float]  # and its measured time in microseconds
 
@@ -57,6 +59,10 @@ class TimedExamples:
     def some(self, chosen: np.ndarray) -> "TimedExamples":
         arrays = (self.table, self.predicted_us, self.time_us, self.shapes, self.weights)
         return TimedExamples(self.names, *(each[chosen] for each in arrays))
+
+    def in_order(self) -> "TimedExamples":
+        """In an order that does not depend on how they were made: the fit draws rows at random."""
+        return self.some(np.lexsort((self.predicted_us, self.time_us, self.shapes, self.weights)))
 
     def and_of(self, other: "TimedExamples") -> "TimedExamples":
         names = ("table", "predicted_us", "time_us", "shapes", "weights")
@@ -171,22 +177,49 @@ def _rounded(values: Any, digits: int) -> Any:
     return float(f"{values:.{digits}g}") if isinstance(values, float) else values
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", type=Path, help="as `measure` wrote them")
-    parser.add_argument("--drawn", type=Path, default=DRAWN_FIT, help="the drawn schedules that the rows are of")
-    parser.add_argument("--store", type=Path, help="with steps of searches, which the fit takes too")
-    parser.add_argument("--seeds", type=int, default=3, help="fits whose mean is taken")
-    parser.add_argument("--write", action="store_true", help=f"write {FITTED.name}")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "timing-model", help="of compiled kernels")
-    options = parser.parse_args()
-    known = examples(drawn_times(options.rows, options.drawn), 1.0, options.cache, options.jobs)
+def write_examples(path: Path, known: TimedExamples) -> None:
+    arrays = {name: getattr(known, name) for name in ("table", "predicted_us", "time_us", "shapes", "weights")}
+    np.savez_compressed(path, names=np.array(known.names), **arrays)
+
+
+def read_examples(path: Path) -> TimedExamples:
+    with np.load(path) as read:
+        arrays = (read[name] for name in ("table", "predicted_us", "time_us", "shapes", "weights"))
+        return TimedExamples(tuple(str(name) for name in read["names"]), *arrays)
+
+
+def _made(options: argparse.Namespace) -> TimedExamples:
+    timed = [each for rows, drawn in zip(options.rows, options.drawn, strict=True) for each in drawn_times(rows, drawn)]
+    known = examples(timed, 1.0, options.cache, options.jobs)
     if options.store:
         with open_store(f"sqlite:///{options.store.absolute()}") as store:
             steps = stored_times(store, random.Random(5))
         known = known.and_of(examples(steps, STORED_WEIGHT, options.cache, options.jobs))
-    boosting = Boosting()
+    return known.in_order()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", type=Path, nargs="+", help="as `measure` wrote them")
+    parser.add_argument("--drawn", type=Path, nargs="+", default=[DRAWN_FIT], help="the drawn schedules that each is of")
+    parser.add_argument("--store", type=Path, help="with steps of searches, which the fit takes too")
+    parser.add_argument("--seeds", type=int, default=3, help="fits whose mean is taken")
+    parser.add_argument("--examples", type=Path, help="file that keeps the predictions")
+    parser.add_argument("--write", action="store_true", help=f"write {FITTED.name}")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "timing-model", help="of compiled kernels")
+    options = parser.parse_args()
+    if len(options.rows) != len(options.drawn):
+        parser.error(
+            f"{len(options.rows)} files of rows and {len(options.drawn)} of drawn schedules; name one of these for each"
+        )
+    if options.examples and options.examples.exists():
+        known = read_examples(options.examples)
+    else:
+        known = _made(options)
+        if options.examples:
+            write_examples(options.examples, known)
+    boosting = BOOSTING
     print("\n".join(told(known, boosting, options.seeds)))
     if options.write:
         FITTED.write_text(written(correction(known, boosting, options.seeds)))

@@ -144,6 +144,7 @@ def test_after_the_last_search_its_processors_prove(home: Path, store: Store, co
     run.run()
     assert queue.unproved() == 0
     assert len(run._provers.slots) == provers
+    assert [one.device for one in shown.last.workers] == [f"prover {number}" for number in range(provers)]
     assert sum("the GPUs are free" in note and "campaign prove --name grid" in note for note in shown.notes) == 1
     assert max(Counter(begun(home)).values()) == 1
 
