@@ -8,12 +8,15 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
+from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import grid_shapes, shapes_in
 from benchmarks.h200.h100_table import h100_shapes
+from benchmarks.h200.summary import is_headline
 from contract.base import Record
-from contract.campaign import ShapeResult
+from contract.campaign import ShapeResult, Winner
 from contract.errors import UsageError
-from contract.task import Layout, TimingMode
+from contract.task import GemmTask, Layout, TimingMode
+from policies.schedule.families.registry import written
 
 FOLDER = Path(__file__).parents[1] / "h200"
 H100_ROWS = FOLDER / "h100_rows"  # apart from those of an H200
@@ -50,7 +53,7 @@ def stages_of(chip: str, rows: Sequence[ShapeResult], gpus: int, measured: Colle
     """
     of_chip = [row for row in rows if row.environment and row.environment.startswith(f"{chip} ")]
     if chip == "H200":
-        return [stage for stage in (*_layouts(of_chip), _server(of_chip), *_stable(gpus, measured)) if stage]
+        return [stage for stage in (*_layouts(of_chip), _stale(of_chip), _server(of_chip), *_stable(gpus, measured)) if stage]
     if chip == "H100":
         return [stage for stage in _h100(of_chip) if stage]
     raise UsageError(f"there is no plan for a GPU named {chip!r}; there are plans for H200 and H100")
@@ -78,6 +81,26 @@ def _layouts(rows: Sequence[ShapeResult]) -> Iterator[Stage]:
     for layout in (Layout.TN, Layout.NT):
         if left := _lacking(shapes_in(layout.value), rows, layout):
             yield (PlannedCampaign(name=layout.value, home="main", shapes=left, layout=layout),)
+
+
+def is_stale(row: ShapeResult) -> bool:
+    """Whether a winner's family writes another source today, so that a library cannot hold the kernel that was measured."""
+    winners = [one for one in (row.best, row.best_without) if one is not None and one.schedule is not None]
+    return any(_id_today(one, row.task) != one.candidate_id for one in winners)
+
+
+def _id_today(winner: Winner, task: GemmTask) -> str | None:
+    try:
+        return written(winner.schedule or {}, task).id
+    except ValueError:
+        return None
+
+
+def _stale(rows: Sequence[ShapeResult]) -> Stage:
+    """Shapes of the grid in layout nn whose newest row has a stale winner."""
+    own = [row for row in counting(rows) if is_headline(row) and row.task.mode is TimingMode.OFFLINE]
+    left = tuple(row.task.shape for row in own if is_stale(row))
+    return (PlannedCampaign(name="stale", home="main", shapes=left, seed=8),) if left else ()
 
 
 def _server(rows: Sequence[ShapeResult]) -> Stage:

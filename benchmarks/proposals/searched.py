@@ -72,7 +72,9 @@ def _share(told: Sequence[bool]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.proposals.searched", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.proposals.searched",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rows", type=Path, nargs="+", default=ROWS)
     parser.add_argument("--steps", type=Path, nargs="+", default=STEPS)

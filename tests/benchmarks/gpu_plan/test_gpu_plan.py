@@ -7,13 +7,15 @@ import pytest
 from agent.campaign.result_files import read_results
 from benchmarks.gpu_plan import running
 from benchmarks.gpu_plan.__main__ import listed
-from benchmarks.gpu_plan.plan import PlannedCampaign, gpu_seconds, stages_of
+from benchmarks.gpu_plan.plan import PlannedCampaign, gpu_seconds, is_stale, stages_of
 from benchmarks.gpu_plan.running import collect, gpus_of, is_finished, run_stages
 from benchmarks.h200.grid import shapes_in
 from contract.errors import UsageError
 from contract.task import Layout, TimingMode
+from policies.schedule.families.registry import written
 from policies.trajectories.compression import zstd
-from tests.doubles.campaign_rows import ENVIRONMENT, shape_result
+from tests.doubles.campaign_rows import ENVIRONMENT, shape_result, winner
+from tests.doubles.libraries import LATENCY
 
 OF_H200 = {"environment": ENVIRONMENT.removeprefix("NVIDIA ")}
 
@@ -32,6 +34,20 @@ def test_what_a_row_of_the_chip_has_is_not_planned_again() -> None:
     assert len(stages[1][0].shapes) == 150
     every_tn = [shape_result(shape, layout=Layout.TN, **OF_H200) for shape in shapes_in("tn")]
     assert names(stages_of("H200", every_tn, 4))[0] == ["nt"]
+
+
+def test_a_winner_whose_family_writes_another_source_is_searched_again() -> None:
+    schedule = {**LATENCY}
+    shape, today = "64x64x64", shape_result("64x64x64", **OF_H200)
+    ours = winner(1.2, 10.0, programmatic=True).model_copy(update={"schedule": schedule, "candidate_id": written(schedule, today.task).id})
+    other = ours.model_copy(update={"candidate_id": "0123456789abcdef"})
+    fresh = today.model_copy(update={"best": ours, "best_without": ours})
+    stale = today.model_copy(update={"best": ours, "best_without": other})
+    unwritable = today.model_copy(update={"best": ours.model_copy(update={"schedule": {"family": "of_yesterday"}})})
+    assert [is_stale(row) for row in (fresh, stale, unwritable)] == [False, True, True]
+    assert "stale" not in [name for stage in names(stages_of("H200", [fresh], 1)) for name in stage]
+    [planned] = next(stage for stage in stages_of("H200", [stale], 1) if stage[0].name == "stale")
+    assert planned.shapes == (shape,)
 
 
 @pytest.mark.parametrize(
