@@ -35,7 +35,7 @@ MAX_ERROR = 0.7  # of a logarithm: what lies further off counts no more
 TRUST = 0.75  # share of the logarithm that is corrected
 STORED_WEIGHT = 3.0  # of a step of a store; of a drawn schedule: 1
 STORED_SHAPES, STORED_STEPS, MAX_US = 400, 3, 1500.0
-BOOSTING = Boosting(trees=300, depth=5)
+BOOSTING = Boosting(trees=500, depth=6, columns=0.3, rows=0.6)
 
 Timed = tuple[Candidate, GemmTask, float]  # and its measured time in microseconds
 
@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("rows", type=Path, nargs="+", help="as `measure` wrote them")
     parser.add_argument("--drawn", type=Path, nargs="+", default=[DRAWN_FIT], help="the drawn schedules that each is of")
     parser.add_argument("--store", type=Path, help="with steps of searches, which the fit takes too")
-    parser.add_argument("--seeds", type=int, default=3, help="fits whose mean is taken")
+    parser.add_argument("--seeds", type=int, default=1, help="fits whose mean is taken")
     parser.add_argument("--examples", type=Path, help="file that keeps the predictions")
     parser.add_argument("--write", action="store_true", help=f"write {FITTED.name}")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)

@@ -22,7 +22,7 @@ from sandbox.emulator.machine import Conditions, Schedule
 
 MAX_ROWS = 1 << 18
 MAX_OTHER_ROWS = 1 << 14  # of a first cluster beside which another one is traced
-DEADLINE_S = 0.5
+DEADLINE_S = 10.0  # rows and operations end every trace before, so that no prediction depends on how busy the machine is
 MAX_SPLITS = 16
 SUM_BYTES = 4  # of a partial sum
 MAX_OPERATIONS = 1 << 22  # of warps

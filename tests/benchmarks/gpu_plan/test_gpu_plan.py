@@ -39,7 +39,9 @@ def test_what_a_row_of_the_chip_has_is_not_planned_again() -> None:
 def test_a_winner_whose_family_writes_another_source_is_searched_again() -> None:
     schedule = {**LATENCY}
     shape, today = "64x64x64", shape_result("64x64x64", **OF_H200)
-    ours = winner(1.2, 10.0, programmatic=True).model_copy(update={"schedule": schedule, "candidate_id": written(schedule, today.task).id})
+    ours = winner(1.2, 10.0, programmatic=True).model_copy(
+        update={"schedule": schedule, "candidate_id": written(schedule, today.task).id}
+    )
     other = ours.model_copy(update={"candidate_id": "0123456789abcdef"})
     fresh = today.model_copy(update={"best": ours, "best_without": ours})
     stale = today.model_copy(update={"best": ours, "best_without": other})

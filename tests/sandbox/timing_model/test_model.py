@@ -144,6 +144,21 @@ def test_a_trace_goes_on_where_it_waits_for_a_cluster_outside(compiler: PtxCompi
     assert (traced.rows["kind"] == KIND.LOAD).any()  # of the other splits' sums
 
 
+def test_an_endless_trace_ends_by_its_operations_whatever_the_machine_is_busy_with(
+    compiler: PtxCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox.timing_model.trace.DEADLINE_S", 0.0)  # none
+    source = 'extern "C" __global__ void gemm(unsigned* d) { for (unsigned i = 1; i; i += 2) d[i & 63] ^= i * i; }'
+    launch = {"entry": "gemm", "grid": [1, 1, 1], "block": [32, 1, 1], "args": [{"tensor": "D", "access": "write"}]}
+    of = task(64, 64, 64)
+    plan = LaunchPlan.model_validate({"arch": of.arch, "launches": [launch]})
+    candidate = Candidate(source=source, plan=plan, origin=Origin(policy="test"))
+    resolved = resolve(plan, of, LIMITS[of.arch], H200.sms)
+    [traced] = trace(EmulatedKernel(candidate.id, compiler.compile(candidate, of.arch), resolved, of))
+    assert not traced.whole
+    assert len(traced.rows)
+
+
 def test_polls_of_many_words_count_once_and_other_ctas_write_all_of_them(compiler: PtxCompiler) -> None:
     of = task(64, 64, 64)
     plan = LaunchPlan.model_validate(
