@@ -97,7 +97,11 @@ def main() -> None:
     parser.add_argument("--part", default="1/1", help="I/N: the shapes of the I-th of N processes, each with its GPU and file")
     options = parser.parse_args()
     judged = list(free(options.extra) if options.free else scheduled(options.drawn))
-    run(part_of(judged, options.part), options.out, options.seconds)
+    try:
+        mine = part_of(judged, options.part)
+    except ValueError:
+        parser.error(f"--part {options.part!r}: write I/N with I from 1 to N, such as 1/4")
+    run(mine, options.out, options.seconds)
 
 
 if __name__ == "__main__":
