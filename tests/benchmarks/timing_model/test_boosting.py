@@ -6,8 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.timing_model import fit_correction
 from benchmarks.timing_model.boosting import Boosting, boosted
-from benchmarks.timing_model.fit_correction import TRUST, TimedExamples, correction, left_out_shapes, written
+from benchmarks.timing_model.fit_correction import (
+    TRUST,
+    TimedExamples,
+    correction,
+    left_out_shapes,
+    read_examples,
+    write_examples,
+    written,
+)
 from sandbox.timing_model.correction import fitted
 
 QUICK = Boosting(trees=60)
@@ -64,3 +73,22 @@ def test_a_written_correction_reads_as_it_was(tmp_path: Path) -> None:
     inside = dict(zip(known.names, (0.5, 0.9, 0.5, 0.5), strict=True))
     assert read.factor(inside) == pytest.approx(whole.factor(inside), rel=1e-3)
     assert whole.factor(inside) == pytest.approx(np.exp(0.3 * TRUST), rel=0.1)
+
+
+def test_examples_are_kept_in_an_order_that_does_not_depend_on_how_they_were_made(tmp_path: Path) -> None:
+    known = made("feature", shapes=3, each=4)
+    turned = known.some(np.arange(len(known.time_us))[::-1])
+    write_examples(tmp_path / "examples.npz", turned.in_order())
+    read, ordered = read_examples(tmp_path / "examples.npz"), known.in_order()
+    assert read.names == known.names
+    for name in ("table", "predicted_us", "time_us", "shapes", "weights"):
+        assert np.array_equal(getattr(read, name), getattr(ordered, name))
+
+
+def test_each_file_of_rows_needs_its_drawn_schedules(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["fit_correction", "one.jsonl.gz", "two.jsonl.gz"])
+    with pytest.raises(SystemExit, match="2"):
+        fit_correction.main()
+    assert "2 files of rows and 1 of drawn schedules" in capsys.readouterr().err
