@@ -14,8 +14,8 @@ from contract.chip import Chip
 from contract.evaluation import AUTOTUNED, Measured, Unmeasured
 from contract.prediction import tied
 from contract.reward import beyond_roofline
-from contract.speedup import baseline_of, paired_ratio
-from contract.task import GemmTask
+from contract.speedup import ScreenedTime, baseline_of, paired_ratio, steady_us
+from contract.task import GemmTask, TimingMode
 from contract.trajectory import Attempt, Step
 
 
@@ -49,6 +49,14 @@ class Ranked:
     def thorough(self) -> bool:
         """Whether it was measured as the end of a run measures: in a race, or alone in full."""
         return isinstance(self.step.evaluation, Measured) and self.step.evaluation.effort in ("race", "full")
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it was screened with launches that overlap. In a race, all finalists share the rounds of one baseline."""
+        evaluation, candidate = self.step.evaluation, self.step.candidate
+        if not isinstance(evaluation, Measured) or not isinstance(candidate, Candidate) or self.thorough:
+            return False
+        return evaluation.mode is TimingMode.OFFLINE and any(launch.programmatic for launch in candidate.plan.launches)
 
     @property
     def plain_speedup(self) -> float | None:
@@ -162,9 +170,13 @@ def _standing(one: Ranked) -> tuple[bool, bool]:
 
 
 def _fastest_first(timed: Sequence[Ranked]) -> list[Ranked]:
-    """By speedup over the autotuned baseline, then by time. Where one lacks that baseline, time alone decides."""
-    paired = all(one.attempt.speedup is not None for one in timed)
-    return sorted(timed, key=lambda one: (-(one.attempt.speedup or 0.0) if paired else 0.0, one.time_us))
+    """By time under equal conditions, then by time as measured. Where one lacks the autotuned baseline, that alone decides."""
+    screened = [
+        ScreenedTime(one.time_us, one.attempt.speedup, one.overlaps) for one in timed if one.attempt.speedup is not None
+    ]
+    times_us = steady_us(screened) if len(screened) == len(timed) else [0.0] * len(timed)
+    order = sorted(range(len(timed)), key=lambda place: (times_us[place], timed[place].time_us))
+    return [timed[place] for place in order]
 
 
 def _known(value_us: float | None) -> float:

@@ -18,12 +18,11 @@ from sqlalchemy import select
 from agent.policy_bench.proposal_figures import worths_of
 from agent.policy_bench.proposal_rows import ProposalRow
 from benchmarks.prior import entry_of
-from contract.candidate import ScheduleValue
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.evaluation import AUTOTUNED, Timing
-from contract.speedup import paired_ratio
-from contract.task import GemmTask
-from policies.schedule.optimiser.pool_entry import Key, PoolEntry
+from contract.speedup import ScreenedTime, median_us, paired_ratio, steady_us
+from contract.task import GemmTask, TimingMode
+from policies.schedule.optimiser.pool_entry import Key, PoolEntry, launched_programmatically
 from policies.schedule.prior import Floats
 from policies.trajectories import tables
 from policies.trajectories.reader import PlainReader
@@ -58,7 +57,7 @@ def stored_sweeps(store: Store, wanted: Wanted = lambda _: True) -> list[Sweep]:
             if wanted(task):
                 of_task = tries[task, Chip.model_validate(told["chip"])]
                 indices = connection.execute(select(tables.steps.c.index).where(tables.steps.c.run == run.key)).scalars().all()
-                for key, ratio in _tries(reader, run.key, indices).items():
+                for key, ratio in _tries(reader, run.key, indices, task.mode).items():
                     of_task[key].append(ratio)
     found = (_sweep(task, chip, of_task) for (task, chip), of_task in tries.items())
     return sorted((one for one in found if one is not None), key=lambda one: (one.task.m, one.task.n, one.task.k))
@@ -79,28 +78,33 @@ def sweeps_of_rows(rows: Sequence[ProposalRow]) -> list[Sweep]:
     return [one for one in found if one is not None]
 
 
-def _tries(reader: PlainReader, run: int, indices: Sequence[int]) -> Tries:
+def _tries(reader: PlainReader, run: int, indices: Sequence[int], mode: TimingMode) -> Tries:
     """The schedules of a run with their ratios; None where the last word on one is a failure."""
+    told = [(parts["origin"]["schedule"], parts["evaluation"]) for _, parts in reader.step_parts(run, indices)]
+    steps = [(frozenset(values.items()), evaluation) for values, evaluation in told if values]
+    timed = [(place, one) for place, (key, evaluation) in enumerate(steps) if (one := _timed(key, evaluation, mode))]
+    times_us = steady_us([one for _, one in timed])
+    usual_us = median(one.time_us * one.speedup for _, one in timed) if timed else math.nan
+    ratios = {place: usual_us / time_us for (place, _), time_us in zip(timed, times_us, strict=True)}
     screened: dict[Key, float | None] = {}
     raced: dict[Key, float | None] = {}
-    for _, parts in reader.step_parts(run, indices):
-        values: dict[str, ScheduleValue] | None = parts["origin"]["schedule"]
-        if values:
-            evaluation = parts["evaluation"]
-            decides = evaluation.get("effort") in DECIDING
-            (raced if decides else screened)[frozenset(values.items())] = _ratio(evaluation)
+    for place, (key, evaluation) in enumerate(steps):
+        (raced if evaluation.get("effort") in DECIDING else screened)[key] = ratios.get(place)
     gaps = [ratio / before for key, ratio in raced.items() if ratio and (before := screened.get(key))]
     gap = median(gaps) if gaps else 1.0
     return {key: ratio and ratio * gap for key, ratio in screened.items()} | raced
 
 
-def _ratio(evaluation: Mapping[str, Any]) -> float | None:
-    """Over AutoTuning; None for what was not measured."""
+def _timed(key: Key, evaluation: Mapping[str, Any], mode: TimingMode) -> ScreenedTime | None:
+    """None for what was not measured, or not beside AutoTuning."""
     if evaluation["status"] != "measured":
         return None
     baseline = next((one for one in evaluation["baselines"] if one["name"] == AUTOTUNED), None)
+    if baseline is None:
+        return None
     timing = Timing.model_validate(evaluation["timing"])
-    return None if baseline is None else paired_ratio(timing, Timing.model_validate(baseline))
+    overlaps = mode is TimingMode.OFFLINE and launched_programmatically(dict(key))
+    return ScreenedTime(median_us(timing), paired_ratio(timing, Timing.model_validate(baseline)), overlaps)
 
 
 def _sweep(task: GemmTask, chip: Chip, tries: Mapping[Key, Sequence[float | None]]) -> Sweep | None:

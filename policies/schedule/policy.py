@@ -17,7 +17,7 @@ from contract.task import GemmTask
 from contract.trajectory import Attempt, Observation, Precedent
 from policies.schedule.families.kernel_family import Family
 from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
-from policies.schedule.optimiser.neighbours import NeighbourDraws, Pick, choose, neighbours_of_best, steady_us
+from policies.schedule.optimiser.neighbours import NeighbourDraws, Pick, choose, neighbours_of_best, steady_times_us
 from policies.schedule.optimiser.pool_entry import Key, PoolEntry, schedule_key
 from policies.schedule.optimiser.pool_prior import ANALYTIC, EntryEncoding, PriorOf
 from policies.schedule.optimiser.risk import Risk
@@ -169,7 +169,7 @@ def _entry_of(attempt: Attempt, pool: SchedulePool) -> PoolEntry | None:
 
 def _learn(pool: SchedulePool, encode: EntryEncoding, tried: Sequence[tuple[Attempt, PoolEntry]]) -> Surrogate | None:
     """A surrogate fitted to the latest timed attempts; None where there are none."""
-    times_us = steady_us([attempt for attempt, _ in tried])
+    times_us = steady_times_us([attempt for attempt, _ in tried], pool.task.mode)
     timed = [(times_us[attempt.candidate_id], entry) for attempt, entry in tried if attempt.candidate_id in times_us]
     timed = timed[-MAX_FITTED:]
     if not timed:

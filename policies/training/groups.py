@@ -1,7 +1,7 @@
 """What a schedule policy learns from: the schedules of each stored run with their times, and schedules that were not tried.
 
-Each run is a group. Costs are logarithms of the time over that of cuBLASLt-AutoTuning in the same rounds, so that they are free
-of clocks and comparable between runs of a task. A schedule that raced counts with its race, else with its screen.
+Each run is a group. Costs are logarithms of the time over that of cuBLASLt-AutoTuning in the same run, so that they are free of
+clocks and comparable between runs of a task. A schedule that raced counts with its race, else with its screen.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,11 @@ from sqlalchemy import Connection, select
 
 from contract.candidate import ScheduleValue
 from contract.chip import Chip
-from contract.task import GemmTask
+from contract.speedup import ScreenedTime, steady_us
+from contract.task import GemmTask, TimingMode
 from policies.schedule.families.registry import families
 from policies.schedule.learned.features import features_of
-from policies.schedule.optimiser.pool_entry import Key, PoolEntry, read_entry, schedule_key
+from policies.schedule.optimiser.pool_entry import Key, PoolEntry, launched_programmatically, read_entry, schedule_key
 from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.schedule.prior import Floats
 from policies.trajectories import tables
@@ -78,7 +79,9 @@ def read_runs(store: Store, wanted: Wanted = lambda _: True) -> list["TimedRun"]
         records = [(row, reader.run(row)) for row in rows]
         runs = [(row, GemmTask.model_validate(plain["task"]), Chip.model_validate(plain["chip"])) for row, plain in records]
         return [
-            TimedRun(row.run_id, task, chip, *_timed(connection, reader, row.key)) for row, task, chip in runs if wanted(task)
+            TimedRun(row.run_id, task, chip, *_timed(connection, reader, row.key, task.mode))
+            for row, task, chip in runs
+            if wanted(task)
         ]
 
 
@@ -117,25 +120,31 @@ def _rivals(task: GemmTask, chip: Chip, tried: set[Key], seed: int) -> list[Pool
     return [pool.entries[place] for place in (*best, *(rest[int(one)] for one in drawn))]
 
 
-def _timed(connection: Connection, reader: PlainReader, run: int) -> tuple[tuple[TimedSchedule, ...], float]:
-    """The schedules of a run that were timed, each once, in the order in which they were proposed, and AutoTuning's time."""
+def _timed(connection: Connection, reader: PlainReader, run: int, mode: TimingMode) -> tuple[tuple[TimedSchedule, ...], float]:
+    """The schedules of a run that were timed, each once, in the order in which they were proposed, and AutoTuning's time.
+
+    Costs are of times under equal conditions (`contract.speedup.steady_us`).
+    """
     own = tables.steps.c
     query = (
         select(own.index, own.round, own.speedup, own.time_us)
         .where((own.run == run) & own.speedup.is_not(None))
         .order_by(own.index)
     )
-    speedups = {index: (round_, speedup, time_us) for index, round_, speedup, time_us in connection.execute(query)}
+    steps = {index: (round_, speedup, time_us) for index, round_, speedup, time_us in connection.execute(query)}
+    known = [(index, parts) for index, parts in reader.step_parts(run, list(steps)) if parts["origin"]["schedule"]]
+    offline = mode is TimingMode.OFFLINE
+    screened = [
+        ScreenedTime(steps[index][2], steps[index][1], offline and launched_programmatically(parts["origin"]["schedule"]))
+        for index, parts in known
+    ]
+    baseline_us = float(np.median([one.speedup * one.time_us for one in screened])) if screened else np.nan
     found: dict[Key, TimedSchedule] = {}
-    for index, parts in reader.step_parts(run, list(speedups)):
+    for (index, parts), time_us in zip(known, steady_us(screened), strict=True):
         values = parts["origin"]["schedule"]
-        if not values:
-            continue
-        round_, speedup, _ = speedups[index]
         raced = parts["evaluation"].get("effort") in RACED
         before = found.get(schedule_key(values))
         if before is None or raced or not before.raced:
-            first = round_ if before is None else before.round
-            found[schedule_key(values)] = TimedSchedule(values, -float(np.log(speedup)), raced, first)
-    baseline_us = float(np.median([speedup * time_us for _, speedup, time_us in speedups.values()])) if speedups else np.nan
+            first = steps[index][0] if before is None else before.round
+            found[schedule_key(values)] = TimedSchedule(values, float(np.log(time_us / baseline_us)), raced, first)
     return tuple(found.values()), baseline_us

@@ -1,15 +1,16 @@
 """What to try around the best schedules so far: draws among their neighbours, some favoured by a diagnosis."""
 
 import copy
-import statistics
 from collections.abc import Sequence
 
 import numpy as np
 
 from contract.diagnosis import Bottleneck
+from contract.speedup import ScreenedTime, steady_us
+from contract.task import TimingMode
 from contract.trajectory import Attempt
 from policies.schedule.optimiser.acquisition import rank_by_draws
-from policies.schedule.optimiser.pool_entry import Key, PoolEntry
+from policies.schedule.optimiser.pool_entry import Key, PoolEntry, launched_programmatically
 from policies.schedule.optimiser.pool_prior import EntryEncoding
 from policies.schedule.optimiser.risk import Risk
 from policies.schedule.optimiser.schedule_pool import SchedulePool
@@ -58,24 +59,27 @@ def choose(
     return draws.steered(list({entry.key: entry for entry in (*near, *relieving)}.values()), count, steering)
 
 
-def steady_us(attempts: Sequence[Attempt]) -> dict[str, float]:
-    """The measured times by candidate, without the drift of clocks: of the baseline's median time over the paired speedup.
+def steady_times_us(attempts: Sequence[Attempt], mode: TimingMode) -> dict[str, float]:
+    """The measured times by candidate, as if all had been measured under equal conditions (`contract.speedup.steady_us`).
 
     Where one lacks its speedup, the times as they were measured.
     """
-    timed = [(one.candidate_id, one.time_us, one.speedup) for one in attempts if one.time_us is not None]
-    paired = [(name, time_us * speedup, speedup) for name, time_us, speedup in timed if speedup is not None]
-    if not paired or len(paired) < len(timed):
-        return {name: time_us for name, time_us, _ in timed}
-    baseline_us = statistics.median(baseline for _, baseline, _ in paired)
-    return {name: baseline_us / speedup for name, _, speedup in paired}
+    timed = [(one, one.time_us) for one in attempts if one.time_us is not None]
+    screened = [
+        ScreenedTime(time_us, one.speedup, mode is TimingMode.OFFLINE and launched_programmatically(one.schedule))
+        for one, time_us in timed
+        if one.speedup is not None
+    ]
+    if len(screened) < len(timed):
+        return {one.candidate_id: time_us for one, time_us in timed}
+    return {one.candidate_id: time_us for (one, _), time_us in zip(timed, steady_us(screened), strict=True)}
 
 
 def neighbours_of_best(
     pool: SchedulePool, tried: Sequence[tuple[Attempt, PoolEntry]], rng: np.random.Generator
 ) -> list[PoolEntry]:
     """Neighbours of the fastest schedules so far, each once."""
-    times_us = steady_us([attempt for attempt, _ in tried])
+    times_us = steady_times_us([attempt for attempt, _ in tried], pool.task.mode)
     timed = [(times_us[attempt.candidate_id], entry) for attempt, entry in tried if attempt.candidate_id in times_us]
     parents = [entry for _, entry in sorted(timed, key=lambda pair: pair[0])[:PARENTS]]
     found = {neighbour.key: neighbour for parent in parents for neighbour in pool.neighbours(parent, rng)}

@@ -19,6 +19,11 @@ def schedule_key(values: Values) -> Key:
     return frozenset(values.items())
 
 
+def launched_programmatically(values: Values | None) -> bool:
+    """Whether a schedule's launches overlap with the kernel before; not for what is no schedule."""
+    return bool(values and values.get("programmatic"))
+
+
 @dataclass(frozen=True)
 class PoolEntry:
     """One schedule with what is known before it runs. `group`: family, tile and parts of K, for similar kernels."""

@@ -78,10 +78,34 @@ def test_the_paired_speedup_ranks_where_clocks_drift() -> None:
     assert leading(step(0, 0, evaluation=early), step(1, 1, evaluation=late)) == 1
 
 
+PROGRAMMATIC = candidate(0).plan.model_copy(update={"launches": (LAUNCH.model_copy(update={"programmatic": True}),)})
+
+
+def screened(index: int, time_us: float, baseline_us: float, *, overlaps: bool) -> Step:
+    one = candidate(index)
+    update = {"plan": PROGRAMMATIC} if overlaps else {}
+    evaluation = measured(time_us, baseline_us, effort="screen")
+    return step(index, candidate=one.model_copy(update=update), evaluation=evaluation)
+
+
+def test_a_baseline_that_was_short_for_a_moment_costs_no_overlapping_kernel_its_place() -> None:
+    """Its launches do not wait for each other. Those of a plain kernel do, and were shorter for the same reason."""
+    usual = [screened(number, 1.55, 2.84, overlaps=True) for number in range(3)]
+    ranked = [rank(one, TASK, CHIP) for one in (*usual, screened(3, 1.45, 2.51, overlaps=True))]
+    assert finalists(ranked, 1)[0].index == 3
+    ranked = [rank(one, TASK, CHIP) for one in (*usual, screened(3, 1.45, 2.51, overlaps=False))]
+    assert finalists(ranked, 1)[0].index == 0
+
+
+def test_of_long_kernels_the_paired_speedup_counts_even_where_launches_overlap() -> None:
+    usual = [screened(number, 50.0, 60.0, overlaps=True) for number in range(3)]
+    cool = screened(3, 49.0, 55.0, overlaps=True)
+    assert finalists([rank(one, TASK, CHIP) for one in (*usual, cool)], 1)[0].index == 0
+
+
 def test_the_best_without_programmatic_launch_is_a_finalist() -> None:
-    programmatic = candidate(0).plan.model_copy(update={"launches": (LAUNCH.model_copy(update={"programmatic": True}),)})
     steps = [
-        step(number, candidate=candidate(number).model_copy(update={"plan": programmatic}), evaluation=measured(2.0 + number))
+        step(number, candidate=candidate(number).model_copy(update={"plan": PROGRAMMATIC}), evaluation=measured(2.0 + number))
         for number in range(4)
     ]
     steps.append(step(4, 4, evaluation=measured(9.0)))

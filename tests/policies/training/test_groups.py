@@ -1,5 +1,6 @@
 """What of a store a policy learns from."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,17 @@ def test_a_race_counts_instead_of_the_screen(store: Store) -> None:
     assert len(run.timed) == SCHEDULES
     assert [(one.values, one.round) for one in run.timed if one.raced] == [(entry.values, 1)], "it was proposed in round 1"
     assert next(one.cost for one in run.timed if one.raced) == pytest.approx(np.log(2.0))
+
+
+def test_a_baseline_that_was_short_for_a_moment_does_not_change_a_cost(store: Store) -> None:
+    """It is 13 % shorter while another process works on the GPU; kernels whose launches overlap are not."""
+    record_runs(store, [TASK])
+    entry = next(one for one in drawn_entries(TASK) if one.values["programmatic"])
+    before = next(one.cost for one in the_run(store).timed if one.values == entry.values)
+    again = measured(10.0 * math.exp(before), 8.7, baselines=(AUTOTUNED,), effort="screen")
+    store.record_step(step(SCHEDULES, run_id=f"{TASK.shape}-run", round=2, candidate=written(entry, 3), evaluation=again))
+    cost = next(one.cost for one in the_run(store).timed if one.values == entry.values)
+    assert cost == pytest.approx(before)
 
 
 def test_runs_that_go_on_and_other_tasks_are_left_out(store: Store) -> None:
