@@ -5,9 +5,12 @@
 | `grid.py`, `held_out.json` | the shapes of the grid, and those that are held out; drawn once and never drawn again |
 | `rows/` | what campaigns measured, one row per shape and mode |
 | `steps/` | every candidate of these campaigns, for `trajectories import` |
+| `h100_rows/`, `h100_steps/` | the same of an H100 |
+| `stability/` | rows of 40 shapes that were searched four times, which count nowhere else |
 | `summary.py`, `summary.json` | what the rows come to |
 | `curves.py`, `curves.json` | what a search finds for how many GPU seconds and candidates; `searches.py` reads the steps |
 | `stability.py` | two searches of the same shapes against each other: seeds, budgets |
+| `short_launches.py` | how often searches met the shorter of a launch's two times |
 | `worst.py` | the slowest results with what bounds them |
 | `gpu_scaling.py` | campaigns on different numbers of GPUs |
 | `marked_page.py` | the tables of these scripts in a page |

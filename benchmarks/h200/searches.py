@@ -1,22 +1,24 @@
 """The searches behind the rows, from the committed steps: which candidate came when, what it cost, and how fast it was.
 
 How a candidate counts: one that was raced with the ratio of its race, one that was only screened with an estimate. The estimate
-is its screened ratio times the median of raced over screened ratio among the finalists of the same search, because the best of
-short measurements are too good. No estimate exceeds the best raced ratio, because the race decided. A search that had stopped
-earlier would have raced its best candidates of that moment. Every finalist of the whole search that it had seen is among these.
+is its screened ratio under equal conditions, times the median of raced over screened ratio among the finalists of the same
+search, because the best of short measurements are too good. No estimate exceeds the best raced ratio: the race decided.
+A search that had stopped earlier would have raced its best candidates of that moment. Every finalist of the whole search that
+it had seen is among these.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
 
 from agent.campaign.winners import decides, gpu_seconds_of, ratios_of
-from agent.observe.ranking import rank
+from agent.observe.ranking import Ranked, rank
 from contract.campaign import ShapeResult
 from contract.errors import UsageError
+from contract.speedup import ScreenedTime, steady_us
 from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
 from policies.trajectories.importing.incoming import IncomingStep
@@ -103,20 +105,22 @@ def read_searches(paths: Iterable[Path]) -> Iterator[Search]:
     """The runs of sweep files, and of the sweep files in folders. Raises: UsageError."""
     for path in paths:
         for file in sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]:
-            yield from _read(file)
+            yield from (search_of(run, steps) for run, steps in runs_in(file))
 
 
 def search_of(run: RunRecord, steps: Sequence[Step]) -> Search:
     """A candidate that is measured again is in the race, also where it failed there."""
     known: set[str] = set()
+    ranked = [rank(step, run.task, run.chip) for step in steps]
     trials = []
-    for step in steps:
-        trials.append(_trial(step, run, again=step.candidate.id in known))
-        known.add(step.candidate.id)
-    return Search(run.run_id, run.task, tuple(trials))
+    for one in ranked:
+        trials.append(_trial(one, again=one.step.candidate.id in known))
+        known.add(one.step.candidate.id)
+    return Search(run.run_id, run.task, tuple(_under_equal_conditions(trials, ranked)))
 
 
-def _read(file: Path) -> Iterator[Search]:
+def runs_in(file: Path) -> Iterator[tuple[RunRecord, list[Step]]]:
+    """The runs of a sweep file with their steps. Raises: UsageError."""
     reader, run, steps = SweepReader(), None, list[Step]()
     for number, line in enumerate(lines_of(str(file)), 1):
         try:
@@ -128,13 +132,23 @@ def _read(file: Path) -> Iterator[Search]:
                 steps.append(one.step)
                 continue
             if run is not None:
-                yield search_of(run, steps)
+                yield run, steps
             run, steps = one, []
     if run is not None:
-        yield search_of(run, steps)
+        yield run, steps
 
 
-def _trial(step: Step, run: RunRecord, *, again: bool) -> TimedTrial:
+def _trial(one: Ranked, *, again: bool) -> TimedTrial:
     """A kernel faster than the chip can be has no ratio."""
-    ratio = ratios_of(step)[0] if rank(step, run.task, run.chip).plausible else None
-    return TimedTrial(step.candidate.id, again or decides(step), ratio, gpu_seconds_of(step))
+    ratio = ratios_of(one.step)[0] if one.plausible else None
+    return TimedTrial(one.step.candidate.id, again or decides(one.step), ratio, gpu_seconds_of(one.step))
+
+
+def _under_equal_conditions(trials: Sequence[TimedTrial], ranked: Sequence[Ranked]) -> Iterator[TimedTrial]:
+    """The ratios of screens, as the search orders them (`contract.speedup.steady_us`)."""
+    places = [place for place, one in enumerate(trials) if not one.raced and one.ratio is not None]
+    screened = [ScreenedTime(ranked[place].time_us, trials[place].ratio or 0.0, ranked[place].overlaps) for place in places]
+    times_us = dict(zip(places, steady_us(screened), strict=True))
+    usual_us = median(one.time_us * one.speedup for one in screened) if screened else 0.0
+    for place, one in enumerate(trials):
+        yield replace(one, ratio=usual_us / times_us[place]) if place in times_us else one

@@ -12,5 +12,5 @@
 `measure`: times drawn schedules, or free sources, on a GPU, one row a line. `judge`: predictions against such rows, or against
 a store's steps. `ceiling`: how well times can be ranked at all. `screening`: what a search loses by leaving out what is
 predicted far behind. `calibrate`: fits the rates of `sandbox/timing_model/rates.py` to a store's steps. `fit_correction`: fits
-`sandbox/timing_model/correction.json` by `boosting`.
+`sandbox/timing_model/correction.npz` to timed schedules.
 """

@@ -7,18 +7,20 @@ python -m benchmarks.timing_model.fit_correction ROWS.jsonl.gz ... --drawn DRAWN
 """
 
 import argparse
-import json
+import itertools
+import multiprocessing
 import os
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+from sklearn.ensemble import HistGradientBoostingRegressor
 
-from benchmarks.timing_model.boosting import Boosting, ObliviousTree, boosted
 from benchmarks.timing_model.draw import SETS
 from benchmarks.timing_model.fresh import apart
 from benchmarks.timing_model.predicting import prepared, spearman
@@ -27,16 +29,28 @@ from contract.candidate import Candidate
 from contract.evaluation import Measured
 from contract.task import GemmTask, TimingMode
 from policies.trajectories.store import Store, open_store
-from sandbox.timing_model.correction import FITTED, MAX_FACTOR, MIN_FACTOR, Correction
+from sandbox.timing_model.correction import FITTED, LEAF, MAX_FACTOR, MIN_FACTOR, Correction
 
 DRAWN_FIT = SETS / "drawn_fit.json.gz"
-FOLDS = 10
+FOLDS = 5
 MAX_ERROR = 0.7  # of a logarithm: what lies further off counts no more
-TRUST = 0.75  # share of the logarithm that is corrected
+TRUST = 0.9  # share of the logarithm that is corrected
 STORED_WEIGHT = 3.0  # of a step of a store; of a drawn schedule: 1
 STORED_SHAPES, STORED_STEPS, MAX_US = 400, 3, 1500.0
-BOOSTING = Boosting(trees=500, depth=6, columns=0.3, rows=0.6)
 
+
+class Boosting(NamedTuple):
+    """Options of scikit-learn's `HistGradientBoostingRegressor`."""
+
+    max_iter: int = 1000
+    learning_rate: float = 0.05
+    max_leaf_nodes: int = 63
+    min_samples_leaf: int = 10
+    l2_regularization: float = 3.0
+    max_features: float = 0.3
+
+
+BOOSTING = Boosting()
 Timed = tuple[Candidate, GemmTask, float]  # and its measured time in microseconds
 
 
@@ -74,14 +88,14 @@ def drawn_times(rows: Path, drawn: Path) -> list[Timed]:
     return [(each.candidate, each.task, times[each.name]) for each in scheduled(drawn) if each.name in times]
 
 
-def stored_times(store: Store, source: random.Random) -> list[Timed]:
-    """Some measured schedules of some shapes of a store, at random."""
+def stored_times(store: Store, source: random.Random, shapes: int = STORED_SHAPES, each: int = STORED_STEPS) -> list[Timed]:
+    """Some measured schedules (`each`) of some shapes of a store, at random."""
     of_shape: dict[str, list[str]] = {}
     for run in store.runs():
         if run.task.mode is TimingMode.OFFLINE and run.task.shape not in apart():
             of_shape.setdefault(run.task.shape, []).append(run.run_id)
     found: list[Timed] = []
-    for shape in source.sample(sorted(of_shape), min(STORED_SHAPES, len(of_shape))):
+    for shape in source.sample(sorted(of_shape), min(shapes, len(of_shape))):
         run_id = source.choice(of_shape[shape])
         known: dict[str, Timed] = {}
         for step in store.steps(run_id):
@@ -90,47 +104,61 @@ def stored_times(store: Store, source: random.Random) -> list[Timed]:
                 continue
             if candidate.origin.schedule and evaluation.time_us < MAX_US:
                 known.setdefault(candidate.id, (candidate, store.run(run_id).task, evaluation.time_us))
-        found += source.sample(list(known.values()), min(STORED_STEPS, len(known)))
+        found += source.sample(list(known.values()), min(each, len(known)))
     return found
 
 
 def examples(timed: Sequence[Timed], weight: float, cache: Path, jobs: int) -> TimedExamples:
-    """Timed kernels, with predictions that no correction has seen."""
-    found: list[tuple[dict[str, float], float, float, str]] = []
-    for position, kernel in prepared([(candidate, task) for candidate, task, _ in timed], cache, jobs):
-        made, (_, task, time_us) = kernel.predicted(), timed[position]
-        found.append((made.features, made.replayed_us, time_us, task.shape))
+    """Timed kernels, with predictions that no correction has seen. `jobs`: processes; each takes one task at a time."""
+    of_task: dict[GemmTask, list[Timed]] = {}
+    for each in timed:
+        of_task.setdefault(each[1], []).append(each)
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        found = [row for rows in pool.map(_predicted, of_task.values(), itertools.repeat(cache)) for row in rows]
     names = tuple(found[0][0])
     table = np.array([[features[name] for name in names] for features, *_ in found])
     replayed, measured, shapes = (np.array(column) for column in list(zip(*found, strict=True))[1:])
     return TimedExamples(names, table, replayed, measured, shapes, np.full(len(found), weight))
 
 
-def trees(known: TimedExamples, options: Boosting, seeds: int) -> Iterator[ObliviousTree]:
-    """The mean of several fits, as trees to be summed."""
-    groups = np.unique(known.shapes, return_inverse=True)[1]
-    for seed in range(seeds):
-        for tree in boosted(known.table, known.errors, groups, options, seed, known.weights):
-            yield ObliviousTree(tree.asked, tree.above, tree.leaves * TRUST / seeds)
+def _predicted(timed: Sequence[Timed], cache: Path) -> list[tuple[dict[str, float], float, float, str]]:
+    """Features, replayed and measured time, and shape of each kernel that builds."""
+    found = []
+    for position, kernel in prepared([(candidate, task) for candidate, task, _ in timed], cache, 1):
+        made, (_, task, time_us) = kernel.predicted(), timed[position]
+        found.append((made.features, made.replayed_us, time_us, task.shape))
+    return found
 
 
-def correction(known: TimedExamples, options: Boosting, seeds: int) -> Correction:
-    made = list(trees(known, options, seeds))
-    asked, above, leaves = (np.stack([getattr(tree, name) for tree in made]) for name in ("asked", "above", "leaves"))
-    return Correction(known.names, known.table.min(axis=0), known.table.max(axis=0), asked, above, leaves)
+def correction(known: TimedExamples, options: Boosting) -> Correction:
+    """The trees that scikit-learn boosts, each node as `Correction` reads it."""
+    forest = HistGradientBoostingRegressor(**options._asdict(), random_state=0, early_stopping=False)
+    forest.fit(known.table, known.errors, sample_weight=known.weights)
+    trees = [predictor.nodes for (predictor,) in forest._predictors]
+    shape = len(trees), max(map(len, trees))
+    asked, left, right = (np.zeros(shape, dtype=np.int16) for _ in range(3))
+    limit, value = np.zeros(shape), np.zeros(shape, dtype=np.float32)
+    for row, nodes in enumerate(trees):
+        span = row, slice(len(nodes))
+        asked[span] = np.where(nodes["is_leaf"], LEAF, nodes["feature_idx"])
+        limit[span], left[span], right[span] = nodes["num_threshold"], nodes["left"], nodes["right"]
+        value[span] = nodes["value"] * TRUST
+    value[0] += TRUST * float(np.ravel(forest._baseline_prediction)[0])
+    low, high = known.table.min(axis=0), known.table.max(axis=0)
+    return Correction(np.array(known.names), low, high, asked, limit, left, right, value)
 
 
 def corrected(predicted_us: np.ndarray, logarithms: np.ndarray) -> np.ndarray:
     return np.asarray(predicted_us * np.clip(np.exp(logarithms), MIN_FACTOR, MAX_FACTOR))
 
 
-def left_out_shapes(known: TimedExamples, options: Boosting, seeds: int) -> np.ndarray:
+def left_out_shapes(known: TimedExamples, options: Boosting) -> np.ndarray:
     """Predictions of every kernel by fits that have not seen its shape. Unit: microseconds."""
     shapes = np.random.default_rng(0).permutation(np.unique(known.shapes))
     found = known.predicted_us.copy()
     for fold in range(min(FOLDS, len(shapes))):
         left_out = np.isin(known.shapes, shapes[fold::FOLDS])
-        made = correction(known.some(~left_out), options, seeds)
+        made = correction(known.some(~left_out), options)
         found[left_out] = corrected(known.predicted_us[left_out], made.logarithms(known.table[left_out]))
     return found
 
@@ -148,33 +176,18 @@ def figures(known: TimedExamples, predicted_us: np.ndarray) -> dict[str, float]:
     }
 
 
-def told(known: TimedExamples, boosting: Boosting, seeds: int) -> Iterator[str]:
+def told(known: TimedExamples, boosting: Boosting) -> Iterator[str]:
     """A line for drawn schedules and for stored steps: not corrected, then by fits that have not seen their shapes.
 
     Of a shape there are too few stored steps to rank.
     """
-    made = left_out_shapes(known, boosting, seeds)
+    made = left_out_shapes(known, boosting)
     for kind, rows in (("drawn", known.weights == 1.0), ("stored", known.weights != 1.0)):
         for label, predicted_us in (("not corrected", known.predicted_us), ("shapes left out", made)):
             if rows.any():
                 said = figures(known.some(rows), predicted_us[rows])
                 names = said if kind == "drawn" else ("median error",)
                 yield f"{kind}, {label}: {', '.join(f'{name} {said[name]:.3f}' for name in names)}"
-
-
-def written(made: Correction) -> str:
-    """The correction as JSON."""
-    lines = [f'"names": {json.dumps(made.names)}']
-    for name, digits in (("low", 8), ("high", 8), ("asked", 8), ("above", 4), ("leaves", 3)):
-        lines.append(f'"{name}": {json.dumps(_rounded(getattr(made, name).tolist(), digits), separators=(",", ":"))}')
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _rounded(values: Any, digits: int) -> Any:
-    """Numbers in nested lists, to so many significant digits."""
-    if isinstance(values, list):
-        return [_rounded(value, digits) for value in values]
-    return float(f"{values:.{digits}g}") if isinstance(values, float) else values
 
 
 def write_examples(path: Path, known: TimedExamples) -> None:
@@ -203,7 +216,6 @@ def main() -> None:
     parser.add_argument("rows", type=Path, nargs="+", help="as `measure` wrote them")
     parser.add_argument("--drawn", type=Path, nargs="+", default=[DRAWN_FIT], help="the drawn schedules that each is of")
     parser.add_argument("--store", type=Path, help="with steps of searches, which the fit takes too")
-    parser.add_argument("--seeds", type=int, default=1, help="fits whose mean is taken")
     parser.add_argument("--examples", type=Path, help="file that keeps the predictions")
     parser.add_argument("--write", action="store_true", help=f"write {FITTED.name}")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
@@ -219,10 +231,9 @@ def main() -> None:
         known = _made(options)
         if options.examples:
             write_examples(options.examples, known)
-    boosting = BOOSTING
-    print("\n".join(told(known, boosting, options.seeds)))
+    print("\n".join(told(known, BOOSTING)))
     if options.write:
-        FITTED.write_text(written(correction(known, boosting, options.seeds)))
+        correction(known, BOOSTING).write(FITTED)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ HELD_OUT = Path(__file__).parent.parent / "h200" / "held_out.json"
 JUDGED = tuple(
     SETS / f"{name}shapes{number}.json" for name, number in (("", ""), ("store_", ""), ("fresh_", ""), ("fresh_", "_2"))
 )
-FITTED = tuple(SETS / f"fit_shapes{number}.json" for number in ("", "_2"))
+FITTED = tuple(SETS / f"fit_shapes{number}.json" for number in ("", "_2", "_3"))
 MAX_US = 500.0
 
 
@@ -72,6 +72,8 @@ def main() -> None:
     options = parser.parse_args()
     left_out = (apart() | listed_in(FITTED)) - listed_in([options.out])
     allowed = {shape: time_us for shape, time_us in best_times().items() if shape not in left_out}
+    if options.count > sum(time_us <= MAX_US for time_us in allowed.values()):
+        parser.error(f"--count {options.count}: the campaign has fewer shapes of at most {MAX_US:.0f} us that no list has")
     shapes = stratified(allowed, options.count, random.Random(options.seed))
     about = f"{options.about} Chosen by `python -m benchmarks.timing_model.fresh` (seed {options.seed})."
     options.out.write_text(json.dumps({"about": about, "shapes": shapes}) + "\n")

@@ -9,7 +9,8 @@ FOLDER = Path(__file__).parent / "shipped"
 
 
 def shipped_paths(folder: Path = FOLDER) -> list[Path]:
-    return sorted(folder.glob(f"*{PACKED}"))
+    """The largest first."""
+    return sorted(folder.glob(f"*{PACKED}"), key=lambda path: (-path.stat().st_size, path.name))
 
 
 def shipped_library(chip: str, folder: Path = FOLDER) -> KernelLibrary | None:

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 LibraryPath = Annotated[
     Path | None,
     typer.Option(
-        "--library", metavar="FOLDER|FILE", help="Default: the first that ships with the product.", show_default=False
+        "--library",
+        metavar="FOLDER|FILE",
+        help="Default: the one that ships for the GPU at hand, else for the H200.",
+        show_default=False,
     ),
 ]
 Sms = Annotated[
@@ -25,15 +28,18 @@ ALL = "all"
 
 def opened(path: Path | None) -> "KernelLibrary":
     """Raises: UsageError, LibraryError."""
+    from agent.wiring.gpus import visible_gpus
     from contract.errors import UsageError
     from cudal2.library.kernel_library import open_library
     from cudal2.library.shipped_libraries import shipped_paths
 
-    if path is None:
-        path = next(iter(shipped_paths()), None)
-    if path is None:
+    if path is not None:
+        return open_library(path)
+    libraries = [open_library(one) for one in shipped_paths()]
+    if not libraries:
         raise UsageError("no library ships with this product; name one with --library, or make one: cudal2-agent library build")
-    return open_library(path)
+    chips = {gpu.name.removeprefix("NVIDIA ").strip() for gpu in visible_gpus()}
+    return next((library for library in libraries if library.manifest.chip in chips), libraries[0])
 
 
 def held(library: "KernelLibrary", entry: str) -> "list[LibraryEntry | StoredAlgorithm]":
