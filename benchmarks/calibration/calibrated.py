@@ -2,7 +2,8 @@
 
 Run from the repository's root, after `cudal2-agent trajectories import` of the calibration's runs:
     python -m benchmarks.calibration.calibrated --store trajectories.sqlite --accumulate f16 [--chip H200] [--draws 5]
-It prints a JSON line per arm, number of shapes and draw, then a table of means over the draws.
+It prints a JSON line per arm, number of shapes and draw, then a table of means over the draws. With `--searches`, the searches
+of a campaign on the chip stand in for a calibration: it measured the best schedules that it found, and no others at random.
 
 `calibrate` judges one order of the shapes. Here each draw takes another order and other shapes to judge by, so that the spread
 of the figures is seen. "these runs alone": a policy that is trained anew.
@@ -11,16 +12,17 @@ of the figures is seen. "these runs alone": a policy that is trained anew.
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from agent.calibration.calibration_runs import measured_runs
 from agent.calibration.calibration_tasks import calibration_tasks
 from benchmarks.calibration.adaptation_rows import AdaptationArm, AdaptationRow, rows_of, table
 from contract.errors import UsageError
-from contract.task import AccumulatorType, Arch, TimingMode
+from contract.task import AccumulatorType, Arch, GemmTask, Layout, TimingMode
 from policies.schedule.learned.known_policies import find_policy
 from policies.schedule.learned.policy_file import read_weights
-from policies.training.groups import group_of
+from policies.training.groups import group_of, read_runs
 from policies.trajectories.store import open_store
 
 SHAPES = (2, 4, 8, 16, 32, 64)
@@ -38,10 +40,16 @@ def main() -> None:
     parser.add_argument("--mode", type=TimingMode, default=TimingMode.OFFLINE, help="offline or server")
     parser.add_argument("--accumulate", type=AccumulatorType, default=AccumulatorType.F32, help="f32 or f16")
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--searches", action="store_true", help="take finished searches in layout nn, not a calibration's runs")
     options = parser.parse_args()
     with open_store(f"sqlite:///{options.store}") as store:
-        runs = measured_runs(store, options.chip, calibration_tasks(Arch.SM_90A, options.mode, options.accumulate))
-    groups = [group for run in runs if (group := group_of(run.timed, 0)) is not None]
+        if options.searches:
+            wanted = partial(_is_of, options.mode, options.accumulate)
+            timed = [run for run in read_runs(store, wanted) if run.chip.name == options.chip]
+        else:
+            tasks = calibration_tasks(Arch.SM_90A, options.mode, options.accumulate)
+            timed = [run.timed for run in measured_runs(store, options.chip, tasks)]
+    groups = [group for run in timed if (group := group_of(run, 0)) is not None]
     print(f"{len(groups)} shapes", file=sys.stderr, flush=True)
     if len(groups) <= max(SHAPES):
         raise UsageError(f"{len(groups)} shapes are too few: {max(SHAPES)} adapt and others judge; measure with more --minutes")
@@ -54,6 +62,10 @@ def main() -> None:
             rows.append({"kind": kind, **row})
             print(json.dumps(rows[-1]), flush=True)
     print(table(rows))
+
+
+def _is_of(mode: TimingMode, accumulate: AccumulatorType, task: GemmTask) -> bool:
+    return task.mode is mode and task.accumulate is accumulate and task.layout is Layout.NN
 
 
 if __name__ == "__main__":

@@ -11,16 +11,27 @@ from pathlib import Path
 import pytest
 
 import cudal2
+from agent.cli.library.library_source import opened
 from agent.cli.main import main
 from agent.library.entry_source import candidate_of
+from agent.wiring import gpus
 from cudal2.library.kernel_library import open_library
 from cudal2.library.shipped_libraries import shipped_library, shipped_paths
 
 ROOT = Path(__file__).parents[3]
-H200 = ROOT / "cudal2" / "library" / "shipped" / "h200-offline-2026-11-23.jsonl.gz"
-ROWS = [ROOT / "benchmarks" / "h200" / "rows" / f"{name}-2026-11-23.jsonl.gz" for name in ("offline", "blocks")]
-TUNED = ROOT / "benchmarks" / "h200" / "rows" / "tuned-2026-11-23.jsonl"
-SLOWER = ROOT / "benchmarks" / "library" / "slower_h200.txt"
+SHIPPED, ROWS = ROOT / "cudal2" / "library" / "shipped", ROOT / "benchmarks" / "h200"
+SLOWER = ROOT / "benchmarks" / "library"
+H200, H100 = SHIPPED / "h200-offline-2026-11-23.jsonl.gz", SHIPPED / "h100-offline-2026-11-26.jsonl.gz"
+H200_ROWS = [ROWS / "rows" / f"{name}-2026-11-23.jsonl.gz" for name in ("offline", "blocks")]
+H200_WORDS = [
+    *(word for file in H200_ROWS for word in ("--rows", str(file))),
+    *("--tuned", str(ROWS / "rows" / "tuned-2026-11-23.jsonl")),
+    *("--without", str(SLOWER / "slower_h200.txt"), "--name", "h200-2026-11-23"),
+]
+H100_WORDS = [
+    *("--rows", str(ROWS / "h100_rows" / "offline-2026-11-26.jsonl.gz"), "--chip", "H100 80GB HBM3"),
+    *("--without", str(SLOWER / "slower_h100.txt"), "--name", "h100-2026-11-26"),
+]
 MAX_BYTES = 3 * 2**20
 
 
@@ -28,7 +39,7 @@ MAX_BYTES = 3 * 2**20
 def test_every_entry_wins_and_is_written_as_it_was_measured(path: Path) -> None:
     assert path.stat().st_size < MAX_BYTES
     library = open_library(path)
-    assert len(library) > 100
+    assert len(library) > 50
     for entry in library:
         assert entry.wins
         assert not entry.programmatic
@@ -38,16 +49,24 @@ def test_every_entry_wins_and_is_written_as_it_was_measured(path: Path) -> None:
 def test_the_library_of_a_chip() -> None:
     library = shipped_library("H200")
     assert library is not None
-    assert library.path == H200
+    assert library.path == H200 == shipped_paths()[0], "commands without a GPU read the largest"
+    other = shipped_library("H100 80GB HBM3")
+    assert other is not None
+    assert other.path == H100
     assert shipped_library("A100") is None
 
 
-def test_the_rows_give_the_library_that_ships(tmp_path: Path) -> None:
-    out = tmp_path / "h200.jsonl.gz"
-    rows = [word for file in ROWS for word in ("--rows", str(file))]
-    words = ["--tuned", str(TUNED), "--without", str(SLOWER), "--out", str(out), "--name", "h200-2026-11-23"]
-    assert main(["library", "build", *rows, *words]) == 0
-    assert gzip.decompress(out.read_bytes()) == gzip.decompress(H200.read_bytes())
+@pytest.mark.parametrize(("shipped", "words"), [(H200, H200_WORDS), (H100, H100_WORDS)], ids=["H200", "H100"])
+def test_the_rows_give_the_library_that_ships(tmp_path: Path, shipped: Path, words: list[str]) -> None:
+    out = tmp_path / "built.jsonl.gz"
+    assert main(["library", "build", *words, "--out", str(out)]) == 0
+    assert gzip.decompress(out.read_bytes()) == gzip.decompress(shipped.read_bytes())
+
+
+@pytest.mark.parametrize(("name", "chip"), [("NVIDIA H100 80GB HBM3", "H100 80GB HBM3"), ("NVIDIA A100", "H200")])
+def test_a_command_reads_the_library_of_the_gpu_at_hand(monkeypatch: pytest.MonkeyPatch, name: str, chip: str) -> None:
+    monkeypatch.setattr(gpus, "visible_gpus", lambda: [gpus.Gpu(index=0, name=name, arch=None)])
+    assert opened(None).manifest.chip == chip
 
 
 def test_it_imports_quickly_and_without_what_agents_need() -> None:
