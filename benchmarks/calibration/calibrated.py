@@ -4,6 +4,7 @@ Run from the repository's root, after `cudal2-agent trajectories import` of the 
     python -m benchmarks.calibration.calibrated --store trajectories.sqlite --accumulate f16 [--chip H200] [--draws 5]
 It prints a JSON line per arm, number of shapes and draw, then a table of means over the draws. With `--searches`, the searches
 of a campaign on the chip stand in for a calibration: it measured the best schedules that it found, and no others at random.
+With `--write FILE` it judges nothing: FILE gets the policy that ships, adapted to all shapes that are not held out.
 
 `calibrate` judges one order of the shapes. Here each draw takes another order and other shapes to judge by, so that the spread
 of the figures is seen. "these runs alone": a policy that is trained anew.
@@ -12,17 +13,23 @@ of the figures is seen. "these runs alone": a policy that is trained anew.
 import argparse
 import json
 import sys
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from agent.calibration.calibration_runs import measured_runs
 from agent.calibration.calibration_tasks import calibration_tasks
 from benchmarks.calibration.adaptation_rows import AdaptationArm, AdaptationRow, rows_of, table
+from benchmarks.h200.grid import held_out
 from contract.errors import UsageError
 from contract.task import AccumulatorType, Arch, GemmTask, Layout, TimingMode
 from policies.schedule.learned.known_policies import find_policy
-from policies.schedule.learned.policy_file import read_weights
-from policies.training.groups import group_of, read_runs
+from policies.schedule.learned.policy_file import SHIPPED, SUFFIX, kind_of, read_weights, write_weights
+from policies.training.adapting import adapted
+from policies.training.groups import ScheduleGroup, group_of, read_runs
+from policies.training.training_plan import ADAPTING
 from policies.trajectories.store import open_store
 
 SHAPES = (2, 4, 8, 16, 32, 64)
@@ -41,6 +48,7 @@ def main() -> None:
     parser.add_argument("--accumulate", type=AccumulatorType, default=AccumulatorType.F32, help="f32 or f16")
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--searches", action="store_true", help="take finished searches in layout nn, not a calibration's runs")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write an adapted policy, and judge nothing")
     options = parser.parse_args()
     with open_store(f"sqlite:///{options.store}") as store:
         if options.searches:
@@ -51,6 +59,9 @@ def main() -> None:
             timed = [run.timed for run in measured_runs(store, options.chip, tasks)]
     groups = [group for run in timed if (group := group_of(run, 0)) is not None]
     print(f"{len(groups)} shapes", file=sys.stderr, flush=True)
+    if options.write:
+        write_adapted(options.write, [group for group in groups if group.task.shape not in held_out()])
+        return
     if len(groups) <= max(SHAPES):
         raise UsageError(f"{len(groups)} shapes are too few: {max(SHAPES)} adapt and others judge; measure with more --minutes")
     base = read_weights(find_policy(POLICY, options.store.parent).path)[1].tensors
@@ -62,6 +73,26 @@ def main() -> None:
             rows.append({"kind": kind, **row})
             print(json.dumps(rows[-1]), flush=True)
     print(table(rows))
+
+
+def write_adapted(path: Path, groups: Sequence[ScheduleGroup]) -> None:
+    """The policy that ships, adapted to the groups of one chip. The file's name is its own. Raises: UsageError, OSError."""
+    card, network = read_weights(SHIPPED / f"{POLICY}{SUFFIX}")
+    tasks = Counter(f"{kind_of(group.task)} {group.task.layout.value}" for group in groups)
+    update = {
+        "name": path.stem,
+        "chips": tuple({group.chip for group in groups}),
+        "tasks": dict(tasks),
+        "runs": len(groups),
+        "schedules": sum(len(group.costs) for group in groups),
+        "stages": tuple(stage.stage for stage in ADAPTING.stages),
+        "held_out": 0,
+        "figures": {},
+        "base": card.name,
+        "created": datetime.now(UTC).date().isoformat(),
+    }
+    write_weights(path, adapted(network.tensors, groups), card.model_copy(update=update))
+    print(f"{path}: adapted to {len(groups)} shapes", file=sys.stderr)
 
 
 def _is_of(mode: TimingMode, accumulate: AccumulatorType, task: GemmTask) -> bool:

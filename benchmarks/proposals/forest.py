@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.ensemble import RandomForestClassifier  # type: ignore[import-untyped]
-from sklearn.feature_extraction import DictVectorizer  # type: ignore[import-untyped]
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_extraction import DictVectorizer
 
 from benchmarks.proposals.sweeps import Sweep
 from contract.chip import Chip
