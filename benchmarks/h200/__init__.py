@@ -5,7 +5,7 @@
 | `grid.py`, `held_out.json` | the shapes of the grid, and those that are held out; drawn once and never drawn again |
 | `rows/` | what campaigns measured, one row per shape and mode |
 | `steps/` | every candidate of these campaigns, for `trajectories import` |
-| `h100_rows/`, `h100_steps/` | the same of an H100 |
+| `h100_rows/` | rows and steps of an H100, and the figures that the CUDA-L2 paper published for it |
 | `stability/` | rows of 40 shapes that were searched four times, which count nowhere else |
 | `summary.py`, `summary.json` | what the rows come to |
 | `curves.py`, `curves.json` | what a search finds for how many GPU seconds and candidates; `searches.py` reads the steps |
@@ -14,7 +14,7 @@
 | `worst.py` | the slowest results with what bounds them |
 | `gpu_scaling.py` | campaigns on different numbers of GPUs |
 | `marked_page.py` | the tables of these scripts in a page |
-| `h100_table.py`, `published_h100.csv` | an H100 beside the CUDA-L2 paper's figures for it |
+| `h100_table.py` | an H100 beside the CUDA-L2 paper's figures for it |
 | `family_search.py` | kernel families against each other |
 | `server/` | what single launches cost, and what can be reached with them |
 

@@ -6,7 +6,7 @@ Run from the repository's root:
 ROWS: files or folders of rows of both chips; rows of an H100 lie in a folder of their own. A chip's newest row of a shape
 counts. Classes are by the time of AutoTuning on the H100.
 
-`published_h100.csv`: the paper's speedups on an H100 over the better layout of cuBLASLt-AutoTuning, FP16 with FP32
+`h100_rows/published_h100.csv`: the paper's speedups on an H100 over the better layout of cuBLASLt-AutoTuning, FP16 with FP32
 accumulation, offline and server. Source: github.com/deepreinforce-ai/CUDA-L2 at dbe0177, column cuBLASLt-auto-tuning-max of
 eval_results/cuda_l2_h100_F32F16F16F32_speedup_*.csv. Those times are of the host clock around a synchronised call; ours are
 device times.
@@ -29,7 +29,7 @@ from contract.campaign import ShapeResult
 from contract.errors import UsageError
 from contract.task import TimingMode
 
-PUBLISHED = Path(__file__).parent / "published_h100.csv"
+PUBLISHED = Path(__file__).parent / "h100_rows" / "published_h100.csv"
 COUNT, SEED = 100, 17
 CHIPS = ("H100", "H200")
 
