@@ -74,19 +74,24 @@ class ScreenedTime(NamedTuple):
     overlaps: bool
 
 
-def steady_us(screened: Sequence[ScreenedTime]) -> list[float]:
-    """The times that candidates of one run would have had under equal conditions. Unit: microseconds.
+def usual_baseline_us(screened: Sequence[ScreenedTime]) -> float:
+    """The median of the baseline's times. Raises: StatisticsError where nothing was screened."""
+    return statistics.median(one.time_us * one.speedup for one in screened)
 
-    In general that is the baseline's usual time over the paired speedup, in which the drift of clocks cancels. A launch that
-    waits for the end of the one before it has two times, however, 0.34 µs apart on an H200 and on an H100: the shorter one
-    while another process works on the GPU, and for about 0.1 s after it. Searches share a GPU by turns, so that one screen in
-    six meets it. At a baseline of 2.5 µs the paired speedup of launches that overlap is then 13 % too low, and their own time
-    is right. Clocks do not drift in short products, so that their own time counts there.
+
+def steady_speedups(screened: Sequence[ScreenedTime]) -> list[float]:
+    """The speedups that candidates of one run would have had under equal conditions.
+
+    In general those are the paired ones, in which the drift of clocks cancels. But a launch that waits for the end of the
+    one before it has two times, 0.34 µs apart on an H200 and on an H100. It has the shorter one while another process works
+    on the GPU, and for about 0.1 s after it. Searches share a GPU by turns, so that one screen in six meets it. At a baseline
+    of 2.5 µs the paired speedup of launches that overlap is then 13 % too low, and their own time is right. Clocks do not
+    drift in short products, so that their own time counts there, against the baseline's usual one.
     """
     if not screened:
         return []
-    usual_us = statistics.median(one.time_us * one.speedup for one in screened)
-    return [one.time_us if one.overlaps and usual_us < SHORT_US else usual_us / one.speedup for one in screened]
+    usual_us = usual_baseline_us(screened)
+    return [usual_us / one.time_us if one.overlaps and usual_us < SHORT_US else one.speedup for one in screened]
 
 
 def _ratios(candidate: Timing, baseline: Timing) -> list[float]:

@@ -14,7 +14,7 @@ from contract.chip import Chip
 from contract.evaluation import AUTOTUNED, Measured, Unmeasured
 from contract.prediction import tied
 from contract.reward import beyond_roofline
-from contract.speedup import ScreenedTime, baseline_of, paired_ratio, steady_us
+from contract.speedup import ScreenedTime, baseline_of, paired_ratio, steady_speedups
 from contract.task import GemmTask, TimingMode
 from contract.trajectory import Attempt, Step
 
@@ -170,13 +170,13 @@ def _standing(one: Ranked) -> tuple[bool, bool]:
 
 
 def _fastest_first(timed: Sequence[Ranked]) -> list[Ranked]:
-    """By time under equal conditions, then by time as measured. Where one lacks the autotuned baseline, that alone decides."""
-    screened = [
-        ScreenedTime(one.time_us, one.attempt.speedup, one.overlaps) for one in timed if one.attempt.speedup is not None
-    ]
-    times_us = steady_us(screened) if len(screened) == len(timed) else [0.0] * len(timed)
-    order = sorted(range(len(timed)), key=lambda place: (times_us[place], timed[place].time_us))
-    return [timed[place] for place in order]
+    """By speedup under equal conditions, then by time. Where one lacks the autotuned baseline, time alone decides."""
+    paired = [(one, one.attempt.speedup) for one in timed if one.attempt.speedup is not None]
+    if len(paired) < len(timed):
+        return sorted(timed, key=lambda one: one.time_us)
+    speedups = steady_speedups([ScreenedTime(one.time_us, speedup, one.overlaps) for one, speedup in paired])
+    order = sorted(zip(speedups, timed, strict=True), key=lambda pair: (-pair[0], pair[1].time_us))
+    return [one for _, one in order]
 
 
 def _known(value_us: float | None) -> float:

@@ -14,6 +14,11 @@ class Gpu(Record):
     arch: Arch | None
     sms: int = 0
 
+    @property
+    def chip(self) -> str:
+        """The name without its vendor, by which rows, libraries and policies know it."""
+        return self.name.removeprefix("NVIDIA ").strip()
+
 
 def visible_gpus() -> list[Gpu]:
     """The GPUs in the driver's order, CUDA_VISIBLE_DEVICES applied; none where there is no driver.

@@ -77,6 +77,8 @@ def main() -> None:
 
 def write_adapted(path: Path, groups: Sequence[ScheduleGroup]) -> None:
     """The policy that ships, adapted to the groups of one chip. The file's name is its own. Raises: UsageError, OSError."""
+    if not groups:
+        raise UsageError("the store has no shape of this chip to adapt to that is not held out")
     card, network = read_weights(SHIPPED / f"{POLICY}{SUFFIX}")
     tasks = Counter(f"{kind_of(group.task)} {group.task.layout.value}" for group in groups)
     update = {

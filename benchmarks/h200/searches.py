@@ -18,7 +18,7 @@ from agent.campaign.winners import decides, gpu_seconds_of, ratios_of
 from agent.observe.ranking import Ranked, rank
 from contract.campaign import ShapeResult
 from contract.errors import UsageError
-from contract.speedup import ScreenedTime, steady_us
+from contract.speedup import ScreenedTime, steady_speedups
 from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
 from policies.trajectories.importing.incoming import IncomingStep
@@ -145,10 +145,9 @@ def _trial(one: Ranked, *, again: bool) -> TimedTrial:
 
 
 def _under_equal_conditions(trials: Sequence[TimedTrial], ranked: Sequence[Ranked]) -> Iterator[TimedTrial]:
-    """The ratios of screens, as the search orders them (`contract.speedup.steady_us`)."""
+    """The ratios of screens, as the search orders them (`contract.speedup.steady_speedups`)."""
     places = [place for place, one in enumerate(trials) if not one.raced and one.ratio is not None]
     screened = [ScreenedTime(ranked[place].time_us, trials[place].ratio or 0.0, ranked[place].overlaps) for place in places]
-    times_us = dict(zip(places, steady_us(screened), strict=True))
-    usual_us = median(one.time_us * one.speedup for one in screened) if screened else 0.0
+    ratios = dict(zip(places, steady_speedups(screened), strict=True))
     for place, one in enumerate(trials):
-        yield replace(one, ratio=usual_us / times_us[place]) if place in times_us else one
+        yield replace(one, ratio=ratios[place]) if place in ratios else one

@@ -3,8 +3,8 @@
 Run from the repository's root: python -m benchmarks.h200.short_launches [STEPS ...]
 
 A launch that waits for the end of the one before it takes about 0.34 µs less while another process works on the GPU
-(`contract.speedup.steady_us`). Searches share a GPU by turns. Counted are samples of AutoTuning in offline runs, where it takes
-less than 12 µs, and as short those that are more than 0.22 µs below the longer time. The longer time is the median of the
+(`contract.speedup.steady_speedups`). Searches share a GPU by turns. Counted are samples of AutoTuning in offline runs, where it
+takes less than 12 µs, and as short those that are more than 0.22 µs below the longer time. The longer time is the median of the
 upper quarter of a run's screens. The table has a line for each class of the longer time. `drop`: of the median short sample.
 """
 
@@ -24,7 +24,7 @@ from contract.trajectory import Step
 STEPS = Path(__file__).parent / "steps"
 CLASSES_US = ((0.0, 4.0), (4.0, 8.0), (8.0, 12.0))
 SHORTER_US = 0.22
-SCREENS = 8  # of a run that counts, at least
+MIN_SAMPLES = 8  # of the screens of a run that counts
 
 
 def samples_of(steps: Iterable[Step], *, raced: bool) -> list[float]:
@@ -45,7 +45,7 @@ def table(files: Iterable[Path]) -> Iterator[str]:
     for file in files:
         for run, steps in runs_in(file):
             screens = samples_of(steps, raced=False)
-            if run.task.mode is not TimingMode.OFFLINE or len(screens) < SCREENS:
+            if run.task.mode is not TimingMode.OFFLINE or len(screens) < MIN_SAMPLES:
                 continue
             usual = longer_us(screens)
             place = next((place for place, (low, high) in enumerate(CLASSES_US) if low <= usual < high), None)

@@ -20,7 +20,7 @@ from agent.policy_bench.proposal_rows import ProposalRow
 from benchmarks.prior import entry_of
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.evaluation import AUTOTUNED, Timing
-from contract.speedup import ScreenedTime, median_us, paired_ratio, steady_us
+from contract.speedup import ScreenedTime, median_us, paired_ratio, steady_speedups
 from contract.task import GemmTask, TimingMode
 from policies.schedule.optimiser.pool_entry import Key, PoolEntry, launched_programmatically
 from policies.schedule.prior import Floats
@@ -83,9 +83,8 @@ def _tries(reader: PlainReader, run: int, indices: Sequence[int], mode: TimingMo
     told = [(parts["origin"]["schedule"], parts["evaluation"]) for _, parts in reader.step_parts(run, indices)]
     steps = [(frozenset(values.items()), evaluation) for values, evaluation in told if values]
     timed = [(place, one) for place, (key, evaluation) in enumerate(steps) if (one := _timed(key, evaluation, mode))]
-    times_us = steady_us([one for _, one in timed])
-    usual_us = median(one.time_us * one.speedup for _, one in timed) if timed else math.nan
-    ratios = {place: usual_us / time_us for (place, _), time_us in zip(timed, times_us, strict=True)}
+    speedups = steady_speedups([one for _, one in timed])
+    ratios = {place: speedup for (place, _), speedup in zip(timed, speedups, strict=True)}
     screened: dict[Key, float | None] = {}
     raced: dict[Key, float | None] = {}
     for place, (key, evaluation) in enumerate(steps):

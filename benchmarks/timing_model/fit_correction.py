@@ -88,14 +88,14 @@ def drawn_times(rows: Path, drawn: Path) -> list[Timed]:
     return [(each.candidate, each.task, times[each.name]) for each in scheduled(drawn) if each.name in times]
 
 
-def stored_times(store: Store, source: random.Random, shapes: int = STORED_SHAPES, each: int = STORED_STEPS) -> list[Timed]:
-    """Some measured schedules (`each`) of some shapes of a store, at random."""
+def stored_times(store: Store, source: random.Random) -> list[Timed]:
+    """Some measured schedules of some shapes of a store, at random."""
     of_shape: dict[str, list[str]] = {}
     for run in store.runs():
         if run.task.mode is TimingMode.OFFLINE and run.task.shape not in apart():
             of_shape.setdefault(run.task.shape, []).append(run.run_id)
     found: list[Timed] = []
-    for shape in source.sample(sorted(of_shape), min(shapes, len(of_shape))):
+    for shape in source.sample(sorted(of_shape), min(STORED_SHAPES, len(of_shape))):
         run_id = source.choice(of_shape[shape])
         known: dict[str, Timed] = {}
         for step in store.steps(run_id):
@@ -104,7 +104,7 @@ def stored_times(store: Store, source: random.Random, shapes: int = STORED_SHAPE
                 continue
             if candidate.origin.schedule and evaluation.time_us < MAX_US:
                 known.setdefault(candidate.id, (candidate, store.run(run_id).task, evaluation.time_us))
-        found += source.sample(list(known.values()), min(each, len(known)))
+        found += source.sample(list(known.values()), min(STORED_STEPS, len(known)))
     return found
 
 
@@ -131,7 +131,10 @@ def _predicted(timed: Sequence[Timed], cache: Path) -> list[tuple[dict[str, floa
 
 
 def correction(known: TimedExamples, options: Boosting) -> Correction:
-    """The trees that scikit-learn boosts, each node as `Correction` reads it."""
+    """The trees that scikit-learn boosts, each node as `Correction` reads it.
+
+    scikit-learn has no public way to its trees. A test compares both, so that another version of it is noticed.
+    """
     forest = HistGradientBoostingRegressor(**options._asdict(), random_state=0, early_stopping=False)
     forest.fit(known.table, known.errors, sample_weight=known.weights)
     trees = [predictor.nodes for (predictor,) in forest._predictors]

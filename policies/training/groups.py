@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 
 from contract.candidate import ScheduleValue
 from contract.chip import Chip
-from contract.speedup import ScreenedTime, steady_us
+from contract.speedup import ScreenedTime, steady_speedups, usual_baseline_us
 from contract.task import GemmTask, TimingMode
 from policies.schedule.families.registry import families
 from policies.schedule.learned.features import features_of
@@ -123,7 +123,7 @@ def _rivals(task: GemmTask, chip: Chip, tried: set[Key], seed: int) -> list[Pool
 def _timed(connection: Connection, reader: PlainReader, run: int, mode: TimingMode) -> tuple[tuple[TimedSchedule, ...], float]:
     """The schedules of a run that were timed, each once, in the order in which they were proposed, and AutoTuning's time.
 
-    Costs are of times under equal conditions (`contract.speedup.steady_us`).
+    Costs are of speedups under equal conditions (`contract.speedup.steady_speedups`).
     """
     own = tables.steps.c
     query = (
@@ -138,13 +138,13 @@ def _timed(connection: Connection, reader: PlainReader, run: int, mode: TimingMo
         ScreenedTime(steps[index][2], steps[index][1], offline and launched_programmatically(parts["origin"]["schedule"]))
         for index, parts in known
     ]
-    baseline_us = float(np.median([one.speedup * one.time_us for one in screened])) if screened else np.nan
+    baseline_us = usual_baseline_us(screened) if screened else np.nan
     found: dict[Key, TimedSchedule] = {}
-    for (index, parts), time_us in zip(known, steady_us(screened), strict=True):
+    for (index, parts), speedup in zip(known, steady_speedups(screened), strict=True):
         values = parts["origin"]["schedule"]
         raced = parts["evaluation"].get("effort") in RACED
         before = found.get(schedule_key(values))
         if before is None or raced or not before.raced:
             first = steps[index][0] if before is None else before.round
-            found[schedule_key(values)] = TimedSchedule(values, float(np.log(time_us / baseline_us)), raced, first)
+            found[schedule_key(values)] = TimedSchedule(values, -float(np.log(speedup)), raced, first)
     return tuple(found.values()), baseline_us

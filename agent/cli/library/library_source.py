@@ -38,7 +38,7 @@ def opened(path: Path | None) -> "KernelLibrary":
     libraries = [open_library(one) for one in shipped_paths()]
     if not libraries:
         raise UsageError("no library ships with this product; name one with --library, or make one: cudal2-agent library build")
-    chips = {gpu.name.removeprefix("NVIDIA ").strip() for gpu in visible_gpus()}
+    chips = {gpu.chip for gpu in visible_gpus()}
     return next((library for library in libraries if library.manifest.chip in chips), libraries[0])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from contract.diagnosis import Bottleneck
-from contract.speedup import ScreenedTime, steady_us
+from contract.speedup import ScreenedTime, steady_speedups, usual_baseline_us
 from contract.task import TimingMode
 from contract.trajectory import Attempt
 from policies.schedule.optimiser.acquisition import rank_by_draws
@@ -60,9 +60,9 @@ def choose(
 
 
 def steady_times_us(attempts: Sequence[Attempt], mode: TimingMode) -> dict[str, float]:
-    """The measured times by candidate, as if all had been measured under equal conditions (`contract.speedup.steady_us`).
+    """The measured times by candidate, as if all had been measured under equal conditions (`steady_speedups`).
 
-    Where one lacks its speedup, the times as they were measured.
+    Where one lacks its speedup, the times as they were measured. Unit: microseconds.
     """
     timed = [(one, one.time_us) for one in attempts if one.time_us is not None]
     screened = [
@@ -70,9 +70,10 @@ def steady_times_us(attempts: Sequence[Attempt], mode: TimingMode) -> dict[str, 
         for one, time_us in timed
         if one.speedup is not None
     ]
-    if len(screened) < len(timed):
+    if not screened or len(screened) < len(timed):
         return {one.candidate_id: time_us for one, time_us in timed}
-    return {one.candidate_id: time_us for (one, _), time_us in zip(timed, steady_us(screened), strict=True)}
+    usual_us = usual_baseline_us(screened)
+    return {one.candidate_id: usual_us / ratio for (one, _), ratio in zip(timed, steady_speedups(screened), strict=True)}
 
 
 def neighbours_of_best(

@@ -12,7 +12,7 @@ from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import AUTOTUNED, CUBLAS, Evaluation, Timing, Witness
 from contract.reward import ALARM_RATIO, CLIP, FLOOR, beyond_roofline, reward
 from contract.roofline import roofline_us
-from contract.speedup import SHORT_US, ScreenedTime, median_us, paired_speedup, speedup_over, steady_us
+from contract.speedup import SHORT_US, ScreenedTime, median_us, paired_speedup, speedup_over, steady_speedups
 from contract.task import Arch, GemmTask
 from tests.contract.records import FAULTS, UNMEASURED, measured
 
@@ -148,15 +148,15 @@ def test_median() -> None:
 
 
 @given(st.lists(st.tuples(times, st.floats(0.1, 10.0), st.booleans()), min_size=1, max_size=9))
-def test_times_under_equal_conditions_follow_the_paired_speedup_unless_short_launches_overlap(
+def test_speedups_under_equal_conditions_are_the_paired_ones_unless_short_launches_overlap(
     told: list[tuple[float, float, bool]],
 ) -> None:
     screened = [ScreenedTime(*one) for one in told]
     usual_us = statistics.median(one.time_us * one.speedup for one in screened)
-    for one, time_us in zip(screened, steady_us(screened), strict=True):
+    for one, speedup in zip(screened, steady_speedups(screened), strict=True):
         own = one.overlaps and usual_us < SHORT_US
-        assert time_us == (one.time_us if own else pytest.approx(usual_us / one.speedup))
+        assert speedup == (pytest.approx(usual_us / one.time_us) if own else one.speedup)
 
 
-def test_of_nothing_measured_there_are_no_times() -> None:
-    assert steady_us([]) == []
+def test_of_nothing_measured_there_are_no_speedups() -> None:
+    assert steady_speedups([]) == []
