@@ -27,7 +27,7 @@ def read_bench_shapes(given: Sequence[str], part: str | None) -> tuple[list[Want
     if not shapes:
         raise UsageError(f"--shapes names no shape; write {GRID}, a file, or shapes such as 4096x1024x512")
     unique = list(dict.fromkeys((one.m, one.n, one.k, one.layout) for one in shapes))
-    first, step = _part(part)
+    first, step = read_part(part)
     return [WantedShape(m=m, n=n, k=k, layout=layout) for m, n, k, layout in unique[first::step]], notices
 
 
@@ -53,8 +53,8 @@ def _shape(text: object, file: str) -> WantedShape:
     return WantedShape(m=m, n=n, k=k)
 
 
-def _part(text: str | None) -> tuple[int, int]:
-    """Place of the first shape, and the step to the next."""
+def read_part(text: str | None) -> tuple[int, int]:
+    """Place of the first shape, and the step to the next. Raises: UsageError unless it is I/N, or None for all."""
     place, slash, count = (text or "1/1").partition("/")
     if not (slash and place.isdigit() and count.isdigit() and 1 <= int(place) <= int(count)):
         raise UsageError(f"--part {text!r}: write 1/2 for the first of two processes, 2/2 for the second")

@@ -19,12 +19,24 @@ from typing import Any
 import torch
 
 import cudal2
+from agent.policy_bench.bench_shapes import read_part
 from benchmarks.h200.grid import grid_shapes
-from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, served_first, slower_products, summary
+from benchmarks.library.dispatched_shapes import (
+    Product,
+    library_products,
+    measure_products,
+    products_of,
+    random_shapes,
+    served_first,
+    slower_products,
+    summary,
+)
 from benchmarks.library.host_costs import host_costs
 from benchmarks.library.transformer_block import MODES, BlockSize, measure_block
+from contract.task import Layout
 from contract.whole_file import whole_file
 from cudal2.torch import torch_session
+from cudal2.torch.product_service import DeviceDispatch
 
 PARTS = ("host", "blocks", "shapes")
 HIDDEN, BATCHES, SEQUENCE = (1024, 2048, 4096, 8192), (1, 4, 16, 64), 512
@@ -56,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no row of a part begins later")
     parser.add_argument("--shapes", nargs="*", default=[], help="M x N x K; default: the grid and random ones")
+    parser.add_argument("--layout", type=Layout, choices=tuple(Layout), default=Layout.NN, help="of these shapes")
+    parser.add_argument("--entries", action="store_true", help="every product of the library instead, in all layouts")
+    parser.add_argument("--part", help="I/N: the I-th of N processes that share the products")
     parser.add_argument("--hidden", type=int, nargs="*", default=HIDDEN, help="sizes of the transformer block")
     parser.add_argument("--batches", type=int, nargs="*", default=BATCHES, help=f"its batches, of {SEQUENCE} tokens each")
     parser.add_argument("--modes", nargs="*", default=MODES, choices=MODES, help="how its steps are run")
@@ -87,8 +102,21 @@ def _rows(part: str, options: argparse.Namespace, done: set[str]) -> Iterator[di
             if name not in done:
                 yield {"name": name, **measure_block(size, mode, "cuda", options.rounds, model)}
     if part == "shapes":
-        wanted = [shape for shape in options.shapes or served_first([*grid_shapes(), *random_shapes()]) if shape not in done]
-        yield from ({"name": row["shape"], **row} for row in measure_shapes(wanted, "cuda", options.rounds))
+        wanted = [product for product in _products(options) if product.words not in done]
+        for row in measure_products(wanted, "cuda", options.rounds):
+            yield {"name": f"{row['shape']} {row['layout']}", **row}
+
+
+def _products(options: argparse.Namespace) -> list[Product]:
+    if options.entries:
+        found = torch_session.service().device(0)
+        products = served_first(library_products(found.library)) if isinstance(found, DeviceDispatch) else []
+    elif options.shapes:
+        products = products_of(options.shapes, options.layout)
+    else:
+        products = served_first(products_of([*grid_shapes(), *random_shapes()], options.layout))
+    place, step = read_part(options.part)
+    return products[place::step]
 
 
 def _steps(options: argparse.Namespace) -> Iterator[tuple[BlockSize, str, str]]:

@@ -1,4 +1,4 @@
-"""Products as a program calls them, with the library enabled and without, over every grid shape and random ones.
+"""Products as a program calls them, with the library enabled and without: every grid shape and random ones, or all entries.
 
 Each program is a CUDA graph of products over operand sets that together exceed the L2 cache; each product follows the one
 before, which triggers nothing early. What the library leaves to PyTorch is the same kernel twice: its row shows the noise.
@@ -6,7 +6,7 @@ before, which triggers nothing early. What the library leaves to PyTorch is the 
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,6 +16,7 @@ from benchmarks.library.paired_rounds import Program, graph_of, paired_times
 from contract.task import AccumulatorType, ElementType, Layout, parse_shape
 from cudal2.dispatch.decision import Choice
 from cudal2.dispatch.dispatcher import kind_code
+from cudal2.library.kernel_library import KernelLibrary
 from cudal2.torch import torch_session
 from cudal2.torch.product_service import DeviceDispatch
 
@@ -23,6 +24,42 @@ RANDOM_SHAPES, SEED = 200, 1811
 SET_BYTES, MAX_SETS = 256 * 2**20, 32
 COPIES = 8  # graphs of each program, which lie elsewhere in memory
 _MULTIPLE = 8
+
+
+class Product(NamedTuple):
+    """D = A·B in F16. `layout`: how the operands lie; those of `tn` and `nt` are transposed views."""
+
+    m: int
+    n: int
+    k: int
+    layout: Layout = Layout.NN
+
+    @property
+    def shape(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def words(self) -> str:
+        """As `cudal2-agent library build --without` reads it."""
+        return f"{self.shape} {self.layout}"
+
+    def operands(self, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Random A (M, K) and B (K, N)."""
+        return (
+            _drawn(self.m, self.k, device, transposed=self.layout is Layout.NT),
+            _drawn(self.k, self.n, device, transposed=self.layout is Layout.TN),
+        )
+
+
+def products_of(shapes: Sequence[str], layout: Layout = Layout.NN) -> list[Product]:
+    """Raises: UsageError for a text that is no shape."""
+    return [Product(*parse_shape(shape), layout) for shape in shapes]
+
+
+def library_products(library: KernelLibrary) -> list[Product]:
+    """Every product that the library has an F16 entry or algorithm for, in all layouts."""
+    keys = {*library.keys(), *library.algorithm_keys()}
+    return sorted(Product(key.m, key.n, key.k, Layout(key.layout)) for key in keys if key.element == ElementType.F16)
 
 
 def random_shapes(count: int = RANDOM_SHAPES, seed: int = SEED) -> list[str]:
@@ -36,14 +73,18 @@ def random_shapes(count: int = RANDOM_SHAPES, seed: int = SEED) -> list[str]:
     return [f"{size()}x{size()}x{size()}" for _ in range(count)]
 
 
-def served_first(shapes: Sequence[str], device: int = 0) -> list[str]:
-    """The shapes that the library serves, then the others; both in a random order that is always the same."""
+def served_first(products: Sequence[Product], device: int = 0) -> list[Product]:
+    """The products that the library serves, then the others; both in a random order that is always the same."""
     found = torch_session.service().device(device)
     if not isinstance(found, DeviceDispatch):
-        return list(shapes)
-    kind = kind_code(Layout.NN, ElementType.F16, AccumulatorType.F32)
-    drawn = random.Random(SEED).sample(list(shapes), len(shapes))
-    return sorted(drawn, key=lambda shape: found.dispatcher.decide(*parse_shape(shape), kind).choice is Choice.HEURISTIC)
+        return list(products)
+    dispatcher = found.dispatcher
+
+    def is_left(one: Product) -> bool:
+        kind = kind_code(one.layout, ElementType.F16, AccumulatorType.F32)
+        return dispatcher.decide(one.m, one.n, one.k, kind).choice is Choice.HEURISTIC
+
+    return sorted(random.Random(SEED).sample(list(products), len(products)), key=is_left)
 
 
 def served_calls() -> int:
@@ -52,15 +93,12 @@ def served_calls() -> int:
     return sum(service.served().values()) + sum(service.by_algorithm().values())
 
 
-def measure_shapes(shapes: Sequence[str], device: str, rounds: int, max_sets: int = MAX_SETS) -> Iterator[dict[str, Any]]:
-    """A row per shape. `served`: whether the library ran it."""
-    for shape in shapes:
-        m, n, k = parse_shape(shape)
+def measure_products(wanted: Sequence[Product], device: str, rounds: int, max_sets: int = MAX_SETS) -> Iterator[dict[str, Any]]:
+    """A row per product. `served`: whether the library ran it."""
+    for product in wanted:
+        m, n, k, _ = product
         sets = max(1, min(max_sets, SET_BYTES // (2 * (m * k + k * n + m * n))))
-        operands = [
-            (torch.randn(m, k, device=device, dtype=torch.float16), torch.randn(k, n, device=device, dtype=torch.float16))
-            for _ in range(sets)
-        ]
+        operands = [product.operands(device) for _ in range(sets)]
 
         def products(pairs: list[tuple[torch.Tensor, torch.Tensor]] = operands) -> None:
             for a, b in pairs:
@@ -80,7 +118,7 @@ def measure_shapes(shapes: Sequence[str], device: str, rounds: int, max_sets: in
                     plain.append(graph_of(products, device))
         is_served = served_calls() > calls
         times = paired_times(plain, served, calls=sets, rounds=max(rounds, COPIES), device=device)
-        yield {"shape": shape, "served": is_served, "sets": sets, **times.as_json()}
+        yield {"shape": product.shape, "layout": product.layout.value, "served": is_served, "sets": sets, **times.as_json()}
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -95,7 +133,16 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def slower_products(rows: Sequence[dict[str, Any]]) -> str:
     """The products that the library should not serve, as `cudal2-agent library build --without` reads them."""
     found = [row for row in rows if row["served"] and row["high"] < 1.0]
-    return "".join(f"{row['shape']} nn  # {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})\n" for row in found)
+    return "".join(
+        f"{row['shape']} {row['layout']}  # {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})\n" for row in found
+    )
+
+
+def _drawn(rows: int, columns: int, device: str, *, transposed: bool) -> torch.Tensor:
+    """Shape: (rows, columns)."""
+    if transposed:
+        return torch.randn(columns, rows, device=device, dtype=torch.float16).t()
+    return torch.randn(rows, columns, device=device, dtype=torch.float16)
 
 
 def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -105,5 +152,5 @@ def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "geometric_mean": round(float(ratios.log().mean().exp()), 4),
         "interval_wholly_above_1": sum(row["low"] > 1.0 for row in rows),
         "interval_wholly_below_1": sum(row["high"] < 1.0 for row in rows),
-        "below_0.98": [row["shape"] for row in rows if row["ratio"] < 0.98],
+        "below_0.98": [f"{row['shape']} {row['layout']}" for row in rows if row["ratio"] < 0.98],
     }

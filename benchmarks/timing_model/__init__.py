@@ -4,10 +4,10 @@
 |---|---|
 | `shapes.json` | the shapes that the model is judged by, never calibrated on |
 | `fresh_shapes*.json` | further ones, which `fresh` chooses, by which a change is judged |
-| `fit_shapes*.json` | shapes that the model is fitted to |
+| `fit/shapes*.json` | shapes that the model is fitted to |
 | `store_shapes.json` | shapes of a store whose steps are judged, and never fitted to |
 | `sources.json` | free sources |
-| `drawn*` | random schedules of such a list, which `draw` draws |
+| `drawn*`, also in `fit` | random schedules of such a list, which `draw` draws |
 
 `measure`: times drawn schedules, or free sources, on a GPU, one row a line. `judge`: predictions against such rows, or against
 a store's steps. `ceiling`: how well times can be ranked at all. `screening`: what a search loses by leaving out what is

@@ -31,7 +31,7 @@ from contract.task import GemmTask, TimingMode
 from policies.trajectories.store import Store, open_store
 from sandbox.timing_model.correction import FITTED, LEAF, MAX_FACTOR, MIN_FACTOR, Correction
 
-DRAWN_FIT = SETS / "drawn_fit.json.gz"
+DRAWN_FIT = SETS / "fit" / "drawn.json.gz"
 FOLDS = 5
 MAX_ERROR = 0.7  # of a logarithm: what lies further off counts no more
 TRUST = 0.9  # share of the logarithm that is corrected

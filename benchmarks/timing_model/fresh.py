@@ -1,4 +1,4 @@
-"""Chooses shapes from a campaign: by which the model is judged after it was changed, or to which it may be fitted.
+"""Chooses shapes of the grid: by which the model is judged after it was changed, or to which it may be fitted.
 
 One shape at random from each stratum of the best times. Strata are equal in the logarithm of the best time, up to 500 us.
 Left out: shapes of every other list, and those of the held-out shapes and of free sources.
@@ -16,12 +16,13 @@ from pathlib import Path
 from benchmarks.timing_model.draw import SETS, listed
 from benchmarks.timing_model.sources import LISTED
 
-CAMPAIGN = Path(__file__).parent.parent / "h200" / "rows" / "offline-2026-11-23.jsonl.gz"
+ROWS = Path(__file__).parent.parent / "h200" / "rows"
 HELD_OUT = Path(__file__).parent.parent / "h200" / "held_out.json"
 JUDGED = tuple(
-    SETS / f"{name}shapes{number}.json" for name, number in (("", ""), ("store_", ""), ("fresh_", ""), ("fresh_", "_2"))
+    SETS / f"{name}shapes{number}.json"
+    for name, number in (("", ""), ("store_", ""), ("fresh_", ""), ("fresh_", "_2"), ("fresh_", "_3"))
 )
-FITTED = tuple(SETS / f"fit_shapes{number}.json" for number in ("", "_2", "_3"))
+FITTED = tuple(SETS / "fit" / f"shapes{number}.json" for number in ("", "_2", "_3"))
 MAX_US = 500.0
 
 
@@ -39,13 +40,14 @@ def apart() -> set[str]:
 
 
 def best_times() -> dict[str, float]:
-    """The best time of each shape of the campaign. Unit: microseconds."""
+    """The best time of each shape that was searched offline in layout nn. Unit: microseconds."""
     found: dict[str, float] = {}
-    with gzip.open(CAMPAIGN, "rt", encoding="utf-8") as lines:
-        for row in map(json.loads, lines):
-            shape = "{m}x{n}x{k}".format_map(row["task"])
-            if row["best"]:
-                found[shape] = min(found.get(shape, math.inf), row["best"]["time_us"])
+    for file in sorted(ROWS.glob("offline-*.jsonl.gz")):
+        with gzip.open(file, "rt", encoding="utf-8") as lines:
+            for row in map(json.loads, lines):
+                shape = "{m}x{n}x{k}".format_map(row["task"])
+                if row["best"]:
+                    found[shape] = min(found.get(shape, math.inf), row["best"]["time_us"])
     return found
 
 
@@ -73,7 +75,7 @@ def main() -> None:
     left_out = (apart() | listed_in(FITTED)) - listed_in([options.out])
     allowed = {shape: time_us for shape, time_us in best_times().items() if shape not in left_out}
     if options.count > sum(time_us <= MAX_US for time_us in allowed.values()):
-        parser.error(f"--count {options.count}: the campaign has fewer shapes of at most {MAX_US:.0f} us that no list has")
+        parser.error(f"--count {options.count}: the campaigns have fewer shapes of at most {MAX_US:.0f} us that no list has")
     shapes = stratified(allowed, options.count, random.Random(options.seed))
     about = f"{options.about} Chosen by `python -m benchmarks.timing_model.fresh` (seed {options.seed})."
     options.out.write_text(json.dumps({"about": about, "shapes": shapes}) + "\n")

@@ -67,6 +67,10 @@ class KernelLibrary:
         """The tasks that have an entry."""
         return iter(self._ids)
 
+    def algorithm_keys(self) -> Iterator[TaskKey]:
+        """The tasks that have an algorithm."""
+        return iter(self._algorithm_ids)
+
     def find(self, key: TaskKey) -> LibraryEntry | None:
         """The entry of exactly this task. Raises: LibraryError where it is not valid."""
         id_ = self._ids.get(key)

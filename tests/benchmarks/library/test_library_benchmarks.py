@@ -13,13 +13,22 @@ import pytest
 import torch
 
 import cudal2
-from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, served_first, slower_products, summary
+from benchmarks.library.dispatched_shapes import (
+    library_products,
+    measure_products,
+    products_of,
+    random_shapes,
+    served_first,
+    slower_products,
+    summary,
+)
 from benchmarks.library.host_costs import host_costs
 from benchmarks.library.paired_rounds import over_copies, paired_times
 from benchmarks.library.transformer_block import BlockSize, TransformerBlock, gpu_time, gradient_difference, measure_block
 from contract.task import GemmTask, Layout
 from cudal2.torch import compiled_build, torch_session
 from cudal2.torch.compiled_kernels import CompiledKernels
+from cudal2.torch.product_service import DeviceDispatch
 from tests.doubles.host_products import HostProducts
 
 SIZE = BlockSize(hidden=64, batch=2, sequence=8)
@@ -95,18 +104,28 @@ def test_gradients_are_compared_to_their_largest_entry() -> None:
 
 @pytest.mark.usefixtures("products")
 def test_a_shape_is_served_or_left() -> None:
-    rows = list(measure_shapes([f"{SIZE.tokens}x64x64", "24x24x24"], "cpu", rounds=3, max_sets=2))
+    rows = list(measure_products(products_of([f"{SIZE.tokens}x64x64", "24x24x24"]), "cpu", rounds=3, max_sets=2))
     assert [(row["shape"], row["served"]) for row in rows] == [("16x64x64", True), ("24x24x24", False)]
     assert all(row["low"] <= row["ratio"] <= row["high"] for row in rows)
 
 
 @pytest.mark.usefixtures("products")
 def test_what_the_library_serves_is_measured_first() -> None:
-    shapes = ["24x24x24", f"{SIZE.tokens}x64x64", "40x40x40", f"{SIZE.tokens}x256x64"]
-    ordered = served_first(shapes, device=-1)
-    assert sorted(ordered) == sorted(shapes)
-    assert set(ordered[:2]) == {"16x64x64", "16x256x64"}
-    assert ordered == served_first(shapes, device=-1)
+    wanted = products_of(["24x24x24", f"{SIZE.tokens}x64x64", "40x40x40", f"{SIZE.tokens}x256x64"])
+    ordered = served_first(wanted, device=-1)
+    assert sorted(ordered) == sorted(wanted)
+    assert {product.shape for product in ordered[:2]} == {"16x64x64", "16x256x64"}
+    assert ordered == served_first(wanted, device=-1)
+
+
+def test_every_product_of_a_library_is_served_in_its_layout(products: HostProducts) -> None:
+    found = products.service.device(-1)
+    assert isinstance(found, DeviceDispatch)
+    wanted = library_products(found.library)
+    assert Counter(product.layout for product in wanted) == dict.fromkeys(Layout, 4)
+    rows = list(measure_products(wanted, "cpu", rounds=8, max_sets=1))
+    assert all(row["served"] for row in rows)
+    assert [(row["shape"], row["layout"]) for row in rows] == [(product.shape, product.layout.value) for product in wanted]
 
 
 def test_copies_take_turns_and_warm_runs_are_not_timed() -> None:
@@ -145,16 +164,16 @@ def test_copies_that_cannot_be_paired_are_refused(plain: int, served: int, round
 
 def test_the_summary_counts_slower_shapes() -> None:
     rows = [
-        {"shape": "1x1x1", "served": True, "ratio": 2.0, "low": 1.9, "high": 2.1},
-        {"shape": "2x2x2", "served": True, "ratio": 0.5, "low": 0.4, "high": 0.6},
-        {"shape": "3x3x3", "served": False, "ratio": 0.99, "low": 0.9, "high": 1.1},
+        {"shape": "1x1x1", "layout": "nn", "served": True, "ratio": 2.0, "low": 1.9, "high": 2.1},
+        {"shape": "2x2x2", "layout": "tn", "served": True, "ratio": 0.5, "low": 0.4, "high": 0.6},
+        {"shape": "3x3x3", "layout": "nn", "served": False, "ratio": 0.99, "low": 0.9, "high": 1.1},
     ]
     told = summary(rows)
     assert (told["shapes"], told["geometric_mean"]) == (3, 0.9967)
-    assert (told["interval_wholly_above_1"], told["interval_wholly_below_1"], told["below_0.98"]) == (1, 1, ["2x2x2"])
+    assert (told["interval_wholly_above_1"], told["interval_wholly_below_1"], told["below_0.98"]) == (1, 1, ["2x2x2 tn"])
     assert (told["served"]["shapes"], told["served"]["geometric_mean"]) == (2, 1.0)
     assert (told["left"]["shapes"], told["left"]["interval_wholly_below_1"]) == (1, 0)
-    assert slower_products(rows) == "2x2x2 nn  # 0.500 (0.400 to 0.600)\n"
+    assert slower_products(rows) == "2x2x2 tn  # 0.500 (0.400 to 0.600)\n"
 
 
 def test_random_shapes_are_drawn_once_and_within_the_grid() -> None:

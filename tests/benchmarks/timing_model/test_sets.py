@@ -10,12 +10,15 @@ from benchmarks.timing_model.draw import DRAWN, SETS, SHAPES, listed, rows_of, t
 from benchmarks.timing_model.fresh import FITTED, JUDGED, apart, stratified
 from policies.schedule.families.registry import written
 
-WITHOUT_FIRST = [SETS / f"drawn_{name}.json.gz" for name in ("fit", "fit_2", "fit_3", "fresh", "fresh_2")]
+WITHOUT_FIRST = [
+    SETS / f"{name}.json.gz"
+    for name in ("fit/drawn", "fit/drawn_2", "fit/drawn_3", "drawn_fresh", "drawn_fresh_2", "drawn_fresh_3")
+]
 
 
 def test_no_shape_is_both_fitted_to_and_judged_by() -> None:
     lists = [listed(path) for path in (*JUDGED, *FITTED)]
-    assert [len(shapes) for shapes in lists] == [20, 29, 20, 20, 40, 160, 400]
+    assert [len(shapes) for shapes in lists] == [20, 29, 20, 20, 20, 40, 160, 400]
     every = [shape for shapes in lists for shape in shapes]
     assert len(set(every)) == len(every)
     assert not {shape for path in FITTED for shape in listed(path)} & apart()
@@ -28,7 +31,7 @@ def test_no_shape_is_both_fitted_to_and_judged_by() -> None:
         (DRAWN, SHAPES, 30),
         *(
             (drawn, shapes, each)
-            for drawn, shapes, each in zip(WITHOUT_FIRST, (*FITTED, *JUDGED[2:]), (28, 30, 30, 30, 30), strict=True)
+            for drawn, shapes, each in zip(WITHOUT_FIRST, (*FITTED, *JUDGED[2:]), (28, 30, 30, 30, 30, 30), strict=True)
         ),
     ],
     ids=lambda x: str(x),
