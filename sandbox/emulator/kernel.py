@@ -1,7 +1,9 @@
 """A candidate on the emulated machine: its plan's launches, over operands that lie in emulated memory."""
 
 import copy
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,12 +65,13 @@ class EmulatedKernel:
         self.atomics = atomics
         self.programmatic = any(programmatic_edges(plan))
         self.zero: bool | Literal["restored"] = plan.zero
-        module = parse(ptx)
         entries = dict.fromkeys(launch.entry for launch in plan.launches)
-        try:
-            programs = {entry: lower(module, entry) for entry in entries}
-        except ValueError as exc:  # the core's: more memory than it gives a program
-            raise Unsupported(f"a kernel that does not fit: {exc}", 0) from exc
+        with _collector_paused():
+            module = parse(ptx)
+            try:
+                programs = {entry: lower(module, entry) for entry in entries}
+            except ValueError as exc:  # the core's: more memory than it gives a program
+                raise Unsupported(f"a kernel that does not fit: {exc}", 0) from exc
         self.programs = tuple(programs[launch.entry] for launch in plan.launches)
         for launch, program in zip(plan.launches, self.programs, strict=True):
             _check_parameters(launch, program)
@@ -169,6 +172,18 @@ class BoundKernel:
             return self.machine.map(pointers[spec.of], TensorMap(element, sizes, strides, spec.box, spec.swizzle))
 
         return encode
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Reading PTX makes many thousand objects at once, for which the collector would look through the process several times."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _check_parameters(launch: ResolvedLaunch, program: Program) -> None:

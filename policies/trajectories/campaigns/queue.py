@@ -124,15 +124,18 @@ class CampaignQueue:
     def claim(self, worker: str, now_s: float | None = None) -> Claim | None:
         """The next task, which is this worker's for LEASE_S; None where none is free now.
 
-        New tasks come first, then those that failed or whose worker was lost, each at most MAX_ATTEMPTS times in all.
+        New tasks come first, then those that failed or whose worker was lost, each at most MAX_ATTEMPTS times in all. The last
+        attempt of a task that failed waits until no other one is searched: they may have taken the memory that it lacked.
         """
         now_s = time.time() if now_s is None else now_s
         with self._store.writing() as connection:
             campaign = self._key(connection)
             self._give_up_lost(connection, campaign, now_s)
+            busy = select(_OWN.key).where(_OWN.campaign == campaign, _OWN.status == "running", _OWN.lease_until >= now_s)
+            most = MAX_ATTEMPTS - 1 if connection.execute(busy.limit(1)).first() else MAX_ATTEMPTS
             free = or_(
                 _OWN.status == "pending",
-                and_(_OWN.status == "failed", _OWN.attempts < MAX_ATTEMPTS),
+                and_(_OWN.status == "failed", _OWN.attempts < most),
                 and_(_OWN.status == "running", _OWN.lease_until < now_s),
             )
             new_first = case((_OWN.status == "pending", 0), (_OWN.status == "running", 1), else_=2)

@@ -77,8 +77,9 @@ void check_sums(Warp& warp, const Op& op, bool accumulate) {
   }
 }
 
-// Counts the unfinished products that write a register, and those that read it.
+// Counts the unfinished products that write a register, and those that read it, for `note_tracked`.
 void own_registers(Warp& warp, const Op& op, int change) {
+  if (!warp.run->options.races) return;
   const u32 sums = sums_of(op);
   for (u32 i = 0; i < op.count; ++i) {
     const u32 number = warp.run->program.lists[op.list + i] / 32;

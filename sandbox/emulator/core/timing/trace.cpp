@@ -158,17 +158,19 @@ u32 lines_of(const std::vector<u64>& sectors) {
   return lines;
 }
 
+constexpr u32 kBanks = 32;
+
 // Passes that shared memory needs for words at some offsets: the most words of one bank, other addresses each.
 u32 wavefronts(const u32* offsets, u32 count, u32 bytes) {
-  std::array<std::vector<u32>, 32> banks;
-  u32 most = 0;
+  u32 banks[kBanks][kLanes];  // distinct words of each: a lane has at most one in a bank
+  u32 filled[kBanks] = {}, most = 0;
   for (u32 i = 0; i < count; ++i) {
     for (u32 byte = 0; byte < std::max(bytes, 4u); byte += 4) {
-      const u32 word = (offsets[i] + byte) / 4;
-      std::vector<u32>& bank = banks[word % 32];
-      if (std::find(bank.begin(), bank.end(), word) != bank.end()) continue;
-      bank.push_back(word);
-      most = std::max(most, static_cast<u32>(bank.size()));
+      const u32 word = (offsets[i] + byte) / 4, bank = word % kBanks;
+      u32* end = banks[bank] + filled[bank];
+      if (std::find(banks[bank], end, word) != end) continue;
+      *end = word;
+      most = std::max(most, ++filled[bank]);
     }
   }
   return most;
@@ -186,9 +188,17 @@ u32* word_at(Run& run, u64 address) {
 }  // namespace
 
 u32 Trace::stream_of(Warp& warp) {
-  const auto [at, fresh] = places_.try_emplace(warp.cta->linear, static_cast<u32>(ctas.size()));
-  if (fresh) ctas.push_back(warp.cta->linear);
-  return at->second * 32 + warp.index;
+  if (warp.cta->linear != cta_) {
+    const auto [at, fresh] = places_.try_emplace(warp.cta->linear, static_cast<u32>(ctas.size()));
+    if (fresh) ctas.push_back(warp.cta->linear);
+    cta_ = warp.cta->linear, place_ = at->second;
+  }
+  return place_ * 32 + warp.index;
+}
+
+Trace::Last& Trace::last_of(u32 stream) {
+  if (stream >= last_.size()) last_.resize(stream + 1);
+  return last_[stream];
 }
 
 u32 Trace::token(u64 what, u64 where, u64 number) {
@@ -199,7 +209,7 @@ u32 Trace::token(u64 what, u64 where, u64 number) {
 
 TraceRow& Trace::add(Warp& warp, const Op& op, TraceKind kind, u32 amount, u32 parts, u32 token) {
   const u32 stream = stream_of(warp);
-  Last& last = last_[stream];
+  Last& last = last_of(stream);
   rows.push_back({stream, kind, warp.moment - last.moment, op.instruction, amount, parts, token, 0, 0});
   last.moment = warp.moment;
   last.polls.clear();
@@ -217,12 +227,15 @@ u32 Trace::phase_token(Warp& warp, u32 address, i64 before) {
 }
 
 void Trace::arrive(Warp& warp, const Op& op, u32 lanes, TraceKind kind) {
-  std::set<u32> given;
+  u32 given[kLanes], *end = given;
   for (u32 left = lanes; left; left &= left - 1) {
-    if (const u32 token = phase_token(warp, barrier_at(warp, op, std::countr_zero(left)), 0)) given.insert(token);
+    if (const u32 token = phase_token(warp, barrier_at(warp, op, std::countr_zero(left)), 0)) *end++ = token;
   }
+  std::sort(given, end);
+  end = std::unique(given, end);
   const u32 parts = kind == kTraceCommit ? kTraceCopy : 0;
-  for (u32 token : given) add(warp, op, kind, static_cast<u32>(std::popcount(lanes)), parts, token);
+  for (const u32* token = given; token != end; ++token)
+    add(warp, op, kind, static_cast<u32>(std::popcount(lanes)), parts, *token);
 }
 
 void Trace::bulk_load(Warp& warp, const Op& op, u32 lanes, u32 form) {
@@ -289,7 +302,7 @@ void Trace::named_barrier(Warp& warp, const Op& op, u32 lanes, bool waits) {
 void Trace::tested(Warp& warp, const Op& op, u32 lanes) {
   const u32 done = warp.mask(op.d) & lanes;
   if (done != lanes) {
-    last_[stream_of(warp)].moment = warp.moment;
+    last_of(stream_of(warp)).moment = warp.moment;
     return;
   }
   if (const u32 over = phase_token(warp, barrier_at(warp, op, first_lane(lanes)), 1)) {
@@ -344,7 +357,7 @@ void Trace::access(Warp& warp, const Op& op, u32 lanes, u32 form, u32 bytes) {
     const u64 version = ++versions_[first];
     const u32* word = word_at(*warp.run, first);
     before_ = word ? *word : 0;
-    given = last_[stream_of(warp)].given = token(kVersion, first, version);
+    given = last_of(stream_of(warp)).given = token(kVersion, first, version);
     // A relaxed store is a store that others wait for: its warp goes on.
     if (form == kAtomicOf || kSemanticsOf(op) != kRelaxed) {
       const u32 before = version > 1 ? token(kVersion, first, version - 1) : 0;
@@ -357,9 +370,9 @@ void Trace::access(Warp& warp, const Op& op, u32 lanes, u32 form, u32 bytes) {
   if (synchronises && reads) {
     // What no traced CTA writes, others write when this warp writes for them.
     const auto at = versions_.find(first);
-    const u32 written = at != versions_.end() ? token(kVersion, first, at->second) : last_[stream_of(warp)].given;
+    const u32 written = at != versions_.end() ? token(kVersion, first, at->second) : last_of(stream_of(warp)).given;
     if (repeated(warp, op, first, written)) return;
-    polls = std::move(last_[stream_of(warp)].polls);
+    polls = std::move(last_of(stream_of(warp)).polls);
     add(warp, op, kTraceWait, 0, 3, written);
   }
   std::vector<u64> sectors;
@@ -371,13 +384,13 @@ void Trace::access(Warp& warp, const Op& op, u32 lanes, u32 form, u32 bytes) {
   add(warp, op, reads ? kTraceLoad : kTraceStore, static_cast<u32>(moved), lines_of(sectors), given).address = first;
   if (synchronises && reads) {
     polls.push_back(rows.size() - 1);
-    last_[stream_of(warp)].polls = std::move(polls);
+    last_of(stream_of(warp)).polls = std::move(polls);
   }
 }
 
 // Whether a warp that has done nothing else since then reads the same words once more. The read before was in vain.
 bool Trace::repeated(Warp& warp, const Op& op, u64 address, u32 written) {
-  Last& last = last_[stream_of(warp)];
+  Last& last = last_of(stream_of(warp));
   for (const std::size_t row : last.polls) {
     if (rows[row].instruction != op.instruction || rows[row].address != address) continue;
     last.moment = warp.moment;
@@ -565,7 +578,7 @@ void Trace::after(Warp& warp, const Op& op, u32 lanes) {
       note_change(warp, op, lanes, how.form);
       if (op.kind != kPoll) break;
       if (warp.yielded) {
-        last_[stream_of(warp)].moment = warp.moment;
+        last_of(stream_of(warp)).moment = warp.moment;
       } else {
         access(warp, op, lanes, how.form, how.form == kAtomicOf ? 4 : how.bytes * op.count);
       }
@@ -577,7 +590,7 @@ void Trace::after(Warp& warp, const Op& op, u32 lanes) {
 
 void Trace::ended(Warp& warp) {
   const u32 stream = stream_of(warp);
-  rows.push_back({stream, kTraceEnd, warp.moment - last_[stream].moment, kNoInstruction, 0, 0, 0, 0, 0});
+  rows.push_back({stream, kTraceEnd, warp.moment - last_of(stream).moment, kNoInstruction, 0, 0, 0, 0, 0});
 }
 
 }  // namespace emulator

@@ -56,7 +56,7 @@ static_assert(sizeof(TraceRow) == 40, "the rows are shared with Python");
 
 class Trace {
  public:
-  explicit Trace(u64 most_rows) : most_rows_(most_rows) {}
+  explicit Trace(u64 most_rows) : most_rows_(most_rows) { rows.reserve(most_rows); }
 
   // Before an operation is executed by some lanes. False if it need not be: a product, which takes long.
   bool before(Warp& warp, const Op& op, u32 lanes);
@@ -81,11 +81,18 @@ class Trace {
       return (key.what * 0x9E3779B97F4A7C15ull ^ key.where) * 0xC2B2AE3D27D4EB4Full ^ key.number * 0x165667B19E3779F9ull;
     }
   };
+  // Of a stream: the warp's moment at its last row, the token of its last write for others, and the reads by which it has
+  // polled since it did anything else.
+  struct Last {
+    u32 moment = 1, given = 0;
+    std::vector<std::size_t> polls;
+  };
   struct Gathered {
     u64 generation = 0;
     u32 arrived = 0;
   };
   u32 stream_of(Warp& warp);
+  Last& last_of(u32 stream);
   u32 token(u64 what, u64 where, u64 number);
   TraceRow& add(Warp& warp, const Op& op, TraceKind kind, u32 amount, u32 parts, u32 token);
   u32 phase_token(Warp& warp, u32 address, i64 before);
@@ -104,13 +111,9 @@ class Trace {
 
   u64 most_rows_;
   std::unordered_map<u64, u32> places_;  // of CTAs in `ctas`
-  struct Last {
-    u32 moment = 1, given = 0;
-    std::vector<std::size_t> polls;
-  };
-  // By stream: the warp's moment at its last row, the token of its last write for others, and the reads by which it has polled
-  // since it did anything else.
-  std::unordered_map<u32, Last> last_;
+  u64 cta_ = ~0ull;                      // the one that was looked up last, and its place
+  u32 place_ = 0;
+  std::vector<Last> last_;  // by stream
   std::unordered_map<Key, u32, Hash> known_;
   std::unordered_map<u64, Gathered> gathered_;  // by CTA and named barrier
   std::unordered_map<u64, u64> versions_;       // by address: writes by which CTAs synchronise

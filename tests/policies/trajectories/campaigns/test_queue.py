@@ -92,6 +92,9 @@ def test_a_failed_task_is_tried_twice_more_after_the_others(queue: CampaignQueue
     assert [one.task for one in attempts[:3]].count(first.task) == 0
     assert (attempts[3].task, attempts[3].attempt) == (first.task, 2)
     queue.fail(attempts[3], "no kernel")
+    for other in attempts[:3]:
+        assert queue.claim("b") is None, "the last attempt waits until no other task is searched"
+        queue.finish(other, result(other.task))
     queue.fail(claimed(queue), "still no kernel")
     assert queue.claim("a") is None
     assert queue.counts().failed == 1
