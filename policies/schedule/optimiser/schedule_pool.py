@@ -11,21 +11,22 @@ from contract.candidate import ScheduleValue
 from contract.chip import Chip
 from contract.task import GemmTask
 from policies.schedule.families.kernel_family import Family
-from policies.schedule.optimiser.pool_entry import PoolEntry, Values, entry_of, read_entry
+from policies.schedule.optimiser.pool_entry import Key, PoolEntry, Values, entry_of, read_entry
 from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
 from policies.schedule.prior import Floats
 
 AxisStep = tuple[str, ScheduleValue]
 
 MAX_OF_FAMILY = 4096  # larger spaces are sampled; neighbours of good schedules reach the rest
-CLIMBS = 2  # times that neighbours of the best are added
+MAX_CLIMBS = 12  # times that neighbours of the best are added; most pools take four to eight until none is new among the best
 PAIRED_STEPS = 24  # neighbours two axes away; a step along one of them may not be valid
 
 
 class SchedulePool:
     """Entries of all families that support the task; `predicted_us[i]` belongs to `entries[i]`.
 
-    Where a space was sampled, neighbours of what the prior expects to be fastest join the entries.
+    Where a space was sampled, neighbours of what the prior expects to be fastest join the entries, until no better ones are
+    found: pools of two seeds begin with other samples and should end with the same best entries.
     """
 
     def __init__(self, families: Sequence[Family[Any]], task: GemmTask, chip: Chip, seed: int, prior: Prior = ANALYTIC) -> None:
@@ -36,16 +37,20 @@ class SchedulePool:
         # By values: most of the time of a round would go into finding out which schedules are valid.
         self._read: dict[frozenset[object], PoolEntry | None] = {}
         self.predicted_us = self.predict_us(self.entries)
-        for _ in range(CLIMBS):
-            self._climb(np.random.default_rng(seed))
+        self._climb(np.random.default_rng(seed))
 
     def _climb(self, rng: np.random.Generator) -> None:
-        """Adds the neighbours of the entries that are expected to be fastest."""
-        known = {entry.key for entry in self.entries}
-        best = np.argsort(self.predicted_us, kind="stable")[: self.prior.parents]
-        found = {near.key: near for place in best for near in self.neighbours(self.entries[int(place)], rng)}
-        new = [entry for key, entry in found.items() if key not in known]
-        if new:
+        """Adds the neighbours of the entries that are expected to be fastest, and of those that are so among what was added."""
+        known, climbed = {entry.key for entry in self.entries}, set[Key]()
+        for _ in range(MAX_CLIMBS):
+            best = [self.entries[int(place)] for place in np.argsort(self.predicted_us, kind="stable")[: self.prior.parents]]
+            parents = [entry for entry in best if entry.key not in climbed]
+            climbed |= {entry.key for entry in parents}
+            found = {near.key: near for parent in parents for near in self.neighbours(parent, rng)}
+            new = [entry for key, entry in found.items() if key not in known]
+            if not new:
+                return
+            known |= {entry.key for entry in new}
             self.entries += new
             self.predicted_us = np.concatenate([self.predicted_us, self.predict_us(new)])
 
