@@ -22,7 +22,7 @@ import cudal2
 from agent.policy_bench.bench_shapes import read_part
 from benchmarks.h200.grid import grid_shapes
 from benchmarks.library.dispatched_shapes import (
-    Product,
+    CalledProduct,
     library_products,
     measure_products,
     products_of,
@@ -107,7 +107,7 @@ def _rows(part: str, options: argparse.Namespace, done: set[str]) -> Iterator[di
             yield {"name": f"{row['shape']} {row['layout']}", **row}
 
 
-def _products(options: argparse.Namespace) -> list[Product]:
+def _products(options: argparse.Namespace) -> list[CalledProduct]:
     if options.entries:
         found = torch_session.service().device(0)
         products = served_first(library_products(found.library)) if isinstance(found, DeviceDispatch) else []

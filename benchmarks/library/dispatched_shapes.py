@@ -26,7 +26,7 @@ COPIES = 8  # graphs of each program, which lie elsewhere in memory
 _MULTIPLE = 8
 
 
-class Product(NamedTuple):
+class CalledProduct(NamedTuple):
     """D = A·B in F16. `layout`: how the operands lie; those of `tn` and `nt` are transposed views."""
 
     m: int
@@ -51,15 +51,15 @@ class Product(NamedTuple):
         )
 
 
-def products_of(shapes: Sequence[str], layout: Layout = Layout.NN) -> list[Product]:
+def products_of(shapes: Sequence[str], layout: Layout = Layout.NN) -> list[CalledProduct]:
     """Raises: UsageError for a text that is no shape."""
-    return [Product(*parse_shape(shape), layout) for shape in shapes]
+    return [CalledProduct(*parse_shape(shape), layout) for shape in shapes]
 
 
-def library_products(library: KernelLibrary) -> list[Product]:
+def library_products(library: KernelLibrary) -> list[CalledProduct]:
     """Every product that the library has an F16 entry or algorithm for, in all layouts."""
     keys = {*library.keys(), *library.algorithm_keys()}
-    return sorted(Product(key.m, key.n, key.k, Layout(key.layout)) for key in keys if key.element == ElementType.F16)
+    return sorted(CalledProduct(key.m, key.n, key.k, Layout(key.layout)) for key in keys if key.element == ElementType.F16)
 
 
 def random_shapes(count: int = RANDOM_SHAPES, seed: int = SEED) -> list[str]:
@@ -73,14 +73,14 @@ def random_shapes(count: int = RANDOM_SHAPES, seed: int = SEED) -> list[str]:
     return [f"{size()}x{size()}x{size()}" for _ in range(count)]
 
 
-def served_first(products: Sequence[Product], device: int = 0) -> list[Product]:
+def served_first(products: Sequence[CalledProduct], device: int = 0) -> list[CalledProduct]:
     """The products that the library serves, then the others; both in a random order that is always the same."""
     found = torch_session.service().device(device)
     if not isinstance(found, DeviceDispatch):
         return list(products)
     dispatcher = found.dispatcher
 
-    def is_left(one: Product) -> bool:
+    def is_left(one: CalledProduct) -> bool:
         kind = kind_code(one.layout, ElementType.F16, AccumulatorType.F32)
         return dispatcher.decide(one.m, one.n, one.k, kind).choice is Choice.HEURISTIC
 
@@ -93,7 +93,9 @@ def served_calls() -> int:
     return sum(service.served().values()) + sum(service.by_algorithm().values())
 
 
-def measure_products(wanted: Sequence[Product], device: str, rounds: int, max_sets: int = MAX_SETS) -> Iterator[dict[str, Any]]:
+def measure_products(
+    wanted: Sequence[CalledProduct], device: str, rounds: int, max_sets: int = MAX_SETS
+) -> Iterator[dict[str, Any]]:
     """A row per product. `served`: whether the library ran it."""
     for product in wanted:
         m, n, k, _ = product

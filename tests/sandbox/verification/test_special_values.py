@@ -72,7 +72,7 @@ def test_flushing_subnormals_of_one_operand_fails(task, operand):
         read[operand] = np.where(np.abs(read[operand]) < smallest_normal(task), 0, read[operand])
         store(task, memory, read["a"], read["b"])
 
-    fails(task, kernel, "subnormal-inputs")
+    fails(task, kernel, "subnormal-inputs", "cancellation", "gaussian")  # these have a few subnormal inputs too
 
 
 def test_flushing_subnormal_results_fails(task):
