@@ -6,7 +6,7 @@
 | `rows/` | what campaigns measured, one row per shape and mode |
 | `steps/` | every candidate of these campaigns, for `trajectories import` |
 | `h100_rows/` | rows and steps of an H100, and the figures that the CUDA-L2 paper published for it |
-| `stability/` | rows of 40 shapes that were searched four times, which count nowhere else |
+| `stability/` | rows of 40 shapes that were searched several times, which count nowhere else |
 | `summary.py`, `summary.json` | what the rows come to |
 | `curves.py`, `curves.json` | what a search finds for how many GPU seconds and candidates; `searches.py` reads the steps |
 | `stability.py` | two searches of the same shapes against each other: seeds, budgets |

@@ -33,6 +33,7 @@ from benchmarks.library.dispatched_shapes import (
 )
 from benchmarks.library.host_costs import host_costs
 from benchmarks.library.transformer_block import MODES, BlockSize, measure_block
+from contract.errors import UsageError
 from contract.task import Layout
 from contract.whole_file import whole_file
 from cudal2.torch import torch_session
@@ -45,7 +46,12 @@ _SERVED, _LEFT = "64x64x64", "72x72x72"  # the H200's library has an entry for t
 
 
 def main() -> int:
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
+    try:
+        options.share, options.shapes = read_part(options.share), products_of(options.shapes, options.layout)
+    except UsageError as exc:
+        parser.error(str(exc))
     if not torch.cuda.is_available():
         print(f"error: no GPU; {cudal2.status()}", file=sys.stderr)
         return 2
@@ -67,10 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--library", type=Path, help="a library of your own; default: the shipped one")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no row of a part begins later")
-    parser.add_argument("--shapes", nargs="*", default=[], help="M x N x K; default: the grid and random ones")
-    parser.add_argument("--layout", type=Layout, choices=tuple(Layout), default=Layout.NN, help="of these shapes")
-    parser.add_argument("--entries", action="store_true", help="every product of the library instead, in all layouts")
-    parser.add_argument("--part", help="I/N: the I-th of N processes that share the products")
+    wanted = parser.add_mutually_exclusive_group()
+    wanted.add_argument("--shapes", nargs="*", default=[], help="M x N x K; default: the grid and random ones")
+    wanted.add_argument("--entries", action="store_true", help="every product of the library instead, in all layouts")
+    parser.add_argument("--layout", type=Layout, choices=tuple(Layout), default=Layout.NN, help="of the shapes")
+    parser.add_argument("--part", dest="share", help="I/N: the I-th of N processes that share the products")
     parser.add_argument("--hidden", type=int, nargs="*", default=HIDDEN, help="sizes of the transformer block")
     parser.add_argument("--batches", type=int, nargs="*", default=BATCHES, help=f"its batches, of {SEQUENCE} tokens each")
     parser.add_argument("--modes", nargs="*", default=MODES, choices=MODES, help="how its steps are run")
@@ -112,10 +119,10 @@ def _products(options: argparse.Namespace) -> list[CalledProduct]:
         found = torch_session.service().device(0)
         products = served_first(library_products(found.library)) if isinstance(found, DeviceDispatch) else []
     elif options.shapes:
-        products = products_of(options.shapes, options.layout)
+        products = options.shapes
     else:
         products = served_first(products_of([*grid_shapes(), *random_shapes()], options.layout))
-    place, step = read_part(options.part)
+    place, step = options.share
     return products[place::step]
 
 

@@ -15,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from agent.policy_bench.bench_shapes import read_part
 from agent.wiring.sandbox import open_sandbox_for
 from benchmarks.timing_model.draw import DRAWN
 from benchmarks.timing_model.sources import TimedKernel, free, scheduled
 from contract.build import Built
+from contract.errors import UsageError
 from contract.evaluation import Evaluation, Measured
 from contract.settings import Settings
 from sandbox.local import LocalSandbox
@@ -62,11 +64,9 @@ def timed(box: LocalSandbox, group: Sequence[TimedKernel], outcomes: Outcomes) -
 
 
 def part_of(judged: Sequence[TimedKernel], part: str) -> list[TimedKernel]:
-    """The kernels of every N-th shape, from the I-th on. Raises: ValueError unless `part` is I/N with I from 1 to N."""
-    place, count = (int(number) for number in part.split("/"))
-    if not 1 <= place <= count:
-        raise ValueError(f"part {part!r} is not I/N with I from 1 to N")
-    mine = set(list(dict.fromkeys(each.task.id for each in judged))[place - 1 :: count])
+    """The kernels of every N-th shape, from the I-th on. Raises: UsageError unless `part` is I/N with I from 1 to N."""
+    place, step = read_part(part)
+    mine = set(list(dict.fromkeys(each.task.id for each in judged))[place::step])
     return [each for each in judged if each.task.id in mine]
 
 
@@ -99,8 +99,8 @@ def main() -> None:
     judged = list(free(options.extra) if options.free else scheduled(options.drawn))
     try:
         mine = part_of(judged, options.part)
-    except ValueError:
-        parser.error(f"--part {options.part!r}: write I/N with I from 1 to N, such as 1/4")
+    except UsageError as exc:
+        parser.error(str(exc))
     run(mine, options.out, options.seconds)
 
 

@@ -18,7 +18,7 @@ from policies.schedule.prior import Floats
 AxisStep = tuple[str, ScheduleValue]
 
 MAX_OF_FAMILY = 4096  # larger spaces are sampled; neighbours of good schedules reach the rest
-MAX_CLIMBS = 12  # times that neighbours of the best are added; most pools take four to eight until none is new among the best
+MAX_CLIMBS = 12  # times that neighbours of the best are added, at most
 PAIRED_STEPS = 24  # neighbours two axes away; a step along one of them may not be valid
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import cudal2
+from benchmarks.library import __main__ as library_bench
 from benchmarks.library.dispatched_shapes import (
     library_products,
     measure_products,
@@ -206,3 +207,36 @@ def test_the_host_costs_of_cpp_are_rows_of_their_own(products: HostProducts, com
     }
     assert len(costs) == 14
     assert products.service.fallbacks()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--part", "3/2"], "--part '3/2': write 1/2"),
+        (["--shapes", "64x64"], "64x64"),
+        (["--layout", "tt"], "invalid"),
+        (["--entries", "--shapes", "64x64x64"], "not allowed with"),
+    ],
+)
+def test_options_that_cannot_be_are_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["library", "shapes", "--out", str(tmp_path), *words])
+    with pytest.raises(SystemExit, match="2"):
+        library_bench.main()
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("products")
+def test_processes_share_the_products_of_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(
+        library_bench, "measure_products", lambda wanted, *_: measured.extend(one.words for one in wanted) or ()
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for part in ("1/2", "2/2"):
+        shapes = ["64x64x64", "72x72x72", "80x80x80"]
+        words = ["library", "shapes", "--out", str(tmp_path), "--layout", "tn", "--part", part, "--shapes", *shapes]
+        monkeypatch.setattr("sys.argv", words)
+        assert library_bench.main() == 0
+    assert measured == ["64x64x64 tn", "80x80x80 tn", "72x72x72 tn"]

@@ -30,4 +30,4 @@ def test_a_part_that_is_none_is_one_line(
     monkeypatch.setattr(measure, "scheduled", lambda _: kernels())
     with pytest.raises(SystemExit, match="2"):
         measure.main()
-    assert "write I/N with I from 1 to N" in capsys.readouterr().err
+    assert f"--part '{part}': write 1/2 for the first of two processes" in capsys.readouterr().err
