@@ -1,7 +1,7 @@
 """Who proposes best. Three commands, from the repository's root; `-h` after each lists its options.
 
     python -m benchmarks.proposals evaluate --device cuda:0 --part 1/2 --arms ARMS --out ROWS --minutes 8 --commit HASH
-    python -m benchmarks.proposals figures ROWS... [--json]
+    python -m benchmarks.proposals figures ROWS... [--shapes benchmarks/h200/held_out.json:off_grid] [--json]
     python -m benchmarks.proposals replay [--rows ROWS...] [--mode server] [--policy NAME] [--json]
 
 `evaluate` is `cudal2-agent policy evaluate` with more arms (see `other_arms`), on the held-out shapes by default. It measures
@@ -27,6 +27,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from agent.campaign.shapes import WantedShape
 from agent.cli.arguments import choice, read_task
 from agent.cli.policy import show
 from agent.cli.render.progress import Progress
@@ -34,12 +35,12 @@ from agent.policy_bench.arms import own_arms, read_arms
 from agent.policy_bench.bench_session import BenchSession
 from agent.policy_bench.bench_shapes import read_bench_shapes
 from agent.policy_bench.estimates import Estimate
-from agent.policy_bench.proposal_rows import BenchSize, read_rows
+from agent.policy_bench.proposal_rows import BenchSize, ProposalRow, read_rows
 from benchmarks.h200.grid import held_out
 from benchmarks.proposals.other_arms import other_arms, trained_forest
 from benchmarks.proposals.replay import WARNING, ReplayFigures, analytic_ranker, learned_ranker, replay, search_ranker
 from benchmarks.proposals.sweeps import stored_sweeps, sweeps_of_rows
-from contract.errors import Cudal2Error
+from contract.errors import Cudal2Error, UsageError
 from contract.events import Notice
 from contract.settings import load_settings
 from contract.task import Arch, Layout, TimingMode
@@ -74,9 +75,19 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def figures(options: argparse.Namespace) -> None:
     rows, notices = read_rows(options.files)
-    for message in notices:
+    wanted, said = read_bench_shapes(options.shapes, None) if options.shapes else ([], [])
+    for message in (*notices, *said):
         print(f"note: {message}", file=sys.stderr)
-    show(rows, as_json=options.json)
+    show(rows_of(rows, wanted) if options.shapes else rows, as_json=options.json)
+
+
+def rows_of(rows: Sequence[ProposalRow], shapes: Sequence[WantedShape]) -> list[ProposalRow]:
+    """The rows of these shapes. Raises: UsageError where there is none."""
+    kept = {(one.m, one.n, one.k) for one in shapes}
+    found = [row for row in rows if (row.task.m, row.task.n, row.task.k) in kept]
+    if not found:
+        raise UsageError("no row is of a shape that --shapes names")
+    return found
 
 
 def replay_sweeps(options: argparse.Namespace) -> None:
@@ -141,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(run=evaluate)
     two = commands.add_parser("figures", help="figures of rows")
     two.add_argument("files", type=Path, nargs="+")
+    two.add_argument("--shapes", action="append", default=[], help="of these shapes alone; as of `evaluate`, may be repeated")
     two.set_defaults(run=figures)
     three = commands.add_parser("replay", help="order the stored schedules of held-out shapes")
     three.add_argument("--mode", default=TimingMode.OFFLINE.value)

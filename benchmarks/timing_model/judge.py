@@ -23,10 +23,10 @@ from policies.trajectories.store import open_store
 Row = dict[str, Any]
 
 
-def judged_rows(judged: Sequence[TimedKernel], measured: dict[str, Row], cache: Path, jobs: int) -> Iterator[Row]:
+def judged_rows(judged: Sequence[TimedKernel], measured: dict[str, Row], cache: Path, jobs: int, repeats: int) -> Iterator[Row]:
     """A row for each kernel that was timed, with its prediction and the CPU seconds that it took."""
     timed = [each for each in judged if measured.get(each.name, {}).get("time_us")]
-    for position, kernel in prepared([(each.candidate, each.task) for each in timed], cache, jobs):
+    for position, kernel in prepared([(each.candidate, each.task) for each in timed], cache, jobs, repeats):
         begin = time.thread_time()
         predicted = kernel.predicted()
         seconds = sum(kernel.seconds) + time.thread_time() - begin
@@ -90,6 +90,12 @@ def main() -> None:
     parser.add_argument("--extra", type=Path, help="folder of the sources that lie outside the repository")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=1,
+        help="traces of each kernel, the fastest of which counts; 3 where the machine is shared",
+    )
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "timing-model", help="of compiled kernels")
     options = parser.parse_args()
     if (options.rows is None) == (options.store is None):
@@ -101,7 +107,7 @@ def main() -> None:
     else:
         measured = rows_by_name(options.rows)
         judged = list(free(options.extra) if options.free else scheduled(options.drawn))
-    rows = list(judged_rows(judged, measured, options.cache, options.jobs))
+    rows = list(judged_rows(judged, measured, options.cache, options.jobs, options.repeats))
     print(table(rows))
     if options.free:
         print(f"\n{kernels(rows)}")

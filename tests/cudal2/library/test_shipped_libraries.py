@@ -21,12 +21,13 @@ from cudal2.library.shipped_libraries import shipped_library, shipped_paths
 ROOT = Path(__file__).parents[3]
 SHIPPED, ROWS = ROOT / "cudal2" / "library" / "shipped", ROOT / "benchmarks" / "h200"
 SLOWER = ROOT / "benchmarks" / "library"
-H200, H100 = SHIPPED / "h200-offline-2026-11-23.jsonl.gz", SHIPPED / "h100-offline-2026-11-26.jsonl.gz"
-H200_ROWS = [ROWS / "rows" / f"{name}-2026-11-23.jsonl.gz" for name in ("offline", "blocks")]
+H200, H100 = SHIPPED / "h200-offline-2026-11-26.jsonl.gz", SHIPPED / "h100-offline-2026-11-26.jsonl.gz"
+KINDS = ("offline", "offgrid", "tn", "nt", "blocks")
+H200_ROWS = sorted(path for kind in KINDS for path in (ROWS / "rows").glob(f"{kind}-*.jsonl.gz"))
 H200_WORDS = [
     *(word for file in H200_ROWS for word in ("--rows", str(file))),
     *("--tuned", str(ROWS / "rows" / "tuned-2026-11-23.jsonl")),
-    *("--without", str(SLOWER / "slower_h200.txt"), "--name", "h200-2026-11-23"),
+    *("--without", str(SLOWER / "slower_h200.txt"), "--name", "h200-2026-11-26"),
 ]
 H100_WORDS = [
     *("--rows", str(ROWS / "h100_rows" / "offline-2026-11-26.jsonl.gz"), "--chip", "H100 80GB HBM3"),

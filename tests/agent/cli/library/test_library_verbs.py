@@ -16,7 +16,7 @@ from tests.doubles.libraries import library_entry, small_tasks, write_entries
 ROOT = Path(__file__).parents[4]
 ROWS = ROOT / "benchmarks" / "h200" / "rows" / "server-2026-11-23.jsonl.gz"
 SLOWER = ROOT / "benchmarks" / "library" / "slower_h200.txt"
-WITHOUT_BLOCKS = 466  # entries of the committed rows of the grid
+WITHOUT_BLOCKS = 464  # entries of the committed rows of the grid of 2026-11-23
 TASKS = small_tasks(2)
 needs_core = pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core is not built here")
 
@@ -67,7 +67,7 @@ def test_show_says_that_an_entry_is_stale(tmp_path: Path, capsys: pytest.Capture
 
 def test_without_a_library_the_shipped_one_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["library", "list", "--top", "1"]) == 0
-    assert capsys.readouterr().out.startswith(f"h200-2026-11-23: {shipped()} entries for H200 (sm_90a)")
+    assert capsys.readouterr().out.startswith(f"h200-2026-11-26: {shipped():,} entries for H200 (sm_90a)")
 
 
 def test_prepare_writes_what_a_program_launches(
