@@ -36,7 +36,7 @@ class Prepared:
 def prepared(
     pairs: Sequence[tuple[Candidate, GemmTask]], cache: Path, jobs: int, repeats: int = 1
 ) -> Iterator[tuple[int, Prepared]]:
-    """(position, traced kernel) of those that build. Of `repeats` traces the one of least CPU time: others share the processor."""
+    """(position, traced kernel) of those that build; of `repeats` traces the one that took least of a shared processor."""
     by_task: dict[GemmTask, list[int]] = {}
     for position, (_, task) in enumerate(pairs):
         by_task.setdefault(task, []).append(position)

@@ -514,3 +514,13 @@ class Replayed:
 def replay(
     steps: NDArray[numpy.uint8], starts: Sequence[float], issues: Sequence[int], tokens: int, resources: int
 ) -> Replayed: ...
+def replay_turns(
+    steps: NDArray[numpy.uint8],
+    count: int,
+    resident: int,
+    tokens: int,
+    pause: float,
+    issues: Sequence[int],
+    resources: int,
+) -> Replayed:
+    """Replays clusters one after the other, by the steps of one. The end of each is the token behind its own."""

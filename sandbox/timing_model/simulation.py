@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sandbox.emulator.core_module import core
-from sandbox.timing_model.costs import ISSUE, RESOURCES, SCHEDULERS, STEP
+from sandbox.timing_model.costs import ISSUE, RESOURCES, SCHEDULERS
 from sandbox.timing_model.rates import TimingRates
 from sandbox.timing_model.trace import WARPS, Traced
 
 MAX_STEPS = 300_000  # that are replayed
-_FLAG = core.StepFlag
 
 
 @dataclass(frozen=True)
@@ -65,28 +64,15 @@ class _Course:
 
 
 def _replay(traced: Traced, steps: np.ndarray, count: int, resident: int, rates: TimingRates) -> _Course:
-    streams = traced.ctas * WARPS
-    used = np.flatnonzero(np.bincount(steps["stream"]))
-    ends = _ends(used, traced.tokens)
-    tokens = traced.tokens + 1  # of a cluster: its own, and its end
-    table = np.empty(count * (len(steps) + len(used)) + max(count - resident, 0) * len(used), dtype=STEP)
-    at = 0
-    for turn in range(count):
-        if turn >= resident:
-            table[at : at + len(used)] = _begins(used + turn * streams, (turn - resident) * tokens + traced.tokens, rates)
-            at += len(used)
-        part = table[at : at + len(steps) + len(used)]
-        part[: len(steps)], part[len(steps) :] = steps, ends
-        part["stream"] += turn * streams
-        for name in ("wait", "give"):
-            np.add(part[name], turn * tokens, out=part[name], where=part[name] > 0)
-        at += len(part)
-    issues = np.tile(1 + np.arange(streams) // WARPS * RESOURCES + ISSUE + np.arange(streams) % SCHEDULERS, count)
-    made = core.replay(
-        table.view(np.uint8).reshape(-1),
-        starts=[0.0] * (streams * count),
+    streams, tokens = traced.ctas * WARPS, traced.tokens + 1  # of a cluster: its own tokens, and its end
+    issues = 1 + np.arange(streams) // WARPS * RESOURCES + ISSUE + np.arange(streams) % SCHEDULERS
+    made = core.replay_turns(
+        steps.view(np.uint8).reshape(-1),
+        count=count,
+        resident=resident,
+        tokens=traced.tokens,
+        pause=rates.turn_us,
         issues=issues.tolist(),
-        tokens=tokens * count + 1,
         resources=1 + traced.ctas * RESOURCES,
     )
     complete = np.asarray(made.complete)[traced.tokens + tokens * np.arange(count)]
@@ -95,18 +81,3 @@ def _replay(traced: Traced, steps: np.ndarray, count: int, resident: int, rates:
     busy = np.asarray(made.busy)[1:].reshape(traced.ctas, RESOURCES)
     begin = float(marks[marks >= 0].max()) if (marks >= 0).any() else 0.0
     return _Course(np.sort(ended), max(made.end - float(ended.max()), 0.0), begin, busy.max(axis=0))
-
-
-def _ends(streams: np.ndarray, token: int) -> np.ndarray:
-    """A step for each stream by which it gives the token of the cluster's end."""
-    ends = np.zeros(len(streams), dtype=STEP)
-    ends["stream"], ends["give"], ends["flags"] = streams, token, int(_FLAG.OF_TRACK)
-    return ends
-
-
-def _begins(streams: np.ndarray, token: int, rates: TimingRates) -> np.ndarray:
-    """A step for each stream by which it waits for the end of the cluster before."""
-    begins = np.zeros(len(streams), dtype=STEP)
-    begins["stream"], begins["wait"] = streams, token
-    begins["latency"], begins["flags"] = rates.turn_us, int(_FLAG.BLOCK)
-    return begins

@@ -72,3 +72,32 @@ def test_a_step_that_drains_begins_after_the_loads_before_it() -> None:
 def test_a_step_that_names_no_resource_of_the_machine_is_refused() -> None:
     with pytest.raises(ValueError, match="does not exist"):
         replayed([{"stream": 0, "first": 9}])
+
+
+def turns(count: int, resident: int) -> core.Replayed:
+    """Clusters of one stream that takes 3 on resource 2 and then gives token 1; a pause of 0.5 before the next one begins."""
+    steps = np.zeros(1, dtype=STEP)
+    steps["first"], steps["first_time"], steps["give"], steps["flags"] = 2, 3, 1, int(FLAG.BLOCK)
+    return core.replay_turns(
+        steps.view(np.uint8).reshape(-1), count=count, resident=resident, tokens=2, pause=0.5, issues=[1], resources=5
+    )
+
+
+def test_a_cluster_begins_a_pause_after_the_one_before_it_has_ended() -> None:
+    made = turns(count=3, resident=1)
+    assert made.ends == pytest.approx([3, 6.5, 10])
+    own, end, per_cluster = 1, 2, 3
+    assert [made.complete[per_cluster * turn + own] for turn in range(3)] == pytest.approx([3, 6.5, 10])
+    assert [made.complete[per_cluster * turn + end] for turn in range(3)] == pytest.approx([3, 6.5, 10])
+    assert made.busy[2] == pytest.approx(9)
+
+
+def test_clusters_that_are_resident_together_share_their_resources() -> None:
+    assert turns(count=4, resident=2).ends == pytest.approx([3, 6, 9, 12])
+
+
+def test_a_cluster_whose_step_names_no_stream_of_it_is_refused() -> None:
+    steps = np.zeros(1, dtype=STEP)
+    steps["stream"] = 1
+    with pytest.raises(IndexError):
+        core.replay_turns(steps.view(np.uint8).reshape(-1), count=1, resident=1, tokens=0, pause=0.0, issues=[1], resources=5)

@@ -23,6 +23,20 @@ Replayed replay_steps(ConstBytes table, const std::vector<double>& starts, const
   return replay(steps, starts, issues, tokens, resources);
 }
 
+// `issues`: of the streams of one cluster. `tokens`: of one cluster, without its end.
+Replayed replay_turns(ConstBytes table, u32 count, u32 resident, u32 tokens, float pause, const std::vector<u32>& issues,
+                      u32 resources) {
+  const u32 streams = static_cast<u32>(issues.size());
+  const Turns turns{.count = count, .resident = resident, .streams = streams, .tokens = tokens, .pause = pause};
+  nb::gil_scoped_release unlocked;
+  std::vector<Step> cluster(table.size() / sizeof(Step));
+  std::memcpy(cluster.data(), table.data(), cluster.size() * sizeof(Step));
+  std::vector<u32> all;
+  for (u32 turn = 0; turn < count; ++turn) all.insert(all.end(), issues.begin(), issues.end());
+  const std::vector<double> starts(all.size());
+  return replay(steps_of_turns(cluster.data(), cluster.size(), turns), starts, all, (tokens + 1) * count + 1, resources);
+}
+
 }  // namespace
 
 void bind_timing(nb::module_& module) {
@@ -64,6 +78,9 @@ void bind_timing(nb::module_& module) {
       .def_ro("complete", &Replayed::complete);
   module.def("replay", &replay_steps, nb::arg("steps"), nb::arg("starts"), nb::arg("issues"), nb::arg("tokens"),
              nb::arg("resources"));
+  module.def("replay_turns", &replay_turns, nb::arg("steps"), nb::arg("count"), nb::arg("resident"), nb::arg("tokens"),
+             nb::arg("pause"), nb::arg("issues"), nb::arg("resources"),
+             "Replays clusters one after the other, by the steps of one. The end of each is the token behind its own.");
 }
 
 }  // namespace emulator

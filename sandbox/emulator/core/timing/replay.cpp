@@ -40,9 +40,11 @@ class Replay {
       const Step& step = steps[i];
       require(step.stream < streams_.size() && step.wait < tokens && step.give < tokens);
       require(step.first < resources && step.second < resources && step.third < resources && step.track < kTracks);
-      streams_[step.stream].steps.push_back(i);
+      ++streams_[step.stream].at;
       if (step.give) ++tokens_[step.give].missing;
     }
+    for (Stream& stream : streams_) stream.steps.reserve(std::exchange(stream.at, 0));
+    for (u32 i = 0; i < steps.size(); ++i) streams_[steps[i].stream].steps.push_back(i);
     for (u32 i = 0; i < starts.size(); ++i) {
       streams_[i].now = starts[i];
       queue_.push({starts[i], i});
@@ -157,6 +159,33 @@ class Replay {
 };
 
 }  // namespace
+
+std::vector<Step> steps_of_turns(const Step* cluster, std::size_t count, const Turns& turns) {
+  std::vector<bool> used(turns.streams);
+  for (std::size_t i = 0; i < count; ++i) used.at(cluster[i].stream) = true;
+  const u32 tokens = turns.tokens + 1;
+  std::vector<Step> made;
+  made.reserve(turns.count * (count + 2 * turns.streams));
+  for (u32 turn = 0; turn < turns.count; ++turn) {
+    const u32 first_stream = turn * turns.streams, first_token = turn * tokens;
+    for (u32 stream = 0; turn >= turns.resident && stream < turns.streams; ++stream) {
+      if (!used[stream]) continue;
+      const u32 before = (turn - turns.resident) * tokens + turns.tokens;
+      made.push_back({.stream = first_stream + stream, .wait = before, .flags = kBlock, .latency = turns.pause});
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      Step& step = made.emplace_back(cluster[i]);
+      step.stream += first_stream;
+      if (step.wait) step.wait += first_token;
+      if (step.give) step.give += first_token;
+    }
+    for (u32 stream = 0; stream < turns.streams; ++stream) {
+      if (used[stream])
+        made.push_back({.stream = first_stream + stream, .give = first_token + turns.tokens, .flags = kOfTrack});
+    }
+  }
+  return made;
+}
 
 Replayed replay(const std::vector<Step>& steps, const std::vector<double>& starts, const std::vector<u32>& issues, u32 tokens,
                 u32 resources) {

@@ -2,6 +2,7 @@
 // turns the rows of a trace into steps and says how long each takes.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "bits.hpp"
@@ -39,6 +40,16 @@ struct Replayed {
   std::vector<double> marks;     // last mark of each stream; negative: none
   std::vector<double> complete;  // time of each token; negative where it was never complete
 };
+
+// Clusters one after the other: `count` in all, of which `resident` run at once. Each has `streams` and tokens 1 to `tokens`.
+struct Turns {
+  u32 count, resident;
+  u32 streams, tokens;
+  float pause;  // from the end of one cluster until the next begins in its place
+};
+
+// The steps of all clusters, from those of one. The end of a cluster is a token of its own, behind the others.
+std::vector<Step> steps_of_turns(const Step* cluster, std::size_t count, const Turns& turns);
 
 // `starts`, `issues`: of each stream, its first time and the resource that issues its instructions.
 Replayed replay(const std::vector<Step>& steps, const std::vector<double>& starts, const std::vector<u32>& issues, u32 tokens,
