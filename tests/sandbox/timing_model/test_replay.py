@@ -100,4 +100,4 @@ def test_a_cluster_whose_step_names_no_stream_of_it_is_refused() -> None:
     steps = np.zeros(1, dtype=STEP)
     steps["stream"] = 1
     with pytest.raises(IndexError):
-        core.replay_turns(steps.view(np.uint8).reshape(-1), count=1, resident=1, tokens=0, pause=0.0, issues=[1], resources=5)
+        core.replay_turns(steps.view(np.uint8).reshape(-1), count=1, resident=1, tokens=1, pause=0.0, issues=[1], resources=5)

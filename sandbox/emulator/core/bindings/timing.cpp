@@ -23,7 +23,7 @@ Replayed replay_steps(ConstBytes table, const std::vector<double>& starts, const
   return replay(steps, starts, issues, tokens, resources);
 }
 
-// `issues`: of the streams of one cluster. `tokens`: of one cluster, without its end.
+// `issues`: of the streams of one cluster. `tokens`: the token of its end, behind its own.
 Replayed replay_turns(ConstBytes table, u32 count, u32 resident, u32 tokens, float pause, const std::vector<u32>& issues,
                       u32 resources) {
   const u32 streams = static_cast<u32>(issues.size());

@@ -41,14 +41,15 @@ struct Replayed {
   std::vector<double> complete;  // time of each token; negative where it was never complete
 };
 
-// Clusters one after the other: `count` in all, of which `resident` run at once. Each has `streams` and tokens 1 to `tokens`.
+// Clusters one after the other: `count` in all, of which `resident` run at once. Each has `streams`. Its own tokens are below
+// `tokens`, which is the one of its end.
 struct Turns {
   u32 count, resident;
   u32 streams, tokens;
   float pause;  // from the end of one cluster until the next begins in its place
 };
 
-// The steps of all clusters, from those of one. The end of a cluster is a token of its own, behind the others.
+// The steps of all clusters, from those of one.
 std::vector<Step> steps_of_turns(const Step* cluster, std::size_t count, const Turns& turns);
 
 // `starts`, `issues`: of each stream, its first time and the resource that issues its instructions.
