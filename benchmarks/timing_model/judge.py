@@ -100,6 +100,8 @@ def main() -> None:
     options = parser.parse_args()
     if (options.rows is None) == (options.store is None):
         parser.error("give either ROWS.jsonl or --store")
+    if options.repeats < 1:
+        parser.error("--repeats: at least 1")
     if options.store:
         with open_store(f"sqlite:///{options.store.absolute()}") as store:
             pairs = list(stored(store))
