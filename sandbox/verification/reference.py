@@ -42,6 +42,13 @@ class Reference:
         if self._keep:
             self._kept = kept
 
+    def whole(self) -> Block:
+        """All rows as one block, for a task that is small but for its K."""
+        blocks = list(self.blocks())
+        product = self._xp.concatenate([block.product for block in blocks])
+        row_norms = self._xp.concatenate([block.row_norms for block in blocks])
+        return Block(0, product, row_norms, blocks[0].column_norms)
+
     def _compute(self) -> Iterator[Block]:
         xp, task = self._xp, self._task
         b = decode_wide(xp, self._inputs.b, task.element)

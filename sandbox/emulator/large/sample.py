@@ -137,8 +137,7 @@ class Sample:
         )
         b = columns.spread(np.ascontiguousarray(inputs.b.T), task.element).T
         load(bound.operands, Inputs(rows.spread(inputs.a, task.element), b), task)
-        [block] = Reference(np, small, inputs, keep=False).blocks()
-        return Expected(case, task, block, rows, columns)
+        return Expected(case, task, Reference(np, small, inputs, keep=False).whole(), rows, columns)
 
     def _case(self, expected: Expected, part: str, points: Iterator[tuple[int, ...]]) -> TestResult:
         case, worst = expected.case, 0.0

@@ -229,6 +229,19 @@ def test_nan_where_a_number_belongs_is_wrong():
     assert (found.mismatches, found.unwritten, found.first[:2]) == (1, 0, (3, 4))
 
 
+def test_a_product_of_several_blocks_is_joined_whole(monkeypatch):
+    """A sample of a task with long K: a proof once ended in an internal error where its few rows were several blocks."""
+    inputs = made.gaussian(Draws(np, 2), TASK)
+    [one] = _reference(TASK, inputs).blocks()
+    monkeypatch.setattr("sandbox.verification.reference.BLOCK_ELEMENTS", 80 * 5)
+    assert len(list(_reference(TASK, inputs).blocks())) > 1
+    joined = _reference(TASK, inputs).whole()
+    assert joined.start == 0
+    np.testing.assert_allclose(joined.product, one.product, rtol=1e-14, atol=1e-14)
+    np.testing.assert_array_equal(joined.row_norms, one.row_norms)
+    np.testing.assert_array_equal(joined.column_norms, one.column_norms)
+
+
 def test_box_spans_all_blocks(monkeypatch):
     monkeypatch.setattr("sandbox.verification.reference.BLOCK_ELEMENTS", 80 * 5)
     inputs = made.sparse_ones(Draws(np, 2), TASK)
