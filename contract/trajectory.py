@@ -76,9 +76,14 @@ class Precedent(Record):
     schedule: dict[str, ScheduleValue]
     speedup: float
 
-    def offline_of(self, task: GemmTask) -> bool:
-        """Whether it led an offline run of the same product, and `task` is that of a server."""
-        return task.mode is TimingMode.SERVER and self.task == task.model_copy(update={"mode": TimingMode.OFFLINE})
+    def carries_over(self, task: GemmTask) -> bool:
+        """Whether its run searched the same product under another name: offline for a server, or in the other element type.
+
+        The kernels of a schedule for F16 and for BF16 differ in one word of their instructions.
+        """
+        own = self.task
+        same_product = own == task.model_copy(update={"element": own.element, "mode": own.mode})
+        return same_product and own != task and own.mode in (TimingMode.OFFLINE, task.mode)
 
 
 class Exemplar(Record):

@@ -13,7 +13,7 @@ from agent.library.measured_kernels import MeasuredKernel, Origins
 from contract.candidate import Candidate
 from contract.errors import PlanError
 from contract.library import EntryEvaluation, LibraryEntry
-from contract.task import GemmTask, Layout
+from contract.task import ElementType, GemmTask, Layout
 from policies.schedule.families.registry import written
 
 NOT_FASTER = "does not beat AutoTuning"
@@ -23,7 +23,8 @@ NO_SOURCE = "it has no schedule, and its source is not in this store"
 OWN_FLAGS = "it was compiled with flags of its own"
 EXCLUDED = "named by --without"
 
-Products = frozenset[tuple[str, Layout]]  # shape as M x N x K, and layout
+Product = tuple[str, Layout, ElementType]  # shape as M x N x K
+Products = frozenset[Product]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class EntryChoice:
     left_out: tuple[LeftOut, ...]
 
 
+def product_of(task: GemmTask) -> Product:
+    return task.shape, task.layout, task.element
+
+
 def choose_entries(
     kernels: Sequence[MeasuredKernel],
     origins: Callable[[MeasuredKernel], Origins],
@@ -56,7 +61,7 @@ def choose_entries(
     """
     entries, left_out = list[LibraryEntry](), list[LeftOut]()
     for task, same in groupby(sorted(kernels, key=_place), key=lambda one: one.task):
-        if (task.shape, task.layout) in without:
+        if product_of(task) in without:
             left_out.append(LeftOut(task, EXCLUDED))
             continue
         chosen = _chosen(task, list(same), origins, winning_only=winning_only)

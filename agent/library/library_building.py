@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agent.library.algorithms.algorithm_choice import NO_GAIN_TUNED, AlgorithmChoice, choose_algorithms
 from agent.library.algorithms.tuned_products import TunedProduct, newest, read_tuned
-from agent.library.entry_choice import EXCLUDED, NOT_FASTER, EntryChoice, LeftOut, Products, choose_entries
+from agent.library.entry_choice import EXCLUDED, NOT_FASTER, EntryChoice, LeftOut, Product, Products, choose_entries, product_of
 from agent.library.library_cubins import built_kernels, with_cubins
 from agent.library.library_writing import manifest_of, write_library
 from agent.library.measured_kernels import (
@@ -22,7 +22,7 @@ from contract.base import Record
 from contract.errors import UsageError
 from contract.library import LibraryEntry, LibraryManifest, StoredAlgorithm, product_words
 from contract.settings import Settings
-from contract.task import GemmTask, Layout, parse_shape
+from contract.task import ElementType, GemmTask, Layout, parse_shape
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.library.library_form import PACKED
 from policies.trajectories.store import open_store
@@ -54,28 +54,31 @@ class BuiltLibrary(NamedTuple):
 
 
 def read_products(file: Path) -> Products:
-    """The products of a file that has one on each line, such as `512x4096x64 nn`; what follows a # is a comment.
+    """The products of a file that has one on each line, such as `512x4096x64 tn bf16`; what follows a # is a comment.
 
-    Raises: UsageError, with the number of the line.
+    A line without a layout means nn, one without an element type f16. Raises: UsageError, with the number of the line.
     """
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
         raise UsageError(f"{file} cannot be read as text ({exc})") from exc
-    found = set[tuple[str, Layout]]()
+    found = set[Product]()
     for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        shape, layout = words[0], words[-1] if len(words) > 1 else Layout.NN
-        if len(words) > 2 or layout not in tuple(Layout):
-            raise UsageError(f"{file} line {number}: {line.strip()!r}: write a shape and a layout, such as 512x4096x64 nn")
-        try:
-            m, n, k = parse_shape(shape)
-        except UsageError as exc:
-            raise UsageError(f"{file} line {number}: {exc}") from exc
-        found.add((f"{m}x{n}x{k}", Layout(layout)))
+        if words := line.partition("#")[0].split():
+            try:
+                found.add(_product(*words))
+            except (TypeError, ValueError, UsageError) as exc:
+                raise UsageError(
+                    f"{file} line {number}: {line.strip()!r}: write a shape, a layout and an element type, "
+                    "such as 512x4096x64 tn bf16; the last two may be left out"
+                ) from exc
     return frozenset(found)
+
+
+def _product(shape: str, layout: str = Layout.NN, element: str = ElementType.F16) -> Product:
+    """Raises: UsageError, ValueError for words that name no product; TypeError for more words."""
+    m, n, k = parse_shape(shape)
+    return f"{m}x{n}x{k}", Layout(layout), ElementType(element)
 
 
 def build_from_rows(rows: Sequence[Path], out: Path, options: BuildOptions, settings: Settings) -> BuiltLibrary:
@@ -160,7 +163,7 @@ def _with_tuned(
         yield from (one for one in choice.algorithms if one.task not in tuned)
         yield from (one for one in choice.left_out if one.task not in tuned)
         for task, row in tuned.items():
-            if task not in won and (task.shape, task.layout) not in without:
+            if task not in won and product_of(task) not in without:
                 yield row.algorithm or LeftOut(task, NO_GAIN_TUNED)
 
     every = list(found())

@@ -34,7 +34,7 @@ from benchmarks.library.dispatched_shapes import (
 from benchmarks.library.host_costs import host_costs
 from benchmarks.library.transformer_block import MODES, BlockSize, measure_block
 from contract.errors import UsageError
-from contract.task import Layout
+from contract.task import ElementType, Layout
 from contract.whole_file import whole_file
 from cudal2.torch import torch_session
 from cudal2.torch.product_service import DeviceDispatch
@@ -49,7 +49,7 @@ def main() -> int:
     parser = _parser()
     options = parser.parse_args()
     try:
-        options.share, options.shapes = read_part(options.share), products_of(options.shapes, options.layout)
+        options.share, options.shapes = read_part(options.share), products_of(options.shapes, options.layout, options.element)
     except UsageError as exc:
         parser.error(str(exc))
     if not torch.cuda.is_available():
@@ -77,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     wanted.add_argument("--shapes", nargs="*", default=[], help="M x N x K; default: the grid and random ones")
     wanted.add_argument("--entries", action="store_true", help="every product of the library instead, in all layouts")
     parser.add_argument("--layout", type=Layout, choices=tuple(Layout), default=Layout.NN, help="of the shapes")
+    elements = tuple(ElementType)
+    parser.add_argument("--element", type=ElementType, choices=elements, default=ElementType.F16, help="of all operands")
     parser.add_argument("--part", dest="share", help="I/N: the I-th of N processes that share the products")
     parser.add_argument("--hidden", type=int, nargs="*", default=HIDDEN, help="sizes of the transformer block")
     parser.add_argument("--batches", type=int, nargs="*", default=BATCHES, help=f"its batches, of {SEQUENCE} tokens each")
@@ -90,7 +92,7 @@ def _run(part: str, options: argparse.Namespace) -> None:
     end_s = time.monotonic() + options.minutes * 60
     for row in _rows(part, options, {row["name"] for row in rows}):
         rows.append(row)
-        _write(file, part, rows)
+        _write(file, part, rows, options)
         print(json.dumps(row), file=sys.stderr, flush=True)
         if time.monotonic() > end_s:
             print(f"{part}: no time left; run the same command again", file=sys.stderr)
@@ -107,21 +109,20 @@ def _rows(part: str, options: argparse.Namespace, done: set[str]) -> Iterator[di
         for size, mode, model in _steps(options):
             name = f"{model} {size.hidden} {size.batch} {mode}"
             if name not in done:
-                yield {"name": name, **measure_block(size, mode, "cuda", options.rounds, model)}
+                yield {"name": name, **measure_block(size, mode, "cuda", options.rounds, model, options.element)}
     if part == "shapes":
         wanted = [product for product in _products(options) if product.words not in done]
-        for row in measure_products(wanted, "cuda", options.rounds):
-            yield {"name": f"{row['shape']} {row['layout']}", **row}
+        yield from measure_products(wanted, "cuda", options.rounds)
 
 
 def _products(options: argparse.Namespace) -> list[CalledProduct]:
     if options.entries:
         found = torch_session.service().device(0)
-        products = served_first(library_products(found.library)) if isinstance(found, DeviceDispatch) else []
+        products = served_first(library_products(found.library, options.element)) if isinstance(found, DeviceDispatch) else []
     elif options.shapes:
         products = options.shapes
     else:
-        products = served_first(products_of([*grid_shapes(), *random_shapes()], options.layout))
+        products = served_first(products_of([*grid_shapes(), *random_shapes()], options.layout, options.element))
     place, step = options.share
     return products[place::step]
 
@@ -139,9 +140,9 @@ def _operands(shape: str) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(m, k, device="cuda").half(), torch.randn(k, n, device="cuda").half()
 
 
-def _write(file: Path, part: str, rows: list[dict[str, Any]]) -> None:
+def _write(file: Path, part: str, rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     content: dict[str, Any] = {
-        "command": f"python -m benchmarks.library {part}",
+        "command": f"python -m benchmarks.library {part} --element {options.element}",
         "gpu": torch.cuda.get_device_name(),
         "torch": str(torch.__version__),
         "rows": rows,

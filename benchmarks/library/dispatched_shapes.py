@@ -24,15 +24,17 @@ RANDOM_SHAPES, SEED = 200, 1811
 SET_BYTES, MAX_SETS = 256 * 2**20, 32
 COPIES = 8  # graphs of each program, which lie elsewhere in memory
 _MULTIPLE = 8
+DTYPES = {ElementType.F16: torch.float16, ElementType.BF16: torch.bfloat16}
 
 
 class CalledProduct(NamedTuple):
-    """D = A·B in F16. `layout`: how the operands lie; those of `tn` and `nt` are transposed views."""
+    """D = A·B. `layout`: how the operands lie; those of `tn` and `nt` are transposed views."""
 
     m: int
     n: int
     k: int
     layout: Layout = Layout.NN
+    element: ElementType = ElementType.F16
 
     @property
     def shape(self) -> str:
@@ -41,25 +43,33 @@ class CalledProduct(NamedTuple):
     @property
     def words(self) -> str:
         """As `cudal2-agent library build --without` reads it."""
-        return f"{self.shape} {self.layout}"
+        return f"{self.shape} {self.layout}" + (f" {self.element}" if self.element is not ElementType.F16 else "")
 
     def operands(self, device: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Random A (M, K) and B (K, N)."""
         return (
-            _drawn(self.m, self.k, device, transposed=self.layout is Layout.NT),
-            _drawn(self.k, self.n, device, transposed=self.layout is Layout.TN),
+            self._drawn(self.m, self.k, device, transposed=self.layout is Layout.NT),
+            self._drawn(self.k, self.n, device, transposed=self.layout is Layout.TN),
         )
 
+    def _drawn(self, rows: int, columns: int, device: str, *, transposed: bool) -> torch.Tensor:
+        """Shape: (rows, columns)."""
+        size = (columns, rows) if transposed else (rows, columns)
+        drawn = torch.randn(size, device=device, dtype=DTYPES[self.element])
+        return drawn.t() if transposed else drawn
 
-def products_of(shapes: Sequence[str], layout: Layout = Layout.NN) -> list[CalledProduct]:
+
+def products_of(
+    shapes: Sequence[str], layout: Layout = Layout.NN, element: ElementType = ElementType.F16
+) -> list[CalledProduct]:
     """Raises: UsageError for a text that is no shape."""
-    return [CalledProduct(*parse_shape(shape), layout) for shape in shapes]
+    return [CalledProduct(*parse_shape(shape), layout, element) for shape in shapes]
 
 
-def library_products(library: KernelLibrary) -> list[CalledProduct]:
-    """Every product that the library has an F16 entry or algorithm for, in all layouts."""
+def library_products(library: KernelLibrary, element: ElementType = ElementType.F16) -> list[CalledProduct]:
+    """Every product of an element type that the library has an entry or algorithm for, in all layouts."""
     keys = {*library.keys(), *library.algorithm_keys()}
-    return sorted(CalledProduct(key.m, key.n, key.k, Layout(key.layout)) for key in keys if key.element == ElementType.F16)
+    return sorted(CalledProduct(key.m, key.n, key.k, Layout(key.layout), element) for key in keys if key.element == element)
 
 
 def random_shapes(count: int = RANDOM_SHAPES, seed: int = SEED) -> list[str]:
@@ -81,7 +91,7 @@ def served_first(products: Sequence[CalledProduct], device: int = 0) -> list[Cal
     dispatcher = found.dispatcher
 
     def is_left(one: CalledProduct) -> bool:
-        kind = kind_code(one.layout, ElementType.F16, AccumulatorType.F32)
+        kind = kind_code(one.layout, one.element, AccumulatorType.F32)
         return dispatcher.decide(one.m, one.n, one.k, kind).choice is Choice.HEURISTIC
 
     return sorted(random.Random(SEED).sample(list(products), len(products)), key=is_left)
@@ -98,7 +108,7 @@ def measure_products(
 ) -> Iterator[dict[str, Any]]:
     """A row per product. `served`: whether the library ran it."""
     for product in wanted:
-        m, n, k, _ = product
+        m, n, k = product.m, product.n, product.k
         sets = max(1, min(max_sets, SET_BYTES // (2 * (m * k + k * n + m * n))))
         operands = [product.operands(device) for _ in range(sets)]
 
@@ -120,7 +130,8 @@ def measure_products(
                     plain.append(graph_of(products, device))
         is_served = served_calls() > calls
         times = paired_times(plain, served, calls=sets, rounds=max(rounds, COPIES), device=device)
-        yield {"shape": product.shape, "layout": product.layout.value, "served": is_served, "sets": sets, **times.as_json()}
+        named = {"name": product.words, "shape": product.shape, "layout": product.layout.value}
+        yield {**named, "served": is_served, "sets": sets, **times.as_json()}
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -136,15 +147,8 @@ def slower_products(rows: Sequence[dict[str, Any]]) -> str:
     """The products that the library should not serve, as `cudal2-agent library build --without` reads them."""
     found = [row for row in rows if row["served"] and row["high"] < 1.0]
     return "".join(
-        f"{row['shape']} {row['layout']}  # {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})\n" for row in found
+        f"{row['name']}  # {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})\n" for row in found
     )
-
-
-def _drawn(rows: int, columns: int, device: str, *, transposed: bool) -> torch.Tensor:
-    """Shape: (rows, columns)."""
-    if transposed:
-        return torch.randn(columns, rows, device=device, dtype=torch.float16).t()
-    return torch.randn(rows, columns, device=device, dtype=torch.float16)
 
 
 def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -154,5 +158,5 @@ def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "geometric_mean": round(float(ratios.log().mean().exp()), 4),
         "interval_wholly_above_1": sum(row["low"] > 1.0 for row in rows),
         "interval_wholly_below_1": sum(row["high"] < 1.0 for row in rows),
-        "below_0.98": [f"{row['shape']} {row['layout']}" for row in rows if row["ratio"] < 0.98],
+        "below_0.98": [row["name"] for row in rows if row["ratio"] < 0.98],
     }

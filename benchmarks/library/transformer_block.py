@@ -17,9 +17,9 @@ from torch.profiler import ProfilerActivity, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cudal2
-from benchmarks.library.dispatched_shapes import served_calls
+from benchmarks.library.dispatched_shapes import DTYPES, served_calls
 from benchmarks.library.paired_rounds import Program, graph_of, paired_times
-from contract.task import Layout
+from contract.task import ElementType, Layout
 from cudal2.torch import torch_session
 from cudal2.torch.inductor_choices import cudal2_mm_out
 from cudal2.torch.product_service import DeviceDispatch
@@ -96,10 +96,12 @@ class LlamaLayers(nn.Module):  # type: ignore[misc]
 MODELS: dict[str, Callable[[int, str, torch.dtype], nn.Module]] = {"block": TransformerBlock, "llama": LlamaLayers}
 
 
-def measure_block(size: BlockSize, mode: str, device: str, rounds: int, model: str = "block") -> dict[str, Any]:
+def measure_block(
+    size: BlockSize, mode: str, device: str, rounds: int, model: str = "block", element: ElementType = ElementType.F16
+) -> dict[str, Any]:
     """One row: times of a training step with and without the library, how far the gradients differ, and what was served."""
     torch.manual_seed(18)
-    dtype = torch.float16
+    dtype = DTYPES[element]
     block = MODELS[model](size.hidden, device, dtype)
     x = torch.randn(size.batch, size.sequence, size.hidden, device=device, dtype=dtype, requires_grad=True)
     plain_step, served_step, called = _steps(block, x, mode, device)

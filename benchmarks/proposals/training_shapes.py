@@ -1,6 +1,6 @@
 """Shapes off the grid that schedule policies learn from, of the kinds that the held-out ones are of. None of those is drawn.
 
-Run from the repository's root: python -m benchmarks.proposals.training_shapes [--kind layer] [--count N] [--seed N] > FILE
+Run from the repository's root: python -m benchmarks.proposals.training_shapes [--kind layer | --hard] [--count N] [--seed N] > FILE
 The file is for `cudal2-agent campaign run --shapes`.
 """
 
@@ -47,8 +47,27 @@ def layer(rng: random.Random) -> tuple[int, int, int]:
     return m, sized(rng, 512, 28672, rng.choice((64, 128, 256))), sized(rng, 384, 20480, rng.choice((64, 128, 256)))
 
 
+def few_rows(rng: random.Random) -> tuple[int, int, int]:
+    """A layer for at most 64 tokens, some with sizes that no tile divides."""
+    multiple = rng.choice((8, 64, 256))
+    return rng.randrange(1, 65), sized(rng, 512, 32768, multiple), sized(rng, 512, 16384, multiple)
+
+
+def short_k(rng: random.Random) -> tuple[int, int, int]:
+    """A tall or flat output of one to eight waves of tiles, and at most eight steps of K."""
+    m, n = sized(rng, 64, 2048, rng.choice((8, 64))), sized(rng, 4096, 131072, rng.choice((8, 64, 256)))
+    k = sized(rng, 64, 512, rng.choice((8, 64)))
+    return (m, n, k) if rng.random() < 0.5 else (n, m, k)
+
+
+def deep(rng: random.Random) -> tuple[int, int, int]:
+    """A small output, and K long enough to be split."""
+    return sized(rng, 24, 640, 8), sized(rng, 24, 4096, 8), sized(rng, 3072, 32768, 8)
+
+
 Kind = Callable[[random.Random], tuple[int, int, int]]
 KINDS: tuple[Kind, ...] = (one_long, odd, near_grid, layer)
+HARD: tuple[Kind, ...] = (few_rows, short_k, deep, odd)  # where the third policy's proposals fell short
 
 
 def drawn(count: int = COUNT, seed: int = SEED, kinds: Sequence[Kind] = KINDS) -> list[str]:
@@ -65,13 +84,14 @@ def drawn(count: int = COUNT, seed: int = SEED, kinds: Sequence[Kind] = KINDS) -
 
 
 def main() -> None:
-    named = {kind.__name__: kind for kind in KINDS}
+    named = {kind.__name__: kind for kind in (*KINDS, *HARD)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kind", action="append", choices=named, help="may be repeated; all by default")
+    parser.add_argument("--kind", action="append", choices=named, help="may be repeated")
+    parser.add_argument("--hard", action="store_true", help="the kinds where proposals fell short, instead of the first four")
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seed", type=int, default=SEED)
     options = parser.parse_args()
-    print("\n".join(drawn(options.count, options.seed, [named[name] for name in options.kind or named])))
+    print("\n".join(drawn(options.count, options.seed, [named[name] for name in options.kind or []] or (HARD if options.hard else KINDS))))
 
 
 if __name__ == "__main__":

@@ -89,12 +89,12 @@ class SchedulePolicy:
         return candidates
 
     def _known(self, pool: SchedulePool, count: int) -> list[Pick]:
-        """The first precedents that a family can write for the task: half of a round, and a server's own ones offline.
+        """The first precedents that a family can write for the task: half of a round, and all that carry over.
 
         Of other shapes only those that the prior expects to be near its best.
         """
         precedents = list(self._precedents(pool.task, pool.chip))
-        own = sum(one.offline_of(pool.task) for one in precedents)
+        own = sum(one.carries_over(pool.task) for one in precedents)
         written = [(one, entry) for one in precedents if (entry := pool.entry(one.schedule)) is not None]
         times_us = pool.predict_us([entry for _, entry in written]) if written else ()
         limit_us = pool.prior.precedent_limit * float(pool.predicted_us.min())

@@ -6,6 +6,7 @@ clocks and comparable between runs of a task. A schedule that raced counts with 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -112,12 +113,17 @@ def group_of(run: "TimedRun", seed: int = 0) -> ScheduleGroup | None:
 
 def _rivals(task: GemmTask, chip: Chip, tried: set[Key], seed: int) -> list[PoolEntry]:
     """Schedules of the task's spaces that were not tried: half of them the best by the analytic prior, half drawn."""
-    pool = SchedulePool(families(task.arch), task, chip, seed)
+    pool = _pool(task, chip, seed)
     order = np.argsort(pool.predicted_us, kind="stable")
     free = [int(place) for place in order if pool.entries[place].key not in tried]
     best, rest = free[: RIVALS // 2], free[RIVALS // 2 :]
     drawn = np.random.default_rng(seed).permutation(len(rest))[: RIVALS - len(best)]
     return [pool.entries[place] for place in (*best, *(rest[int(one)] for one in drawn))]
+
+
+@lru_cache(maxsize=1)  # the runs of a task follow each other, and sampling its spaces takes seconds
+def _pool(task: GemmTask, chip: Chip, seed: int) -> SchedulePool:
+    return SchedulePool(families(task.arch), task, chip, seed)
 
 
 def _timed(connection: Connection, reader: PlainReader, run: int, mode: TimingMode) -> tuple[tuple[TimedSchedule, ...], float]:

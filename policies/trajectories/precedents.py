@@ -2,6 +2,7 @@
 
 A server's search starts from the best offline schedules of the same shape. Their order is that of their times without
 programmatic launch, because a single launch has no preceding kernel to overlap (`python -m benchmarks.h200.server.pairs`).
+A search in BF16 starts from the best schedules in F16 of the same shape, and the other way round.
 """
 
 import math
@@ -27,7 +28,8 @@ RUN_STEPS = 6  # fastest steps of a run that are read
 RUN_SCHEDULES = 6  # best schedules of a run
 RANK_DISTANCE = 0.75  # the second best of a run counts as so many doublings farther away than its best
 MODE_DISTANCE = 0.5  # a run in the other timing mode counts as so many doublings farther away
-OFFLINE_RANK_DISTANCE = 0.01  # for a server: all of an offline run on the same shape come before any other shape
+ELEMENT_DISTANCE = 0.25  # a run in the other element type counts as so many doublings farther away
+CARRIED_DISTANCE = 0.01  # per rank: all that carry over from a run of the same shape come before any other shape
 
 
 class _Leader(NamedTuple):
@@ -53,8 +55,9 @@ class StoredPrecedents:
     def near(self, task: GemmTask, chip: Chip, count: int) -> list[Precedent]:
         """At most `count` schedules, the nearest first; equal schedules once.
 
-        Only runs of the same chip, element, accumulator and layout count. Near is a small distance of the logarithms of M, N
-        and K; what a run's timing mode adds to it is small too. A server's own shape offline comes before all other shapes.
+        Only runs of the same chip, accumulator and layout count. Near is a small distance of the logarithms of M, N and K;
+        what a run's timing mode and element type add to it is small too. What carries over from a run of the same shape comes
+        before all other shapes.
         """
         found: list[tuple[float, Precedent]] = []
         with self._store.reading() as (connection, reader):
@@ -114,10 +117,12 @@ def _in_order(leaders: Sequence[_Leader], task: GemmTask) -> list[Precedent]:
 
 
 def _apart(precedent: Precedent, task: GemmTask, distance: float, rank: int) -> float:
-    """How far a schedule is from a task: the distance of the shapes, its rank within its run, and the timing modes."""
-    if precedent.offline_of(task):
-        return OFFLINE_RANK_DISTANCE * (rank + 1)
-    return distance + RANK_DISTANCE * rank + MODE_DISTANCE * (precedent.task.mode is not task.mode)
+    """How far a schedule is from a task: the distance of the shapes, its rank within its run, timing mode and element type."""
+    if precedent.carries_over(task):
+        return CARRIED_DISTANCE * (rank + 1)
+    own = precedent.task
+    other = MODE_DISTANCE * (own.mode is not task.mode) + ELEMENT_DISTANCE * (own.element is not task.element)
+    return distance + RANK_DISTANCE * rank + other
 
 
 def _distance(shape: str, task: GemmTask) -> float:
@@ -127,5 +132,5 @@ def _distance(shape: str, task: GemmTask) -> float:
 
 
 def _comparable(one: GemmTask, other: GemmTask) -> bool:
-    """Whether the tasks differ in their sizes and timing modes alone."""
-    return one == other.model_copy(update={"m": one.m, "n": one.n, "k": one.k, "mode": one.mode})
+    """Whether the tasks differ in their sizes, timing modes and element types alone."""
+    return one == other.model_copy(update={"m": one.m, "n": one.n, "k": one.k, "mode": one.mode, "element": one.element})

@@ -43,7 +43,7 @@ def build(
         typer.Option(
             "--without",
             metavar="FILE",
-            help="Products that get no entry, one per line, such as `512x4096x64 nn`.",
+            help="Products that get no entry, one per line, such as `512x4096x64 nn` or `512x4096x64 nn bf16`.",
             show_default=False,
         ),
     ] = None,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from agent.library.entry_choice import LeftOut, Products
+from agent.library.entry_choice import LeftOut, Products, product_of
 from agent.library.measured_kernels import MeasuredKernel, Origins
 from contract.evaluation import AUTOTUNED, HEURISTIC, TORCH
 from contract.library import StoredAlgorithm
@@ -54,7 +54,7 @@ def _chosen(
 ) -> Iterator[StoredAlgorithm | LeftOut]:
     newest = {one.task: one for one in sorted(kernels, key=lambda one: (one.row.finished_at, one.row.run_id or ""))}
     for task, kernel in newest.items():
-        if task in won or (task.shape, task.layout) in without:
+        if task in won or product_of(task) in without:
             continue
         found = origins(kernel)
         if found.autotuned is not None and AUTOTUNED in kernel.row.baselines_us:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agent.campaign.result_files import write_results
-from agent.library.entry_choice import EXCLUDED, NO_FAMILY, NO_SOURCE, NOT_FASTER, OTHER_TEXT, OWN_FLAGS, choose_entries
+from agent.library.entry_choice import EXCLUDED, NO_FAMILY, NO_SOURCE, NOT_FASTER, OTHER_TEXT, OWN_FLAGS, choose_entries, product_of
 from agent.library.entry_source import candidate_of, from_text
 from agent.library.library_building import BuildOptions, build_from_rows, build_from_store, extend_library, read_products
 from agent.library.measured_kernels import MeasuredKernel, Origins
@@ -26,7 +26,7 @@ from contract.plan import render_plan
 from contract.run_settings import RunSettings
 from contract.settings import load_settings
 from contract.speedup import Speedup
-from contract.task import GemmTask, Layout, TimingMode
+from contract.task import ElementType, GemmTask, Layout, TimingMode
 from cudal2.library.kernel_library import key_of, open_library
 from cudal2.library.prepared_kernels import PreparedKernels
 from policies.schedule.families.registry import written
@@ -128,7 +128,7 @@ def test_a_library_names_what_was_searched_in_vain(tmp_path: Path) -> None:
     three = small_tasks(4)
     rows = [row(three[0], 0.9), row(three[1], 1.2), row(three[2], winner={"candidate_id": "0123456789abcdef"}), row(three[3])]
     write_results(tmp_path / "rows.jsonl.gz", rows)
-    without = frozenset({(three[3].shape, Layout.NN)})
+    without = frozenset({product_of(three[3])})
     build([tmp_path / "rows.jsonl.gz"], tmp_path / "small", without=without)
     manifest = open_library(tmp_path / "small").manifest
     assert manifest.no_faster == (f"{three[0].shape} nn f16/f32", f"{three[3].shape} nn f16/f32")
@@ -154,7 +154,8 @@ def test_kernels_that_do_not_win_are_kept_where_they_are_wanted() -> None:
 
 def test_products_that_are_named_get_no_entry() -> None:
     twice = kernels(row(TASKS[0]), row(TASKS[1]))
-    without = frozenset({(TASKS[0].shape, Layout.NN), (TASKS[1].shape, Layout.TN)})
+    other = ElementType.BF16
+    without = frozenset({product_of(TASKS[0]), (TASKS[1].shape, Layout.TN, TASKS[1].element), (TASKS[1].shape, Layout.NN, other)})
     choice = choose_entries(twice, nothing, without=without)
     assert [entry.task for entry in choice.entries] == [TASKS[1]]
     assert [(left.task, left.reason) for left in choice.left_out] == [(TASKS[0], EXCLUDED)]
@@ -162,9 +163,12 @@ def test_products_that_are_named_get_no_entry() -> None:
 
 def test_a_file_names_products(tmp_path: Path) -> None:
     file = tmp_path / "slower.txt"
-    file.write_text("# slower today\n512x4096x64 tn  # 0.97\n\n64_64_64\n")
-    assert read_products(file) == {("512x4096x64", Layout.TN), ("64x64x64", Layout.NN)}
-    for line, said in (("64x64", "line 1"), ("64x64x64 tt", "write a shape and a layout"), ("64x64x64 nn 2", "line 1")):
+    file.write_text("# slower today\n512x4096x64 tn  # 0.97\n\n64_64_64\n64x64x8 nt bf16\n")
+    half = ElementType.F16
+    named = {("512x4096x64", Layout.TN, half), ("64x64x64", Layout.NN, half), ("64x64x8", Layout.NT, ElementType.BF16)}
+    assert read_products(file) == named
+    told = (("64x64", "line 1"), ("64x64x64 tt", "write a shape, a layout"), ("64x64x64 nn f8", "1"), ("64x64x64 nn f16 2", "1"))
+    for line, said in told:
         file.write_text(line)
         with pytest.raises(UsageError, match=said):
             read_products(file)

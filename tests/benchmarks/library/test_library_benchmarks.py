@@ -26,7 +26,7 @@ from benchmarks.library.dispatched_shapes import (
 from benchmarks.library.host_costs import host_costs
 from benchmarks.library.paired_rounds import over_copies, paired_times
 from benchmarks.library.transformer_block import BlockSize, TransformerBlock, gpu_time, gradient_difference, measure_block
-from contract.task import GemmTask, Layout
+from contract.task import ElementType, GemmTask, Layout
 from cudal2.torch import compiled_build, torch_session
 from cudal2.torch.compiled_kernels import CompiledKernels
 from cudal2.torch.product_service import DeviceDispatch
@@ -127,6 +127,16 @@ def test_every_product_of_a_library_is_served_in_its_layout(products: HostProduc
     rows = list(measure_products(wanted, "cpu", rounds=8, max_sets=1))
     assert all(row["served"] for row in rows)
     assert [(row["shape"], row["layout"]) for row in rows] == [(product.shape, product.layout.value) for product in wanted]
+    assert library_products(found.library, ElementType.BF16) == []
+
+
+def test_products_in_bf16_are_called_so() -> None:
+    [product] = products_of(["24x40x8"], Layout.TN, ElementType.BF16)
+    a, b = product.operands("cpu")
+    assert (a.dtype, b.dtype, tuple(a.shape), tuple(b.shape), b.stride()) == (*(torch.bfloat16,) * 2, (24, 8), (8, 40), (1, 8))
+    assert product.words == "24x40x8 tn bf16"
+    [row] = measure_products([product], "cpu", rounds=8, max_sets=1)
+    assert (row["name"], row["served"]) == (product.words, False)
 
 
 def test_copies_take_turns_and_warm_runs_are_not_timed() -> None:
@@ -165,16 +175,16 @@ def test_copies_that_cannot_be_paired_are_refused(plain: int, served: int, round
 
 def test_the_summary_counts_slower_shapes() -> None:
     rows = [
-        {"shape": "1x1x1", "layout": "nn", "served": True, "ratio": 2.0, "low": 1.9, "high": 2.1},
-        {"shape": "2x2x2", "layout": "tn", "served": True, "ratio": 0.5, "low": 0.4, "high": 0.6},
-        {"shape": "3x3x3", "layout": "nn", "served": False, "ratio": 0.99, "low": 0.9, "high": 1.1},
+        {"name": "1x1x1 nn", "served": True, "ratio": 2.0, "low": 1.9, "high": 2.1},
+        {"name": "2x2x2 tn bf16", "served": True, "ratio": 0.5, "low": 0.4, "high": 0.6},
+        {"name": "3x3x3 nn", "served": False, "ratio": 0.99, "low": 0.9, "high": 1.1},
     ]
     told = summary(rows)
     assert (told["shapes"], told["geometric_mean"]) == (3, 0.9967)
-    assert (told["interval_wholly_above_1"], told["interval_wholly_below_1"], told["below_0.98"]) == (1, 1, ["2x2x2 tn"])
+    assert (told["interval_wholly_above_1"], told["interval_wholly_below_1"], told["below_0.98"]) == (1, 1, ["2x2x2 tn bf16"])
     assert (told["served"]["shapes"], told["served"]["geometric_mean"]) == (2, 1.0)
     assert (told["left"]["shapes"], told["left"]["interval_wholly_below_1"]) == (1, 0)
-    assert slower_products(rows) == "2x2x2 tn  # 0.500 (0.400 to 0.600)\n"
+    assert slower_products(rows) == "2x2x2 tn bf16  # 0.500 (0.400 to 0.600)\n"
 
 
 def test_random_shapes_are_drawn_once_and_within_the_grid() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.h200.grid import SIZES, held_out
-from benchmarks.proposals.training_shapes import COUNT, KINDS, drawn, main
+from benchmarks.proposals.training_shapes import COUNT, HARD, KINDS, drawn, main
 from contract.task import parse_shape
 
 
@@ -38,3 +38,13 @@ def test_one_kind_can_be_drawn_with_another_seed(monkeypatch: pytest.MonkeyPatch
     assert any(parse_shape(shape)[0] <= 64 for shape in layers)
     assert all(min(parse_shape(shape)[1:]) >= 384 for shape in layers)
     assert not set(layers) & set(drawn())
+    assert printed("--hard", "--count", "40") == drawn(40, kinds=HARD)
+
+
+def test_the_hard_kinds_have_few_rows_a_short_k_or_a_long_one() -> None:
+    sizes = [parse_shape(shape) for shape in drawn(200, kinds=HARD)]
+    few, short, deep = (sizes[kind :: len(HARD)] for kind in range(3))
+    assert all(m <= 64 and min(n, k) >= 512 for m, n, k in few)
+    assert all(k <= 512 and max(m, n) >= 4096 for m, n, k in short)
+    assert all(k >= 3072 and m <= 640 for m, n, k in deep)
+    assert not {f"{m}x{n}x{k}" for m, n, k in sizes} & held_out()

@@ -11,7 +11,7 @@ from contract.chip import REFERENCE_CHIPS
 from contract.inspection import Inspection, KernelResources
 from contract.protocols import Policy
 from contract.roofline import roofline_us
-from contract.task import Arch, GemmTask, TimingMode
+from contract.task import Arch, ElementType, GemmTask, TimingMode
 from contract.trajectory import Attempt, Observation, Precedent
 from policies.schedule.families.mma_sync.family import MmaSync
 from policies.schedule.families.registry import families
@@ -225,9 +225,11 @@ def test_the_first_round_starts_from_precedents_for_one_half() -> None:
     assert [one.id for one in first] == [plain[-1].id, *(one.id for one in plain[:3])]
 
 
-@pytest.mark.parametrize(("mode", "known_first"), [(TimingMode.OFFLINE, 2), (TimingMode.SERVER, 3)])
-def test_a_server_tries_all_precedents_of_its_own_shape(mode: TimingMode, known_first: int) -> None:
-    task = TASK.model_copy(update={"mode": mode})
+@pytest.mark.parametrize(
+    ("other", "known_first"), [({}, 2), ({"mode": TimingMode.SERVER}, 3), ({"element": ElementType.BF16}, 3)]
+)
+def test_a_server_and_another_element_try_all_precedents_of_their_own_shape(other: dict[str, object], known_first: int) -> None:
+    task = TASK.model_copy(update=other)
     observation = Observation(task=task, chip=REFERENCE_CHIPS[TASK.arch], round=1, seed=0)
     plain = SchedulePolicy(families(TASK.arch)).propose(observation, 32)
     schedules = [one.origin.schedule for one in plain[-3:] if one.origin.schedule]

@@ -7,7 +7,7 @@ import pytest
 
 from contract.candidate import Candidate, Origin
 from contract.evaluation import Timing
-from contract.task import AccumulatorType, GemmTask, Layout, TimingMode
+from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from contract.trajectory import Precedent
 from policies.trajectories.precedents import StoredPrecedents
 from policies.trajectories.store import Store, open_store
@@ -96,3 +96,36 @@ def test_a_server_starts_from_the_offline_best_of_its_shape_by_plain_time(store:
     record(store, "near", server.model_copy(update={"m": 600}), {7: 2.0}, c7=2.0)
     assert numbers(StoredPrecedents(store).near(server, CHIP, 12)) == [4, 2, 3, 1, 7]
     assert numbers(StoredPrecedents(store).near(offline, CHIP, 12)) == [1, 7, 2, 3, 4]
+
+
+def test_bf16_starts_from_the_best_in_f16_of_its_shape_and_the_other_way_round(store: Store) -> None:
+    """Before what led other shapes in its own element type, and in server mode too."""
+    half = GemmTask(m=512, n=512, k=512)
+    brain = half.model_copy(update={"element": ElementType.BF16})
+    record(store, "half", half, {1: 4.0, 2: 5.0})
+    record(store, "near", brain.model_copy(update={"m": 520}), {7: 2.0, 8: 3.0})
+    precedents = StoredPrecedents(store)
+    assert numbers(precedents.near(brain, CHIP, 12)) == [1, 2, 7, 8]
+    server = brain.model_copy(update={"mode": TimingMode.SERVER})
+    assert numbers(precedents.near(server, CHIP, 12)) == [1, 2, 7, 8]
+    assert numbers(precedents.near(half, CHIP, 12)) == [1, 7, 2, 8]
+    record(store, "brain", brain, {3: 4.0})
+    assert numbers(precedents.near(half, CHIP, 1)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("own", "task", "carried"),
+    [
+        ({"mode": TimingMode.OFFLINE}, {"mode": TimingMode.SERVER}, True),
+        ({"mode": TimingMode.SERVER}, {"mode": TimingMode.OFFLINE}, False),
+        ({"mode": TimingMode.SERVER}, {"mode": TimingMode.SERVER, "element": ElementType.BF16}, True),
+        ({"element": ElementType.BF16}, {}, True),
+        ({}, {}, False),
+        ({"m": 520}, {"element": ElementType.BF16}, False),
+    ],
+    ids=["a-server", "not-from-a-server", "a-server-in-bf16", "f16", "itself", "another-shape"],
+)
+def test_what_carries_over(own: dict[str, object], task: dict[str, object], *, carried: bool) -> None:
+    half = GemmTask(m=512, n=512, k=512)
+    led = Precedent(run_id="r", task=half.model_copy(update=own), schedule={"family": "f"}, speedup=1.0)
+    assert led.carries_over(half.model_copy(update=task)) is carried

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from agent.campaign.result_files import read_results
 from agent.cli.main import main
 from agent.library.algorithms.algorithm_choice import HALF_ACCUMULATOR, HALF_SUMS, NO_GAIN, OTHER_LAYOUT, choose_algorithms
+from agent.library.entry_choice import product_of
 from agent.library.measured_kernels import MeasuredKernel, Origins, origins_in_row
 from contract.baseline import TunedBaseline
 from contract.campaign import ShapeResult
@@ -99,7 +100,7 @@ def test_a_library_from_rows_has_kernels_and_algorithms(tmp_path: Path) -> None:
     won, excluded = slow_row(THIRD), slow_row(OTHER)
     path = rows_in(tmp_path / "rows.jsonl.gz", row(THIRD), won, slow_row(), slow_row(tn), excluded)
     out = tmp_path / "h200.jsonl.gz"
-    built = build([path], out, without=frozenset({(OTHER.shape, OTHER.layout)}))
+    built = build([path], out, without=frozenset({product_of(OTHER)}))
     library = open_library(out)
     assert built.manifest == library.manifest
     assert (library.manifest.version, len(library)) == (3, 1)
