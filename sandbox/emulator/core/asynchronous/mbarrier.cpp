@@ -67,6 +67,7 @@ void mbarrier_inval(Warp& warp, const Op& op, u32 mask) {
     if (!mbarrier_at(warp, op, lane, address, false)) continue;
     Cta& cta = *cta_of(warp, address);
     cta.invalidated.push_back(cta.mbarriers.extract(address & kOffsetMask));
+    cta.found = nullptr;
     if (warp.run->options.races) cta.shadow.mark_barrier(address & kOffsetMask, false);
   }
 }
@@ -143,10 +144,13 @@ void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
   const MBarrier* released = nullptr;
   u32 released_lanes = 0;
   u64 incomplete = 0;
+  MBarrier* barrier = nullptr;
+  u32 known = 0;  // its address, where nothing is to be reported of it
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
     const u32 address = barrier_address(warp, op, lane);
-    MBarrier* barrier = mbarrier_at(warp, op, lane, address, false);
+    if (!barrier || address != known || warp.run->options.races) barrier = mbarrier_at(warp, op, lane, address, false);
+    known = address;
     if (!barrier) {
       done |= 1u << lane;
       continue;
@@ -195,28 +199,27 @@ MBarrier* mbarrier_at(Warp& warp, const Op& op, int lane, u32 address, bool asyn
            "an mbarrier of CTA rank " + std::to_string(address >> kRankShift) + ", which is outside the cluster");
     return nullptr;
   }
-  const auto at = cta->mbarriers.find(address & kOffsetMask);
-  if (at == cta->mbarriers.end()) {
+  MBarrier* barrier = cta->mbarrier(address & kOffsetMask);
+  if (!barrier) {
     report(warp, op, lanes, detector::kBarrierMisuse, address, "no initialised mbarrier lies at this address");
     return nullptr;
   }
-  MBarrier& barrier = at->second;
   if (cta != warp.cta && !cta->live_warps) {
     report(warp, op, lanes, detector::kClusterExit, address,
            "an mbarrier of CTA rank " + std::to_string(cta->rank) + ", which has ended");
     return nullptr;
   }
-  if (!warp.run->options.races) return &barrier;
-  if (!initialisation_ordered(warp, barrier)) {
+  if (!warp.run->options.races) return barrier;
+  if (!initialisation_ordered(warp, *barrier)) {
     report(warp, op, lanes, detector::kBarrierMisuse, address,
-           "the mbarrier's initialisation is not ordered before its use here", barrier.instruction);
-  } else if (async && !warp.view.barriers.at(barrier.component)) {
+           "the mbarrier's initialisation is not ordered before its use here", barrier->instruction);
+  } else if (async && !warp.view.barriers.at(barrier->component)) {
     report(
         warp, op, lanes, detector::kMissingProxyFence, address,
         "the mbarrier is signalled by a bulk copy, and no fence.mbarrier_init or fence.proxy.async followed its initialisation",
-        barrier.instruction);
+        barrier->instruction);
   }
-  return &barrier;
+  return barrier;
 }
 
 void settle_phase(Run& run, MBarrier& barrier) {

@@ -127,14 +127,17 @@ Handled handled(const Registered& entry) {
   return made;
 }
 
-const Handled& handled(const Op& op) {
+// By handler.
+const std::vector<Handled>& all_handled() {
   static const std::vector<Handled> all = [] {
     std::vector<Handled> made;
     for (const Registered& entry : registry().all()) made.push_back(handled(entry));
     return made;
   }();
-  return all[op.handler];
+  return all;
 }
+
+const Handled& handled(const Op& op) { return all_handled()[op.handler]; }
 
 // An mbarrier's address in shared memory, with the CTA's rank.
 u32 barrier_at(Warp& warp, const Op& op, int lane) {
@@ -187,6 +190,11 @@ u32* word_at(Run& run, u64 address) {
 
 }  // namespace
 
+Trace::Trace(u64 most_rows) : most_rows_(most_rows) {
+  rows.reserve(most_rows);
+  for (const Handled& each : all_handled()) recorded_.push_back(each.form != kNothing);
+}
+
 u32 Trace::stream_of(Warp& warp) {
   if (warp.cta->linear != cta_) {
     const auto [at, fresh] = places_.try_emplace(warp.cta->linear, static_cast<u32>(ctas.size()));
@@ -201,10 +209,12 @@ Trace::Last& Trace::last_of(u32 stream) {
   return last_[stream];
 }
 
+// Numbers of events of one place follow each other. Addresses and CTAs with offsets leave the highest byte free.
 u32 Trace::token(u64 what, u64 where, u64 number) {
-  const auto [at, fresh] = known_.try_emplace(Key{what, where, number}, tokens);
-  tokens += fresh;
-  return at->second;
+  std::vector<u32>& known = known_[what << 56 | where];
+  if (number >= known.size()) known.resize(number + 1);
+  if (!known[number]) known[number] = tokens++;
+  return known[number];
 }
 
 TraceRow& Trace::add(Warp& warp, const Op& op, TraceKind kind, u32 amount, u32 parts, u32 token) {
@@ -221,9 +231,9 @@ TraceRow& Trace::add(Warp& warp, const Op& op, TraceKind kind, u32 amount, u32 p
 u32 Trace::phase_token(Warp& warp, u32 address, i64 before) {
   Cta* cta = cta_of(warp, address);
   if (!cta) return 0;
-  const auto at = cta->mbarriers.find(address & kOffsetMask);
-  if (at == cta->mbarriers.end() || static_cast<i64>(at->second.phase) < before) return 0;
-  return token(kPhase, cta->linear << 24 | (address & kOffsetMask), at->second.phase - static_cast<u64>(before));
+  const MBarrier* barrier = cta->mbarrier(address & kOffsetMask);
+  if (!barrier || static_cast<i64>(barrier->phase) < before) return 0;
+  return token(kPhase, cta->linear << 24 | (address & kOffsetMask), barrier->phase - static_cast<u64>(before));
 }
 
 void Trace::arrive(Warp& warp, const Op& op, u32 lanes, TraceKind kind) {
@@ -233,7 +243,7 @@ void Trace::arrive(Warp& warp, const Op& op, u32 lanes, TraceKind kind) {
   }
   std::sort(given, end);
   end = std::unique(given, end);
-  const u32 parts = kind == kTraceCommit ? kTraceCopy : 0;
+  const u32 parts = kind == kTraceCommit ? u32{kTraceCopy} : 0;
   for (const u32* token = given; token != end; ++token)
     add(warp, op, kind, static_cast<u32>(std::popcount(lanes)), parts, *token);
 }
