@@ -8,7 +8,7 @@ import numpy as np
 from contract.chip import LIMITS, Chip
 from contract.inspection import Inspection
 from contract.task import GemmTask
-from sandbox.timing_model.costs import ENGINE, ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, steps_of
+from sandbox.timing_model.costs import ENGINE, ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, Steps, steps_of
 from sandbox.timing_model.rates import TimingRates
 from sandbox.timing_model.simulation import Simulated, Turns, simulate
 from sandbox.timing_model.trace import KIND, Traced
@@ -74,7 +74,7 @@ class ModelledLaunch:
     def _simulated(self, turns: Turns) -> Simulated:
         return simulate(self.traced, self._steps(turns), turns, self._rates)
 
-    def _steps(self, turns: Turns) -> np.ndarray:
+    def _steps(self, turns: Turns) -> Steps:
         rates = self._rates
         active = max(min(self.clusters // turns.count, self.fit), 1) * self.size
         busy = min(self.clusters * self.size / (self.even * self._chip.sms), 1.0)
