@@ -7,6 +7,7 @@ helps; `whole` says whether it ended by itself.
 """
 
 import math
+import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,8 +16,7 @@ import numpy as np
 
 from contract.plan import ResolvedLaunch, operand_shape
 from sandbox.emulator.core_module import core
-from sandbox.emulator.executor import allocate
-from sandbox.emulator.kernel import BoundKernel, EmulatedKernel
+from sandbox.emulator.kernel import BoundKernel, EmulatedKernel, Operands
 from sandbox.emulator.large.points import first_cta
 from sandbox.emulator.machine import Conditions, Schedule
 
@@ -83,9 +83,19 @@ class Traced:
 
 def trace(kernel: EmulatedKernel) -> tuple[Traced, ...]:
     """A trace of each launch of the plan, in order."""
-    workspace = np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8)
-    bound = kernel.bind(allocate(kernel.task, workspace), seed=1)
+    bound = kernel.bind(_operands(kernel), seed=1)
     return tuple(_traced(kernel, bound, index) for index in range(len(kernel.plan.launches)))
+
+
+def _operands(kernel: EmulatedKernel) -> Operands:
+    a, b = (_untouched(operand_shape(kernel.task, name)) for name in ("A", "B"))
+    d = np.zeros(operand_shape(kernel.task, "D"), dtype=np.uint16)
+    return Operands(a=a, b=b, d=d, workspace=np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8))
+
+
+def _untouched(shape: tuple[int, int]) -> np.ndarray:
+    """Zeros that are hardly read, and not written: numpy would clear all of the memory that it uses again."""
+    return np.frombuffer(mmap.mmap(-1, ELEMENT_BYTES * math.prod(shape)), dtype=np.uint16).reshape(shape)
 
 
 def _traced(kernel: EmulatedKernel, bound: BoundKernel, index: int) -> Traced:

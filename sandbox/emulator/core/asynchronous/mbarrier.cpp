@@ -118,7 +118,7 @@ void mbarrier_arrive(Warp& warp, const Op& op, u32 mask) {
     barrier->pending -= count;
     barrier->arrived_at = op.instruction;
     if (kDrop(op) & 1) barrier->expected -= std::min(count, barrier->expected);
-    if (!kRelaxedArrival(op)) barrier->open.join(warp.now());
+    if (!kRelaxedArrival(op) && run.ordered()) barrier->open.join(warp.now());
     settle_phase(run, *barrier);
   }
   ++run.events;
@@ -135,6 +135,10 @@ void mbarrier_expect(Warp& warp, const Op& op, u32 mask) {
     settle_phase(*warp.run, *barrier);
   }
   ++warp.run->events;
+}
+
+void acquire(Warp& warp, const MBarrier& barrier, u32 lanes) {
+  if (warp.run->ordered()) warp.acquire_at_barrier(barrier.done, lanes);
 }
 
 // A wait that fails yields the turn.
@@ -162,11 +166,11 @@ void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
       continue;
     }
     done |= 1u << lane;
-    if (released && released != barrier) warp.acquire_at_barrier(released->done, std::exchange(released_lanes, 0));
+    if (released && released != barrier) acquire(warp, *released, std::exchange(released_lanes, 0));
     released = barrier;
     released_lanes |= 1u << lane;
   }
-  if (released) warp.acquire_at_barrier(released->done, released_lanes);
+  if (released) acquire(warp, *released, released_lanes);
   u32& result = warp.mask(kDone(op));
   result = (result & ~mask) | done;
   warp.tested_lanes &= ~mask;
@@ -227,8 +231,10 @@ void settle_phase(Run& run, MBarrier& barrier) {
   ++barrier.phase;
   barrier.pending = barrier.expected;
   barrier.announced = 0;
-  barrier.open.events.raise(barrier.component, static_cast<u32>(barrier.phase));
-  barrier.done.join(barrier.open);
+  if (run.ordered()) {
+    barrier.open.events.raise(barrier.component, static_cast<u32>(barrier.phase));
+    barrier.done.join(barrier.open);
+  }
   ++run.events;
 }
 
