@@ -74,6 +74,7 @@ class Trace {
   u32 tokens = 1;
 
  private:
+  enum What : u64 { kPhase, kNamed, kWhole, kProducts, kCopies, kStores, kVersion };  // that tokens stand for
   // Of a stream: the warp's moment at its last row, the token of its last write for others, and the reads by which it has
   // polled since it did anything else.
   struct Last {
