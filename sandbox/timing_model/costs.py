@@ -43,7 +43,8 @@ class Steps:
     def __init__(self, count: int) -> None:
         self.numbers = np.zeros((len(core.step_numbers), count), dtype=np.uint32)
         self.times = np.zeros((len(core.step_times), count), dtype=np.float32)
-        self._columns = dict(zip((*core.step_numbers, *core.step_times), (*self.numbers, *self.times), strict=True))
+        fields = (*core.step_numbers, *core.step_times)
+        self._columns: dict[str, np.ndarray] = dict(zip(fields, (*self.numbers, *self.times), strict=True))
 
     def __len__(self) -> int:
         return int(self.numbers.shape[1])

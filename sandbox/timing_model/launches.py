@@ -64,7 +64,7 @@ class ModelledLaunch:
     @cached_property
     def early(self) -> bool:
         """Whether CTAs of the next launch are placed while those of this one still run."""
-        return self.traced.launch.programmatic and bool((self.traced.rows["kind"] == KIND.TRIGGER).any())
+        return self.traced.launch.programmatic and len(self.traced.of(KIND.TRIGGER)) > 0
 
     def _turns(self, crowd: int) -> Turns:
         """Clusters of the busiest SMs. Those that are placed while others end crowd on the SMs that are free first."""
@@ -130,7 +130,7 @@ class ModelledLaunch:
     def _own_us(self, *, programmatic: bool) -> float:
         """The time if all clusters were like the first."""
         rates, left_out = self._rates, self.left_out
-        bulk = bool((self.traced.rows["kind"] == KIND.BULK_STORE).any())
+        bulk = len(self.traced.of(KIND.BULK_STORE)) > 0
         drain = rates.drain_us + bulk * rates.bulk_drain_us
         placed = rates.cta_us * min(self.clusters, self.fit * self._turns(1).resident) * self.size
         if not (programmatic and self.traced.launch.programmatic):

@@ -74,9 +74,9 @@ def number(token: str) -> Immediate | Float | None:
         if match["decimal"] is None:
             digits = match["single"] or match["double"]
             return Float(int(digits, 16), len(digits) * 4)
-        value = float(match["decimal"])
-        if math.isfinite(value):
-            return Float(int.from_bytes(struct.pack(">d", value)), 64)
+        decimal = float(match["decimal"])
+        if math.isfinite(decimal):
+            return Float(int.from_bytes(struct.pack(">d", decimal)), 64)
     return None
 
 
