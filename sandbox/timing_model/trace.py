@@ -95,7 +95,8 @@ def _operands(kernel: EmulatedKernel) -> Operands:
 
 def _untouched(shape: tuple[int, int]) -> np.ndarray:
     """Zeros that are hardly read, and not written: numpy would clear all of the memory that it uses again."""
-    return np.frombuffer(mmap.mmap(-1, ELEMENT_BYTES * math.prod(shape)), dtype=np.uint16).reshape(shape)
+    pages = mmap.mmap(-1, ELEMENT_BYTES * math.prod(shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype=np.uint16).reshape(shape)
 
 
 def _traced(kernel: EmulatedKernel, bound: BoundKernel, index: int) -> Traced:
