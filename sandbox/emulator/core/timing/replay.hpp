@@ -21,7 +21,8 @@ enum StepFlag : u32 {
 // The steps of one cluster in order, a column for each field. Times are in one unit, which the model chooses.
 struct StepColumns {
   std::size_t count;
-  const u32 *stream, *wait, *give;    // tokens; 0: none
+  const u32* stream;
+  const u32 *wait, *give;             // tokens; 0: none
   const u32* flags;                   // StepFlag
   const u32* track;                   // of asynchronous work of the stream; 0: none, 1 to 7
   const u32 *first, *second, *third;  // resources; 0: none
