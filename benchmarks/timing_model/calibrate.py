@@ -74,7 +74,7 @@ def timed(steps: Sequence[tuple[GemmTask, Step]], cache: Path, jobs: int) -> Ite
     for position, kernel in prepared(pairs, cache, jobs):
         evaluation = device[position][1].evaluation
         assert isinstance(evaluation, Measured)
-        rows = sum(len(each.rows) for each in kernel.traced)
+        rows = sum(each.count for each in kernel.traced)
         if rows <= MAX_ROWS and all(each.whole for each in kernel.traced):
             plain = statistics.median(evaluation.plain.samples_us) if evaluation.plain else float("nan")
             yield Timed(kernel, evaluation.time_us, plain)

@@ -503,19 +503,19 @@ class Replayed:
     @property
     def ends(self) -> list[float]: ...
     @property
-    def waited(self) -> list[float]: ...
-    @property
     def busy(self) -> list[float]: ...
     @property
     def marks(self) -> list[float]: ...
     @property
     def complete(self) -> list[float]: ...
 
-def replay(
-    steps: NDArray[numpy.uint8], starts: Sequence[float], issues: Sequence[int], tokens: int, resources: int
-) -> Replayed: ...
+step_numbers: tuple[str, ...]
+
+step_times: tuple[str, ...]
+
 def replay_turns(
-    steps: NDArray[numpy.uint8],
+    numbers: NDArray[numpy.uint32],
+    times: NDArray[numpy.float32],
     count: int,
     resident: int,
     tokens: int,
@@ -523,4 +523,4 @@ def replay_turns(
     issues: Sequence[int],
     resources: int,
 ) -> Replayed:
-    """Replays clusters one after the other, by the steps of one. The end of each is the token behind its own."""
+    """Replays clusters one after the other, by the steps of one: a row for each of `step_numbers`, and of `step_times`."""

@@ -12,10 +12,6 @@ from sandbox.emulator.core_module import core
 from sandbox.timing_model.rates import TimingRates
 from sandbox.timing_model.trace import KIND, WARPS, Traced
 
-STEP = np.dtype(
-    [(name, np.uint32) for name in ("stream", "wait", "give", "flags", "track", "first", "second", "third")]
-    + [(name, np.float32) for name in ("own", "issue", "first_time", "second_time", "third_time", "latency")]
-)
 SCHEDULERS = 4
 TENSOR, ISSUE, SMEM, LOAD, STORE, REMOTE, ENGINE = 0, 4, 8, 9, 10, 11, 12
 RESOURCES = 13  # of an SM
@@ -41,12 +37,28 @@ class Shares:
     clock_mhz: float
 
 
-def steps_of(traced: Traced, rates: TimingRates, shares: Shares) -> np.ndarray:
-    """Steps of one cluster, in the order of its rows. Shape: (rows,), of `STEP`."""
-    return _Steps(traced, rates, shares).made()
+class Steps:
+    """Steps of one cluster, a column for each field of the core's steps. Shape: numbers, times (fields, steps)."""
+
+    def __init__(self, count: int) -> None:
+        self.numbers = np.zeros((len(core.step_numbers), count), dtype=np.uint32)
+        self.times = np.zeros((len(core.step_times), count), dtype=np.float32)
+        fields = (*core.step_numbers, *core.step_times)
+        self._columns: dict[str, np.ndarray] = dict(zip(fields, (*self.numbers, *self.times), strict=True))
+
+    def __len__(self) -> int:
+        return int(self.numbers.shape[1])
+
+    def __getitem__(self, field: str) -> np.ndarray:
+        return self._columns[field]
 
 
-class _Steps:
+def steps_of(traced: Traced, rates: TimingRates, shares: Shares) -> Steps:
+    """Steps of one cluster, in the order of its rows."""
+    return _Made(traced, rates, shares).made()
+
+
+class _Made:
     def __init__(self, traced: Traced, rates: TimingRates, shares: Shares) -> None:
         self._rates, self._shares, self._rows, self._outside = rates, shares, traced.rows, traced.outside
         self._of = traced.of
@@ -55,15 +67,15 @@ class _Steps:
         self._parts = traced.rows["parts"].astype(np.float64)
         self._sm = 1 + traced.rows["stream"] // WARPS * RESOURCES
         self._scheduler = traced.rows["stream"] % SCHEDULERS
-        self._steps = np.zeros(len(traced.rows), dtype=STEP)
+        self._steps = Steps(traced.count)
 
-    def made(self) -> np.ndarray:
+    def made(self) -> Steps:
         rates, rows, steps = self._rates, self._rows, self._steps
-        steps["stream"] = rows["stream"]
-        steps["own"] = rows["gap"] * (rates.operation_cycles * self._cycle)
-        steps["issue"] = rows["gap"] * (rates.issue_cycles * self._cycle)
+        steps["stream"][:] = rows["stream"]
+        steps["own"][:] = rows["gap"] * (rates.operation_cycles * self._cycle)
+        steps["issue"][:] = rows["gap"] * (rates.issue_cycles * self._cycle)
         waits = self._of(KIND.WAIT)
-        steps["give"] = rows["token"]
+        steps["give"][:] = rows["token"]
         steps["wait"][waits], steps["give"][waits] = rows["token"][waits], 0
         self._barriers()
         self._products()
@@ -139,11 +151,10 @@ class _Steps:
 
     def _targets(self) -> np.ndarray:
         """How many more CTAs each row's bulk load writes."""
-        more = (self._rows["kind"] == KIND.BULK_TARGET).astype(np.int64)
-        ends = np.flatnonzero(np.diff(np.append(more, 0)) == -1)
-        counts = np.zeros(len(more))
-        begins = np.flatnonzero(np.diff(np.insert(more, 0, 0)) == 1)
-        counts[begins - 1] = ends - begins + 1
+        at = self._of(KIND.BULK_TARGET)
+        begins = np.flatnonzero(np.diff(at, prepend=-2) != 1)  # of those that follow one load
+        counts = np.zeros(len(self._steps))
+        counts[at[begins] - 1] = np.diff(begins, append=len(at))
         return counts
 
     def _stores(self) -> None:

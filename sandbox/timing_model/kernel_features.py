@@ -46,11 +46,11 @@ class _Counted:
 
     def __init__(self, launch: ModelledLaunch) -> None:
         rows = launch.traced.rows
-        kinds = len(KIND) + 1
+        kinds, count = rows["kind"].astype(np.intp), len(KIND) + 1
         self.all = launch.clusters / launch.traced.clusters * launch.left_out
-        self.rows = np.bincount(rows["kind"], minlength=kinds).astype(np.float64)
-        self.amounts = np.bincount(rows["kind"], weights=rows["amount"], minlength=kinds)
-        self.parts = np.bincount(rows["kind"], weights=rows["parts"], minlength=kinds)
+        self.rows = np.bincount(kinds, minlength=count).astype(np.float64)
+        self.amounts = np.bincount(kinds, weights=rows["amount"], minlength=count)
+        self.parts = np.bincount(kinds, weights=rows["parts"], minlength=count)
         wgmma, mma = float(self.amounts[KIND.PRODUCT]) * MACS_PER_COLUMN, float(self.amounts[KIND.FRAGMENTS])
         self.macs, self.fragments = (wgmma + mma) * self.all, mma / max(wgmma + mma, 1.0)
 
@@ -136,13 +136,13 @@ def _of_outside(
 
 
 def _of_instructions(counted: _Counted, launch: ModelledLaunch, time_us: float, rates: TimingRates) -> dict[str, float]:
-    rows, ctas = launch.traced.rows, launch.traced.ctas
+    rows, ctas, of = launch.traced.rows, launch.traced.ctas, launch.traced.of
     streams = np.bincount(rows["stream"], weights=rows["gap"], minlength=ctas * WARPS)
-    waits = np.bincount(rows["stream"][rows["kind"] == KIND.WAIT], minlength=ctas * WARPS)
+    waits = np.bincount(rows["stream"][of(KIND.WAIT)], minlength=ctas * WARPS)
     per_cluster = launch.turns.count / launch.turns.resident * launch.left_out
     filled = counted.of(counted.amounts, KIND.BULK_LOAD, KIND.COPY, KIND.BULK_TARGET) / ctas * launch.turns.count
-    barriers = float((rows["parts"][rows["kind"] == KIND.ARRIVE] == 1).sum()) / max(int((streams > 0).sum()), 1)
-    clusters = float((rows["parts"][rows["kind"] == KIND.ARRIVE] == 2).sum()) / max(int((streams > 0).sum()), 1)
+    warps, arrivals = max(int((streams > 0).sum()), 1), rows["parts"][of(KIND.ARRIVE)]
+    barriers, clusters = float((arrivals == 1).sum()) / warps, float((arrivals == 2).sum()) / warps
     cycle = 1.0 / rates.clock_mhz
     return {
         "longest stream": float(streams.max()) * rates.operation_cycles * cycle * per_cluster / time_us,
@@ -158,6 +158,6 @@ def _of_instructions(counted: _Counted, launch: ModelledLaunch, time_us: float, 
         "columns": counted.of(counted.amounts, KIND.PRODUCT) / max(counted.of(counted.rows, KIND.PRODUCT), 1.0) / 256,
         "A in registers": counted.of(counted.parts, KIND.PRODUCT) / max(counted.of(counted.rows, KIND.PRODUCT), 1.0),
         "depth": _log2(counted.macs / max(float(waits.sum()) * counted.all, 1.0)),
-        "warps": _log2(max(int((streams > 0).sum()), 1) / ctas),
+        "warps": _log2(warps / ctas),
         "stalls": launch.plain.alone / max(float(streams.max()) * rates.operation_cycles * cycle, 1e-9) / 100,
     }

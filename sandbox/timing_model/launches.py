@@ -8,7 +8,7 @@ import numpy as np
 from contract.chip import LIMITS, Chip
 from contract.inspection import Inspection
 from contract.task import GemmTask
-from sandbox.timing_model.costs import ENGINE, ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, steps_of
+from sandbox.timing_model.costs import ENGINE, ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, Steps, steps_of
 from sandbox.timing_model.rates import TimingRates
 from sandbox.timing_model.simulation import Simulated, Turns, simulate
 from sandbox.timing_model.trace import KIND, Traced
@@ -64,7 +64,7 @@ class ModelledLaunch:
     @cached_property
     def early(self) -> bool:
         """Whether CTAs of the next launch are placed while those of this one still run."""
-        return self.traced.launch.programmatic and bool((self.traced.rows["kind"] == KIND.TRIGGER).any())
+        return self.traced.launch.programmatic and len(self.traced.of(KIND.TRIGGER)) > 0
 
     def _turns(self, crowd: int) -> Turns:
         """Clusters of the busiest SMs. Those that are placed while others end crowd on the SMs that are free first."""
@@ -74,7 +74,7 @@ class ModelledLaunch:
     def _simulated(self, turns: Turns) -> Simulated:
         return simulate(self.traced, self._steps(turns), turns, self._rates)
 
-    def _steps(self, turns: Turns) -> np.ndarray:
+    def _steps(self, turns: Turns) -> Steps:
         rates = self._rates
         active = max(min(self.clusters // turns.count, self.fit), 1) * self.size
         busy = min(self.clusters * self.size / (self.even * self._chip.sms), 1.0)
@@ -130,7 +130,7 @@ class ModelledLaunch:
     def _own_us(self, *, programmatic: bool) -> float:
         """The time if all clusters were like the first."""
         rates, left_out = self._rates, self.left_out
-        bulk = bool((self.traced.rows["kind"] == KIND.BULK_STORE).any())
+        bulk = len(self.traced.of(KIND.BULK_STORE)) > 0
         drain = rates.drain_us + bulk * rates.bulk_drain_us
         placed = rates.cta_us * min(self.clusters, self.fit * self._turns(1).resident) * self.size
         if not (programmatic and self.traced.launch.programmatic):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sandbox.emulator.core_module import core
-from sandbox.timing_model.costs import ISSUE, RESOURCES, SCHEDULERS
+from sandbox.timing_model.costs import ISSUE, RESOURCES, SCHEDULERS, Steps
 from sandbox.timing_model.rates import TimingRates
 from sandbox.timing_model.trace import WARPS, Traced
 
@@ -36,8 +36,8 @@ class Simulated:
     alone: float
 
 
-def simulate(traced: Traced, steps: np.ndarray, turns: Turns, rates: TimingRates) -> Simulated:
-    """Shape: steps (rows of the trace,), of `STEP`."""
+def simulate(traced: Traced, steps: Steps, turns: Turns, rates: TimingRates) -> Simulated:
+    """`steps`: of the rows of the trace."""
     affordable = max(MAX_STEPS // max(len(steps), 1), 1)
     count = turns.count
     if count > 2 * turns.resident and count > affordable:
@@ -63,11 +63,12 @@ class _Course:
     busy: np.ndarray
 
 
-def _replay(traced: Traced, steps: np.ndarray, count: int, resident: int, rates: TimingRates) -> _Course:
-    streams, tokens = traced.ctas * WARPS, traced.tokens + 1  # of a cluster: its own tokens, and its end
+def _replay(traced: Traced, steps: Steps, count: int, resident: int, rates: TimingRates) -> _Course:
+    streams = traced.ctas * WARPS
     issues = 1 + np.arange(streams) // WARPS * RESOURCES + ISSUE + np.arange(streams) % SCHEDULERS
     made = core.replay_turns(
-        steps.view(np.uint8).reshape(-1),
+        steps.numbers,
+        steps.times,
         count=count,
         resident=resident,
         tokens=traced.tokens,
@@ -75,7 +76,7 @@ def _replay(traced: Traced, steps: np.ndarray, count: int, resident: int, rates:
         issues=issues.tolist(),
         resources=1 + traced.ctas * RESOURCES,
     )
-    complete = np.asarray(made.complete)[traced.tokens + tokens * np.arange(count)]
+    complete = np.asarray(made.complete)
     ended = np.where(complete < 0, made.end, complete)
     marks = np.asarray(made.marks)[:streams]
     busy = np.asarray(made.busy)[1:].reshape(traced.ctas, RESOURCES)

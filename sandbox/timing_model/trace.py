@@ -7,7 +7,8 @@ helps; `whole` says whether it ended by itself.
 """
 
 import math
-from collections.abc import Sequence
+import mmap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,8 +16,7 @@ import numpy as np
 
 from contract.plan import ResolvedLaunch, operand_shape
 from sandbox.emulator.core_module import core
-from sandbox.emulator.executor import allocate
-from sandbox.emulator.kernel import BoundKernel, EmulatedKernel
+from sandbox.emulator.kernel import BoundKernel, EmulatedKernel, Operands
 from sandbox.emulator.large.points import first_cta
 from sandbox.emulator.machine import Conditions, Schedule
 
@@ -31,10 +31,7 @@ MAX_TILE = 512  # columns or rows of a tile
 UNEVEN, MUCH = 1e-3, 0.1  # by how much the products of all clusters differ from the task's
 MACS_PER_COLUMN = 16 * 16  # of a warp's part of a wgmma
 
-ROW = np.dtype(
-    [(name, np.uint32) for name in ("stream", "kind", "gap", "instruction", "amount", "parts", "token", "lanes")]
-    + [("address", np.uint64)]
-)
+NUMBERS = ("stream", "kind", "gap", "instruction", "amount", "parts", "token", "lanes")  # of a row, and its address
 WARPS = 32  # streams of a CTA
 
 KIND = core.TraceKind
@@ -42,20 +39,26 @@ KIND = core.TraceKind
 
 @dataclass(frozen=True)
 class Traced:
-    """The rows of some clusters of a launch. `ctas`: traced, as `rows` numbers them. Shape: rows (n,), outside (n, 2).
+    """The rows of some clusters of a launch, a column for each field. `ctas`: traced, as `rows` numbers them.
+
+    Shape: each of rows (n,), outside (n, 2).
 
     `outside`: of bulk loads, the rows of a box that lie beyond the end of the operand's rows, and the bytes beyond
     the operand. `other`: another cluster, which may take longer than the first.
     """
 
     launch: ResolvedLaunch
-    rows: np.ndarray
+    rows: Mapping[str, np.ndarray]
     outside: np.ndarray
     ctas: int
     clusters: int
     tokens: int
     whole: bool
     other: "Traced | None" = None
+
+    @property
+    def count(self) -> int:
+        return len(self.outside)
 
     def of(self, *kinds: int) -> np.ndarray:
         """The numbers of the rows of some kinds, in order."""
@@ -80,9 +83,20 @@ class Traced:
 
 def trace(kernel: EmulatedKernel) -> tuple[Traced, ...]:
     """A trace of each launch of the plan, in order."""
-    workspace = np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8)
-    bound = kernel.bind(allocate(kernel.task, workspace), seed=1)
+    bound = kernel.bind(_operands(kernel), seed=1)
     return tuple(_traced(kernel, bound, index) for index in range(len(kernel.plan.launches)))
+
+
+def _operands(kernel: EmulatedKernel) -> Operands:
+    a, b = (_untouched(operand_shape(kernel.task, name)) for name in ("A", "B"))
+    d = np.zeros(operand_shape(kernel.task, "D"), dtype=np.uint16)
+    return Operands(a=a, b=b, d=d, workspace=np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8))
+
+
+def _untouched(shape: tuple[int, int]) -> np.ndarray:
+    """Zeros that are hardly read, and not written: numpy would clear all of the memory that it uses again."""
+    pages = mmap.mmap(-1, ELEMENT_BYTES * math.prod(shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype=np.uint16).reshape(shape)
 
 
 def _traced(kernel: EmulatedKernel, bound: BoundKernel, index: int) -> Traced:
@@ -90,7 +104,7 @@ def _traced(kernel: EmulatedKernel, bound: BoundKernel, index: int) -> Traced:
     alone = _run(bound, kernel, index, (0,))
     splits = _splits(kernel, bound, alone)
     clusters = math.prod(alone.launch.grid) // alone.clusters // math.prod(alone.launch.cluster)
-    if splits < 2 or len(alone.rows) * splits > MAX_ROWS:
+    if splits < 2 or alone.count * splits > MAX_ROWS:
         return _with_other(kernel, bound, index, alone, clusters)
     for stride in (1, clusters // splits):
         together = _run(bound, kernel, index, tuple(range(0, splits * stride, stride)))
@@ -103,7 +117,7 @@ def _with_other(kernel: EmulatedKernel, bound: BoundKernel, index: int, first: T
     """The trace of the first cluster, with that of another one that reads beyond the operands, or else of the last one."""
     task = kernel.task
     uneven = first.products * clusters / (task.m * task.n * task.k) - 1.0
-    if clusters < 2 or not first.whole or not first.products or abs(uneven) < UNEVEN or len(first.rows) > MAX_OTHER_ROWS:
+    if clusters < 2 or not first.whole or not first.products or abs(uneven) < UNEVEN or first.count > MAX_OTHER_ROWS:
         return first
     others: list[Traced] = []
     for place in dict.fromkeys((clusters - 1, 1, clusters // 2) if uneven > MUCH else (clusters - 1,)):
@@ -122,18 +136,26 @@ def _run(bound: BoundKernel, kernel: EmulatedKernel, index: int, clusters: Seque
     conditions = replace(unchecked, most_instructions=MAX_OPERATIONS, deadline_s=DEADLINE_S)
     bound.operands.workspace.fill(0)
     report = bound.run_part(index, conditions, [first_cta(launch, each) for each in clusters], traced=MAX_ROWS)
-    rows = np.frombuffer(report.trace(), dtype=ROW)
+    rows = _columns(report)
     outside = _outside(rows, kernel, bound)
     return Traced(launch, rows, outside, len(report.traced_ctas), len(clusters), report.tokens, not report.stopped)
 
 
-def _outside(rows: np.ndarray, kernel: EmulatedKernel, bound: BoundKernel) -> np.ndarray:
+def _columns(report: core.RunReport) -> dict[str, np.ndarray]:
+    """The rows of a trace by the names of their fields."""
+    data = report.trace()
+    count = len(data) // (4 * len(NUMBERS) + 8)
+    numbers = np.frombuffer(data, dtype=np.uint32, count=len(NUMBERS) * count).reshape(len(NUMBERS), count)
+    return {**dict(zip(NUMBERS, numbers, strict=True)), "address": np.frombuffer(data, dtype=np.uint64, offset=numbers.nbytes)}
+
+
+def _outside(rows: Mapping[str, np.ndarray], kernel: EmulatedKernel, bound: BoundKernel) -> np.ndarray:
     """The rows of each bulk load that lie beyond the operand as a whole, and the bytes that do. Shape: (rows, 2).
 
     Boxes of an operand's tiles begin at multiples of their rows. One that does not begins beyond the end of a row, so that its
     address lies in a later one.
     """
-    made = np.zeros((len(rows), 2))
+    made = np.zeros((len(rows["kind"]), 2))
     bulk = np.flatnonzero(rows["kind"] == KIND.BULK_LOAD)
     addresses = rows["address"][bulk].astype(np.int64)
     for name in ("A", "B"):
@@ -154,11 +176,11 @@ def _outside(rows: np.ndarray, kernel: EmulatedKernel, bound: BoundKernel) -> np
 
 def _splits(kernel: EmulatedKernel, bound: BoundKernel, traced: Traced) -> int:
     """How many clusters share a tile, by the partial sums that one of them writes instead of D; 1 where it writes D."""
-    stores = traced.rows[traced.of(KIND.STORE, KIND.BULK_STORE)]
+    stores = traced.of(KIND.STORE, KIND.BULK_STORE)
     if not traced.whole or not len(stores) or _writes_d(kernel, bound, traced):
         return 1
     clusters = math.prod(traced.launch.grid) // math.prod(traced.launch.cluster)
-    sums = int(stores["amount"].sum()) / SUM_BYTES
+    sums = int(traced.rows["amount"][stores].sum()) / SUM_BYTES
     return min(round(clusters * sums / (kernel.task.m * kernel.task.n)), MAX_SPLITS, clusters)
 
 

@@ -8,6 +8,7 @@
 | `opcode.py` | how opcodes are read, and rules for operations of one lane |
 | `rules/` | the rules, one module per instruction family |
 | `inlining.py` | calls replaced by the bodies of what they call |
+| `mentions.py` | the registers that instructions mention |
 | `slots.py`, `loops.py` | the register file; how far a register's life reaches |
 | `unwritten.py`, `tracked.py` | registers read before they are written; registers of a wgmma |
 | `variables.py` | where parameters, variables and constants lie |

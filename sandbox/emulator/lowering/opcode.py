@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from sandbox.emulator.lowering.lowering import MASK, WIDTHS, Lowering, width_of
@@ -24,20 +25,23 @@ TYPES = frozenset({*(kind + bits for kind in "bus" for bits in WIDTHS), *FLOATS,
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """The parts of an opcode after its name. `modifiers`: in the order in which they are written."""
+    """The parts of an opcode after its name. `modifiers`: in the order in which they are written. `key`: without types."""
 
     base: str
     modifiers: tuple[str, ...]
     types: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        return ".".join((self.base, *self.modifiers))
+    key: str
 
 
 def opcode_of(instruction: Instruction) -> Opcode:
-    parts = instruction.parts
-    return Opcode(parts[0], tuple(p for p in parts[1:] if p not in TYPES), tuple(p for p in parts[1:] if p in TYPES))
+    return _opcode(instruction.parts)
+
+
+@lru_cache(maxsize=1024)
+def _opcode(parts: tuple[str, ...]) -> Opcode:
+    modifiers = tuple(part for part in parts[1:] if part not in TYPES)
+    types = tuple(part for part in parts[1:] if part in TYPES)
+    return Opcode(parts[0], modifiers, types, ".".join((parts[0], *modifiers)))
 
 
 def unsupported(instruction: Instruction, why: str = "") -> Unsupported:
@@ -114,15 +118,23 @@ Forms: TypeAlias = Mapping[str, tuple[Form, ...]]
 def by_form(forms: Forms, special: Mapping[str, Rule]) -> Rule:
     """The rule that looks for a form by name and modifiers, then types, and else for a rule by name and modifiers."""
 
-    def rule(lowering: Lowering, instruction: Instruction) -> None:
-        opcode = opcode_of(instruction)
+    @lru_cache(maxsize=1024)
+    def lanewise_form(parts: tuple[str, ...]) -> tuple[str, tuple[int, ...], dict[str, int]] | None:
+        """The handler, the sizes of its operands and its numbers."""
+        opcode = _opcode(parts)
         types = ".".join(opcode.types)
         for form in forms.get(opcode.key, ()):
             if types in form.types:
-                sizes = form.sizes(bytes_of(opcode.types[0]))
                 numbers = {} if form.mode is None else {"mode": form.mode}
-                lanewise(lowering, instruction, form.handler_of(types), sizes, **numbers)
-                return
+                return form.handler_of(types), form.sizes(bytes_of(opcode.types[0])), numbers
+        return None
+
+    def rule(lowering: Lowering, instruction: Instruction) -> None:
+        if (found := lanewise_form(instruction.parts)) is not None:
+            handler, sizes, numbers = found
+            lanewise(lowering, instruction, handler, sizes, **numbers)
+            return
+        opcode = opcode_of(instruction)
         if opcode.key not in special:
             raise unsupported(instruction)
         special[opcode.key](lowering, instruction)

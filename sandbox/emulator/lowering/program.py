@@ -7,6 +7,7 @@ import numpy as np
 from sandbox.emulator.core_module import core
 from sandbox.emulator.lowering.inlining import inline_calls
 from sandbox.emulator.lowering.lowering import Lowering, Operation, width_of
+from sandbox.emulator.lowering.mentions import mentions_of
 from sandbox.emulator.lowering.rules.rules import RULES
 from sandbox.emulator.lowering.slots import SlotFile, lives_of
 from sandbox.emulator.lowering.table import COLUMNS, HANDLERS, OPERATION, Kind, PlaceOf
@@ -57,12 +58,13 @@ def lower(module: Module, entry: str) -> Program:
     local, local_bytes = laid_out([each for each in function.variables if each.space in ("local", "param")])
     refuse_past(MAX_BYTES["shared"], "shared", static_end - core.shared_base)
     refuse_past(MAX_BYTES["local"], "local", local_bytes)
+    mentions = mentions_of(function)
     tracked = registers_of_products(function)
-    unwritten = maybe_unwritten(function) - tracked  # the core notices itself when those are read
+    unwritten = maybe_unwritten(function, mentions) - tracked  # the core notices itself when those are read
     sizes = {name: width_of(kind) for name, kind in function.registers.items()}
     lowering = Lowering(
         function=function,
-        slots=SlotFile(sizes, lives_of(function, tracked | unwritten)),
+        slots=SlotFile(sizes, lives_of(function, mentions, tracked | unwritten)),
         shared=shared,
         globals={constant.name: constant.address for constant in constants},
         parameters={each.name: offset for each, (offset, _) in zip(function.parameters, parameters, strict=True)},
@@ -70,7 +72,7 @@ def lower(module: Module, entry: str) -> Program:
     )
     starts = _emit(lowering)
     slots = lowering.slots
-    reads, writes = touched(lowering, starts, tracked)
+    reads, writes = touched(lowering, starts, tracked, mentions)
     table, lists = _layout(lowering, starts)
     made = core.Program.make(
         table=table.view(np.uint8).reshape(-1),

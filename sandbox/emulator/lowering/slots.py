@@ -6,10 +6,11 @@ into or out of, so that no value is lost between iterations.
 """
 
 import heapq
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 
 from sandbox.emulator.lowering.loops import Loops
-from sandbox.emulator.ptx.module import Address, Function, Instruction, Negated, Operand, Pair, Register, Vector
+from sandbox.emulator.lowering.mentions import Mentions
+from sandbox.emulator.ptx.module import Address, Function, Instruction
 
 LANES = 32
 ALIGNMENT = 32
@@ -99,20 +100,20 @@ class SlotFile:
         return placed
 
 
-def lives_of(function: Function, pinned: Collection[str]) -> dict[str, tuple[int, int]]:
+def lives_of(function: Function, mentions: Sequence[Mentions], pinned: Collection[str]) -> dict[str, tuple[int, int]]:
     """First and last instruction of every mentioned register's life; `pinned` ones live throughout."""
     last = max(len(function.instructions) - 1, 0)
     lives: dict[str, tuple[int, int]] = {}
     unsure: set[str] = set()
-    for instruction in function.instructions:
-        written = _certainly_written(instruction)
-        for name in names_in(instruction):
-            if name in lives:
-                lives[name] = (lives[name][0], instruction.index)
-            else:
-                lives[name] = (instruction.index, instruction.index)
-                if name not in written:
-                    unsure.add(name)
+    for instruction, mentioned in zip(function.instructions, mentions, strict=True):
+        at, first = instruction.index, []
+        for name in mentioned.all:
+            life = lives.get(name)
+            if life is None:
+                first.append(name)
+            lives[name] = (at, at) if life is None else (life[0], at)
+        if first:
+            unsure.update(set(first) - _certainly_written(instruction, mentioned))
     for name in pinned:
         if name in lives:
             lives[name] = (0, last)
@@ -120,62 +121,23 @@ def lives_of(function: Function, pinned: Collection[str]) -> dict[str, tuple[int
     return {name: (loops.around if name in unsure else loops.across)(*life) for name, life in lives.items()}
 
 
-def names_in(instruction: Instruction) -> list[str]:
-    """Every register that an instruction mentions."""
-    found = [] if instruction.predicate is None else [instruction.predicate.name]
-    for operand in instruction.operands:
-        found += names_of(operand)
-    return found
-
-
-def names_of(operand: Operand) -> list[str]:
-    """Every register that an operand mentions."""
-    if isinstance(operand, Register):
-        return [operand.name]
-    match operand:
-        case Vector(items=items):
-            return _names_of_all(items)
-        case Address(base=base, rest=rest):
-            return _names_of_all((base, *rest))
-        case Pair(first=first, second=second):
-            return _names_of_all((first, second))
-        case Negated(operand=register):
-            return [register.name]
-        case _:
-            return []
-
-
-def _names_of_all(operands: Iterable[Operand]) -> list[str]:
-    """Most are registers, of which some instructions have hundreds."""
-    found: list[str] = []
-    for operand in operands:
-        if isinstance(operand, Register):
-            found.append(operand.name)
-        else:
-            found += names_of(operand)
-    return found
-
-
-def _certainly_written(instruction: Instruction) -> set[str]:
+def _certainly_written(instruction: Instruction, mentions: Mentions) -> set[str]:
     """Registers that an unguarded instruction writes without reading them first: those of its first operand only."""
-    if instruction.predicate is not None or not instruction.operands:
+    if mentions.guard or isinstance(instruction.operands[0], Address):
         return set()
-    first, rest = instruction.operands[0], instruction.operands[1:]
-    if isinstance(first, Address):
-        return set()
-    read = {name for operand in rest for name in names_of(operand)}
-    return set(names_of(first)) - read
+    return set(mentions.first) - set(mentions.rest)
 
 
 def _loops(function: Function) -> list[tuple[int, int]]:
     """(first, last) instruction of every backward jump."""
     found = set()
     for instruction in function.instructions:
+        if instruction.parts[0] not in ("bra", "brx"):
+            continue
         for operand in instruction.operands:
             name = getattr(operand, "name", "")
-            targets = function.branch_targets.get(name, (name,))
-            for target in targets:
+            for target in function.branch_targets.get(name, (name,)):
                 start = function.labels.get(target)
-                if instruction.parts[0] in ("bra", "brx") and start is not None and start <= instruction.index:
+                if start is not None and start <= instruction.index:
                     found.add((start, instruction.index))
     return sorted(found)

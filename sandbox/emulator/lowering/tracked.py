@@ -1,7 +1,9 @@
 """Registers that a wgmma reads or writes asynchronously, and the operations that touch them."""
 
+from collections.abc import Sequence
+
 from sandbox.emulator.lowering.lowering import Lowering
-from sandbox.emulator.lowering.slots import names_in, names_of
+from sandbox.emulator.lowering.mentions import Mentions
 from sandbox.emulator.lowering.table import Flag
 from sandbox.emulator.ptx.module import Address, Function, Instruction, Vector
 
@@ -20,7 +22,7 @@ def registers_of_products(function: Function) -> frozenset[str]:
 
 
 def touched(
-    lowering: Lowering, starts: list[int], tracked: frozenset[str]
+    lowering: Lowering, starts: list[int], tracked: frozenset[str], mentions: Sequence[Mentions]
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     """By operation, slots of products' registers that an instruction reads and writes; flags its first operation."""
     reads: list[tuple[int, ...]] = [_EMPTY] * len(lowering.operations)
@@ -28,13 +30,14 @@ def touched(
     for instruction in lowering.function.instructions if tracked else ():
         if instruction.parts[0] == "wgmma" or starts[instruction.index] == starts[instruction.index + 1]:
             continue
-        mentioned = [name for name in names_in(instruction) if name in tracked]
+        where = mentions[instruction.index]
+        mentioned = [name for name in where.all if name in tracked]
         if not mentioned:
             continue
         written = _results(instruction) & set(mentioned)
         at = starts[instruction.index]
         slot = lowering.slots
-        read = set(mentioned) - written | {name for operand in instruction.operands[1:] for name in names_of(operand)}
+        read = set(mentioned) - written | set(where.rest)
         reads[at] = tuple(slot.offset(slot.register(name)) for name in mentioned if name in read)
         writes[at] = tuple(slot.offset(slot.register(name)) for name in written)
         lowering.operations[at].flags |= Flag.TRACKED

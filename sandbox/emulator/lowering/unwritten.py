@@ -7,9 +7,9 @@ the accumulators that it writes is only known when it runs: the core detects tha
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Sequence
 
-from sandbox.emulator.lowering.slots import names_in, names_of
+from sandbox.emulator.lowering.mentions import Mentions
 from sandbox.emulator.ptx.module import Address, Function, Instruction, Unsupported
 
 _NO_RESULT = frozenset({"bra", "brx", "nanosleep", "call", "ret", "exit", "setmaxnreg", "griddepcontrol", "fence", "membar"})
@@ -18,10 +18,10 @@ MAX_BITS = 1 << 30  # registers of interest times blocks
 MAX_VISITS = 256  # of each block, on average
 
 
-def maybe_unwritten(function: Function) -> frozenset[str]:
+def maybe_unwritten(function: Function, mentions: Sequence[Mentions]) -> frozenset[str]:
     """The registers. Raises: Unsupported for a function whose blocks and registers are too many."""
     blocks = _blocks(function)
-    exposed, written = zip(*(_block_sets(function, block) for block in blocks), strict=True) if blocks else ((), ())
+    exposed, written = zip(*(_block_sets(function, mentions, block) for block in blocks), strict=True) if blocks else ((), ())
     names = sorted(set().union(*exposed))
     if len(names) * len(blocks) > MAX_BITS:
         raise Unsupported(f"{len(blocks)} blocks with {len(names)} registers between them", 0)
@@ -56,35 +56,25 @@ def _written_before(blocks: list[range], successors: list[list[int]], gains: lis
     return known
 
 
-def _block_sets(function: Function, block: range) -> tuple[set[str], set[str]]:
+def _block_sets(function: Function, mentions: Sequence[Mentions], block: range) -> tuple[set[str], set[str]]:
     """Registers that a block may read before it writes them, and those that it writes for certain."""
     exposed: set[str] = set()
     written: set[str] = set()
     for index in block:
-        instruction = function.instructions[index]
-        results = _results(instruction)
-        exposed |= {name for name in _reads(instruction, results) if name not in written}
-        if instruction.predicate is None:
-            written |= results
+        mentioned = mentions[index]
+        first_is_written = _writes_first(function.instructions[index])
+        read = mentioned.guard + mentioned.rest if first_is_written else mentioned.all
+        exposed.update(name for name in read if name not in written)
+        if first_is_written and not mentioned.guard:
+            written.update(mentioned.first)
     return exposed, written
 
 
-def _results(instruction: Instruction) -> set[str]:
+def _writes_first(instruction: Instruction) -> bool:
+    """Whether the registers of the first operand are results."""
     opcode = instruction.parts[0]
     without = opcode in _NO_RESULT or (opcode in _BARRIERS and "red" not in instruction.parts)
-    if without or not instruction.operands or isinstance(instruction.operands[0], Address):
-        return set()
-    return set(names_of(instruction.operands[0]))
-
-
-def _reads(instruction: Instruction, results: set[str]) -> Iterator[str]:
-    if not results:
-        yield from names_in(instruction)
-        return
-    if instruction.predicate is not None:
-        yield instruction.predicate.name
-    for operand in instruction.operands[1:]:
-        yield from names_of(operand)
+    return not without and bool(instruction.operands) and not isinstance(instruction.operands[0], Address)
 
 
 # ---- control flow -----------------------------------------------------------------------------------------------------------

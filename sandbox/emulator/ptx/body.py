@@ -117,7 +117,7 @@ class Body:
         place = self._at(match["file"], match["place"])
         if place is not None and match["into"]:
             call = self.seen.get((match["into"], match["at"])) or self._at(match["into"], match["at"])
-            place = replace(place, caller=call and replace(call, caller=_outermost(call)))
+            place = SourceLine(place.file, place.line, call and SourceLine(call.file, call.line, _outermost(call)))
         if place is not None:
             self.seen[match["file"], match["place"]] = place
         self.place = place
@@ -131,10 +131,9 @@ class Body:
         """Advice to ptxas; nothing depends on it."""
 
     def _registers(self, match: re.Match[str], scope: NameScope, line: int) -> None:
-        for register in registers(match["registers"], line, self.quota, any_form=scope.any_form):
-            unique = Register(register.name + scope.mark, register.type) if scope.mark else register
-            scope.declare(register.name, unique, line)
-            self.registers[unique.name] = unique.type
+        kind, names = registers(match["registers"], line, self.quota, any_form=scope.any_form)
+        scope.declare_registers(names, kind, line)
+        self.registers.update(dict.fromkeys((name + scope.mark for name in names) if scope.mark else names, kind))
 
     def _variables(self, match: re.Match[str], scope: NameScope, line: int) -> None:
         external = ".extern" in match["linkage"]

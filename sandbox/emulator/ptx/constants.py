@@ -57,6 +57,14 @@ def constant(tokens: Sequence[str], start: int, line: int) -> tuple[Immediate | 
 
 def literal(token: str, line: int) -> Immediate | Float:
     """Raises: PtxError for text that is not a number, or does not fit into 64 bits."""
+    found = number(token)
+    if found is None:
+        raise PtxError(f"{shown(token)} is not a number of at most 64 bits", line)
+    return found
+
+
+def number(token: str) -> Immediate | Float | None:
+    """None for text that is not a number, or does not fit into 64 bits."""
     if match := _INTEGER.fullmatch(token):
         kind = match.lastgroup or ""
         value = int(match[kind], _BASES[kind])
@@ -66,10 +74,10 @@ def literal(token: str, line: int) -> Immediate | Float:
         if match["decimal"] is None:
             digits = match["single"] or match["double"]
             return Float(int(digits, 16), len(digits) * 4)
-        number = float(match["decimal"])
-        if math.isfinite(number):
-            return Float(int.from_bytes(struct.pack(">d", number)), 64)
-    raise PtxError(f"{shown(token)} is not a number of at most 64 bits", line)
+        decimal = float(match["decimal"])
+        if math.isfinite(decimal):
+            return Float(int.from_bytes(struct.pack(">d", decimal)), 64)
+    return None
 
 
 class _Expression:

@@ -48,7 +48,8 @@ def parameters(
         if not declared and not found and "," not in (text or ""):
             return (), ()
         if declared[:1] == [".reg"] and any_form:
-            inside += registers(piece.replace(".reg", "", 1), line, quota, any_form=True)
+            kind, names = registers(piece.replace(".reg", "", 1), line, quota, any_form=True)
+            inside += [Register(name, kind) for name in names]
             continue
         if declared[:1] == [".reg"]:
             raise Unsupported("a parameter in a register", line)
@@ -58,8 +59,8 @@ def parameters(
     return tuple(found), tuple(inside)
 
 
-def registers(text: str, line: int, quota: Quota, *, any_form: bool = False) -> Iterator[Register]:
-    """What stands after `.reg`: `.b32 %r<9>, %q`. Raises: PtxError, Unsupported."""
+def registers(text: str, line: int, quota: Quota, *, any_form: bool = False) -> tuple[str, list[str]]:
+    """What stands after `.reg`, `.b32 %r<9>, %q`: the type and the names. Raises: PtxError, Unsupported."""
     kind, *rest = tokens(text, line) or [""]
     if kind in _VECTORS and any_form and rest:
         kind, *rest = rest
@@ -69,6 +70,7 @@ def registers(text: str, line: int, quota: Quota, *, any_form: bool = False) -> 
         raise PtxError(f"{shown(kind)} is not a type of register", line)
     if not rest:
         raise PtxError("registers without a name", line)
+    names: list[str] = []
     at = 0
     while at < len(rest):
         name, at = _name(rest, at, line), at + 1
@@ -79,12 +81,13 @@ def registers(text: str, line: int, quota: Quota, *, any_form: bool = False) -> 
                 raise PtxError(
                     f"a name of {len(name)} characters for many registers; the most is {_MAX_RANGE_NAME_CHARS}", line
                 )
-            yield from (Register(f"{name}{i}", kind[1:]) for i in range(count))
+            names += [f"{name}{i}" for i in range(count)]
             at += 3
         else:
             quota.spend("registers", 1, line)
-            yield Register(name, kind[1:])
+            names.append(name)
         at = _separated(rest, at, line)
+    return kind[1:], names
 
 
 def _count(bounds: Sequence[str], line: int) -> int:

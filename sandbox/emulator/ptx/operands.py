@@ -2,7 +2,7 @@
 
 import re
 
-from sandbox.emulator.ptx.constants import constant, starts_constant
+from sandbox.emulator.ptx.constants import constant, number, starts_constant
 from sandbox.emulator.ptx.lexer import shown, tokens
 from sandbox.emulator.ptx.module import (
     Address,
@@ -38,10 +38,11 @@ def operands(text: str, scope: NameScope, line: int, *, call: bool = False) -> t
 
 
 def _plain(text: str, scope: NameScope) -> list[Operand] | None:
-    """Operands that are all names; most instructions have no other."""
-    found = []
+    """Operands that are all names or numbers; most instructions have no other."""
+    found: list[Operand] = []
     for piece in text.split(","):
-        operand = scope.find(piece.strip())
+        word = piece.strip()
+        operand = scope.find(word) or number(word)
         if operand is None:
             return None
         found.append(operand)
@@ -118,6 +119,8 @@ class _Reader:
     def _vector(self, opening: str) -> Vector:
         self._at += 1
         closing = _CLOSING[opening]
+        if (names := self._names_before(closing)) is not None:
+            return names
         items: list[Operand] = []
         while self._peek() != closing:
             if items:
@@ -128,6 +131,20 @@ class _Reader:
         if opening == "{" and not items:
             raise PtxError("an empty vector", self._line)
         self._at += 1
+        return Vector(tuple(items))
+
+    def _names_before(self, closing: str) -> Vector | None:
+        """A vector whose items are all names without an offset, as most are; what follows it is read next."""
+        try:
+            end = self._tokens.index(closing, self._at)
+        except ValueError:
+            return None
+        names, commas = self._tokens[self._at : end : 2], self._tokens[self._at + 1 : end : 2]
+        items = [operand for name in names if (operand := self._scope.find(name)) is not None]
+        separated = len(commas) == len(names) - 1 == commas.count(",")
+        if not separated or len(items) < len(names) or len(names) > MAX_VECTOR:
+            return None
+        self._at = end + 1
         return Vector(tuple(items))
 
     def _address(self) -> Address:
@@ -157,10 +174,11 @@ class _Reader:
 
     def _expect(self, token: str) -> None:
         found = self._take()
+        if found == token:
+            return
         if _SELECTOR.fullmatch(found):
             raise Unsupported(f"selector {shown(found)}", self._line)
-        if found != token:
-            raise PtxError(f"{shown(found)} where {token!r} should stand", self._line)
+        raise PtxError(f"{shown(found)} where {token!r} should stand", self._line)
 
     def _take(self) -> str:
         token = self._peek()

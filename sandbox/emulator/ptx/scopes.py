@@ -1,5 +1,6 @@
 """What a name denotes: nested scopes of a function, then the module, then PTX's predefined names."""
 
+from collections.abc import Sequence
 from itertools import product
 
 from sandbox.emulator.ptx.lexer import shown
@@ -42,6 +43,7 @@ class NameScope:
         self.any_form = any_form
         self._depth = depth
         self._names: dict[str, Operand] = dict(_PREDEFINED) if outer is None else {}
+        self._registers: dict[str, str] = {}  # types of those that nothing has named yet
 
     def inner(self, number: int, line: int) -> "NameScope":
         """The scope inside this one, of its number in its function; a function's own is 0. Raises: PtxError if too deep."""
@@ -56,16 +58,32 @@ class NameScope:
             operand = scope._names.get(name)
             if operand is not None:
                 return operand
+            if name in scope._registers:
+                return scope._named(name)
             scope = scope.outer
         return None
 
+    def _named(self, name: str) -> Register:
+        """A register of this scope that is named for the first time: functions declare many more than they use."""
+        register = self._names[name] = Register(name + self.mark, self._registers.pop(name))
+        return register
+
     def declare(self, name: str, operand: Operand, line: int) -> None:
         """Raises: PtxError for a name that is taken in this very scope, or too long."""
-        if name in self._names or name in _PREDEFINED:
+        self._require_new(name, line)
+        self._names[name] = operand
+
+    def declare_registers(self, names: Sequence[str], kind: str, line: int) -> None:
+        """Raises: as `declare`."""
+        for name in names:
+            self._require_new(name, line)
+            self._registers[name] = kind
+
+    def _require_new(self, name: str, line: int) -> None:
+        if name in self._names or name in self._registers or name in _PREDEFINED:
             raise PtxError(f"{shown(name)} is declared twice", line)
         if len(name) > MAX_NAME_CHARS:
             raise PtxError(f"a name of {len(name)} characters; the most is {MAX_NAME_CHARS}", line)
-        self._names[name] = operand
 
     def register(self, name: str, line: int) -> Register:
         """Raises: PtxError."""

@@ -120,11 +120,11 @@ def test_a_tile_at_the_edge_is_traced_with_what_it_reads_beyond_the_operands(com
     assert even.other is None
     assert not edged.outside.any()
     assert edged.other is not None
-    loads = edged.other.rows[edged.other.rows["kind"] == KIND.BULK_LOAD]
+    loads = edged.other.of(KIND.BULK_LOAD)
     rows, moved = edged.other.outside.sum(axis=0)
     assert moved == 64 * 512 * 2, "a box of 64 columns lies beyond N at each step of K; multicast, so once for both CTAs"
     assert rows == moved / 128
-    assert loads["amount"].sum() == 2 * 512 * (128 + 128 + 128)
+    assert edged.other.rows["amount"][loads].sum() == 2 * 512 * (128 + 128 + 128)
 
 
 def test_a_prediction_contains_the_correction_that_it_names(compiler: PtxCompiler) -> None:
@@ -156,7 +156,7 @@ def test_an_endless_trace_ends_by_its_operations_whatever_the_machine_is_busy_wi
     resolved = resolve(plan, of, LIMITS[of.arch], H200.sms)
     [traced] = trace(EmulatedKernel(candidate.id, compiler.compile(candidate, of.arch), resolved, of))
     assert not traced.whole
-    assert len(traced.rows)
+    assert traced.count
 
 
 def test_polls_of_many_words_count_once_and_other_ctas_write_all_of_them(compiler: PtxCompiler) -> None:
@@ -181,8 +181,7 @@ def test_polls_of_many_words_count_once_and_other_ctas_write_all_of_them(compile
     assert traced.whole
     assert traced.ctas == 1
     rows = traced.rows
-    loads = rows[rows["kind"] == KIND.LOAD]
-    assert len(loads) == 6, "three in vain, three that find the sums"
+    assert (rows["kind"] == KIND.LOAD).sum() == 6, "three in vain, three that find the sums"
     assert not (rows["kind"] == KIND.ATOMIC).any(), "a relaxed store does not stop its warp"
     given = rows["token"][(rows["kind"] == KIND.STORE) & (rows["token"] > 0)]
     waited = rows["token"][rows["kind"] == KIND.WAIT]

@@ -67,6 +67,7 @@ void mbarrier_inval(Warp& warp, const Op& op, u32 mask) {
     if (!mbarrier_at(warp, op, lane, address, false)) continue;
     Cta& cta = *cta_of(warp, address);
     cta.invalidated.push_back(cta.mbarriers.extract(address & kOffsetMask));
+    cta.found = nullptr;
     if (warp.run->options.races) cta.shadow.mark_barrier(address & kOffsetMask, false);
   }
 }
@@ -117,7 +118,7 @@ void mbarrier_arrive(Warp& warp, const Op& op, u32 mask) {
     barrier->pending -= count;
     barrier->arrived_at = op.instruction;
     if (kDrop(op) & 1) barrier->expected -= std::min(count, barrier->expected);
-    if (!kRelaxedArrival(op)) barrier->open.join(warp.now());
+    if (!kRelaxedArrival(op) && run.ordered()) barrier->open.join(warp.now());
     settle_phase(run, *barrier);
   }
   ++run.events;
@@ -136,6 +137,10 @@ void mbarrier_expect(Warp& warp, const Op& op, u32 mask) {
   ++warp.run->events;
 }
 
+void acquire(Warp& warp, const MBarrier& barrier, u32 lanes) {
+  if (warp.run->ordered()) warp.acquire_at_barrier(barrier.done, lanes);
+}
+
 // A wait that fails yields the turn.
 template <bool kParity>
 void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
@@ -143,10 +148,13 @@ void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
   const MBarrier* released = nullptr;
   u32 released_lanes = 0;
   u64 incomplete = 0;
+  MBarrier* barrier = nullptr;
+  u32 known = 0;  // its address, where nothing is to be reported of it
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
     const u32 address = barrier_address(warp, op, lane);
-    MBarrier* barrier = mbarrier_at(warp, op, lane, address, false);
+    if (!barrier || address != known || warp.run->options.races) barrier = mbarrier_at(warp, op, lane, address, false);
+    known = address;
     if (!barrier) {
       done |= 1u << lane;
       continue;
@@ -158,11 +166,11 @@ void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
       continue;
     }
     done |= 1u << lane;
-    if (released && released != barrier) warp.acquire_at_barrier(released->done, std::exchange(released_lanes, 0));
+    if (released && released != barrier) acquire(warp, *released, std::exchange(released_lanes, 0));
     released = barrier;
     released_lanes |= 1u << lane;
   }
-  if (released) warp.acquire_at_barrier(released->done, released_lanes);
+  if (released) acquire(warp, *released, released_lanes);
   u32& result = warp.mask(kDone(op));
   result = (result & ~mask) | done;
   warp.tested_lanes &= ~mask;
@@ -195,28 +203,27 @@ MBarrier* mbarrier_at(Warp& warp, const Op& op, int lane, u32 address, bool asyn
            "an mbarrier of CTA rank " + std::to_string(address >> kRankShift) + ", which is outside the cluster");
     return nullptr;
   }
-  const auto at = cta->mbarriers.find(address & kOffsetMask);
-  if (at == cta->mbarriers.end()) {
+  MBarrier* barrier = cta->mbarrier(address & kOffsetMask);
+  if (!barrier) {
     report(warp, op, lanes, detector::kBarrierMisuse, address, "no initialised mbarrier lies at this address");
     return nullptr;
   }
-  MBarrier& barrier = at->second;
   if (cta != warp.cta && !cta->live_warps) {
     report(warp, op, lanes, detector::kClusterExit, address,
            "an mbarrier of CTA rank " + std::to_string(cta->rank) + ", which has ended");
     return nullptr;
   }
-  if (!warp.run->options.races) return &barrier;
-  if (!initialisation_ordered(warp, barrier)) {
+  if (!warp.run->options.races) return barrier;
+  if (!initialisation_ordered(warp, *barrier)) {
     report(warp, op, lanes, detector::kBarrierMisuse, address,
-           "the mbarrier's initialisation is not ordered before its use here", barrier.instruction);
-  } else if (async && !warp.view.barriers.at(barrier.component)) {
+           "the mbarrier's initialisation is not ordered before its use here", barrier->instruction);
+  } else if (async && !warp.view.barriers.at(barrier->component)) {
     report(
         warp, op, lanes, detector::kMissingProxyFence, address,
         "the mbarrier is signalled by a bulk copy, and no fence.mbarrier_init or fence.proxy.async followed its initialisation",
-        barrier.instruction);
+        barrier->instruction);
   }
-  return &barrier;
+  return barrier;
 }
 
 void settle_phase(Run& run, MBarrier& barrier) {
@@ -224,8 +231,10 @@ void settle_phase(Run& run, MBarrier& barrier) {
   ++barrier.phase;
   barrier.pending = barrier.expected;
   barrier.announced = 0;
-  barrier.open.events.raise(barrier.component, static_cast<u32>(barrier.phase));
-  barrier.done.join(barrier.open);
+  if (run.ordered()) {
+    barrier.open.events.raise(barrier.component, static_cast<u32>(barrier.phase));
+    barrier.done.join(barrier.open);
+  }
   ++run.events;
 }
 

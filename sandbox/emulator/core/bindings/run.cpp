@@ -8,6 +8,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <optional>
 #include <stdexcept>
 
@@ -104,6 +106,23 @@ RunReport run(const Program& program, Memory& memory, const Triple& grid, const 
   return found;
 }
 
+// Rows of a trace, field by field: whoever looks at one field of all rows then reads no others.
+nb::bytes columns_of(const RunReport& found) {
+  constexpr u32 TraceRow::* kFields[] = {&TraceRow::stream, &TraceRow::kind,  &TraceRow::gap,   &TraceRow::instruction,
+                                         &TraceRow::amount, &TraceRow::parts, &TraceRow::token, &TraceRow::lanes};
+  constexpr std::size_t kCount = std::size(kFields);
+  const std::size_t count = found.trace.size();
+  PyObject* made = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(count * (4 * kCount + 8)));
+  if (!made) throw nb::python_error();
+  char* to = PyBytes_AS_STRING(made);
+  for (std::size_t row = 0; row < count; ++row) {
+    for (std::size_t field = 0; field < kCount; ++field)
+      std::memcpy(to + 4 * (field * count + row), &(found.trace[row].*kFields[field]), 4);
+    std::memcpy(to + 4 * kCount * count + 8 * row, &found.trace[row].address, 8);
+  }
+  return nb::steal<nb::bytes>(made);
+}
+
 }  // namespace
 
 void bind_run(nb::module_& module) {
@@ -158,9 +177,8 @@ void bind_run(nb::module_& module) {
       .def_ro("held", &RunReport::held)
       .def_ro("traced_ctas", &RunReport::traced_ctas)
       .def_ro("tokens", &RunReport::tokens)
-      .def("trace", [](const RunReport& found) {
-        return nb::bytes(reinterpret_cast<const char*>(found.trace.data()), found.trace.size() * sizeof(TraceRow));
-      });
+      .def("trace", &columns_of,
+           "The rows of the trace: a column of 32 bits for each field, one after another, then addresses.");
   module.def("run", &run, nb::arg("program"), nb::arg("memory"), nb::arg("grid"), nb::arg("block"), nb::arg("cluster"),
              nb::arg("dynamic_smem"), nb::arg("parameters"), nb::arg("dependent"), nb::arg("schedule"), nb::arg("seed"),
              nb::arg("races"), nb::arg("poison"), nb::arg("most_instructions"), nb::arg("deadline_s"), nb::arg("ctas"),

@@ -3,7 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstring>
+#include <stdexcept>
 
 #include "bindings/bindings.hpp"
 #include "timing/replay.hpp"
@@ -13,28 +13,37 @@ namespace emulator {
 
 namespace {
 
-using ConstBytes = nb::ndarray<const u8, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+constexpr std::size_t kNumbers = 8, kTimes = 6;
+template <typename T, std::size_t kColumns>
+using Columns = nb::ndarray<const T, nb::shape<kColumns, -1>, nb::c_contig, nb::device::cpu>;
 
-Replayed replay_steps(ConstBytes table, const std::vector<double>& starts, const std::vector<u32>& issues, u32 tokens,
-                      u32 resources) {
-  std::vector<Step> steps(table.size() / sizeof(Step));
-  std::memcpy(steps.data(), table.data(), steps.size() * sizeof(Step));
-  nb::gil_scoped_release unlocked;
-  return replay(steps, starts, issues, tokens, resources);
+StepColumns columns_of(const Columns<u32, kNumbers>& numbers, const Columns<float, kTimes>& times) {
+  const std::size_t count = numbers.shape(1);
+  if (times.shape(1) != count) throw std::invalid_argument("steps with other numbers than times");
+  const auto number = [&](std::size_t column) { return numbers.data() + column * count; };
+  const auto time = [&](std::size_t column) { return times.data() + column * count; };
+  return {.count = count,
+          .stream = number(0),
+          .wait = number(1),
+          .give = number(2),
+          .flags = number(3),
+          .track = number(4),
+          .first = number(5),
+          .second = number(6),
+          .third = number(7),
+          .own = time(0),
+          .issue = time(1),
+          .first_time = time(2),
+          .second_time = time(3),
+          .third_time = time(4),
+          .latency = time(5)};
 }
 
-// `issues`: of the streams of one cluster. `tokens`: the token of its end, behind its own.
-Replayed replay_turns(ConstBytes table, u32 count, u32 resident, u32 tokens, float pause, const std::vector<u32>& issues,
-                      u32 resources) {
-  const u32 streams = static_cast<u32>(issues.size());
-  const Turns turns{.count = count, .resident = resident, .streams = streams, .tokens = tokens, .pause = pause};
+Replayed replay_turns(const Columns<u32, kNumbers>& numbers, const Columns<float, kTimes>& times, u32 count, u32 resident,
+                      u32 tokens, float pause, const std::vector<u32>& issues, u32 resources) {
+  const StepColumns cluster = columns_of(numbers, times);
   nb::gil_scoped_release unlocked;
-  std::vector<Step> cluster(table.size() / sizeof(Step));
-  std::memcpy(cluster.data(), table.data(), cluster.size() * sizeof(Step));
-  std::vector<u32> all;
-  for (u32 turn = 0; turn < count; ++turn) all.insert(all.end(), issues.begin(), issues.end());
-  const std::vector<double> starts(all.size());
-  return replay(steps_of_turns(cluster.data(), cluster.size(), turns), starts, all, (tokens + 1) * count + 1, resources);
+  return replay(cluster, {.count = count, .resident = resident, .tokens = tokens, .pause = pause}, issues, resources);
 }
 
 }  // namespace
@@ -72,15 +81,15 @@ void bind_timing(nb::module_& module) {
   nb::class_<Replayed>(module, "Replayed")
       .def_ro("end", &Replayed::end)
       .def_ro("ends", &Replayed::ends)
-      .def_ro("waited", &Replayed::waited)
       .def_ro("busy", &Replayed::busy)
       .def_ro("marks", &Replayed::marks)
       .def_ro("complete", &Replayed::complete);
-  module.def("replay", &replay_steps, nb::arg("steps"), nb::arg("starts"), nb::arg("issues"), nb::arg("tokens"),
-             nb::arg("resources"));
-  module.def("replay_turns", &replay_turns, nb::arg("steps"), nb::arg("count"), nb::arg("resident"), nb::arg("tokens"),
-             nb::arg("pause"), nb::arg("issues"), nb::arg("resources"),
-             "Replays clusters one after the other, by the steps of one. The end of each is the token behind its own.");
+  module.attr("step_numbers") = nb::make_tuple("stream", "wait", "give", "flags", "track", "first", "second", "third");
+  module.attr("step_times") = nb::make_tuple("own", "issue", "first_time", "second_time", "third_time", "latency");
+  module.def(
+      "replay_turns", &replay_turns, nb::arg("numbers"), nb::arg("times"), nb::arg("count"), nb::arg("resident"),
+      nb::arg("tokens"), nb::arg("pause"), nb::arg("issues"), nb::arg("resources"),
+      "Replays clusters one after the other, by the steps of one: a row for each of `step_numbers`, and of `step_times`.");
 }
 
 }  // namespace emulator

@@ -23,7 +23,19 @@ u32 guarded(Warp& warp, const Op& op, u32 lanes) {
 }
 
 void set_pc(Warp& warp, u32 lanes, u32 pc) {
-  for (; lanes; lanes &= lanes - 1) warp.lane_pc[std::countr_zero(lanes)] = pc;
+  for (int lane = 0; lane < kLanes; ++lane) warp.lane_pc[lane] = lanes >> lane & 1 ? pc : warp.lane_pc[lane];
+}
+
+// The lanes whose program counter is `pc`.
+u32 lanes_at(const Warp& warp, u32 pc) {
+  u32 found = 0;
+  const __m256i wanted = _mm256_set1_epi32(static_cast<int>(pc));
+  for (int lane = 0; lane < kLanes; lane += 8) {
+    const __m256i pcs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(warp.lane_pc + lane));
+    const int equal = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(pcs, wanted)));
+    found |= static_cast<u32>(equal) << lane;
+  }
+  return found;
 }
 
 void spread(Warp& warp) {
@@ -32,7 +44,8 @@ void spread(Warp& warp) {
 }
 
 void execute(Warp& warp, const Op& op, u32 lanes) {
-  if (Trace* trace = warp.run->trace) [[unlikely]] {
+  Trace* trace = warp.run->trace;
+  if (trace && trace->records(op)) [[unlikely]] {
     if (trace->before(warp, op, lanes)) op.run(warp, op, lanes);
     trace->after(warp, op, lanes);
     return;
@@ -120,12 +133,9 @@ Group choose(Warp& warp, u32* limit) {
   const Op* ops = warp.run->program.ops.data();
   Group groups[kLanes];
   u32 count = 0;
-  for (u32 left = warp.runnable(); left; left &= left - 1) {
-    const int lane = std::countr_zero(left);
-    u32 i = 0;
-    while (i < count && groups[i].pc != warp.lane_pc[lane]) ++i;
-    if (i == count) groups[count++] = {warp.lane_pc[lane], 0};
-    groups[i].lanes |= 1u << lane;
+  for (u32 left = warp.runnable(); left; left &= ~groups[count++].lanes) {
+    const u32 pc = warp.lane_pc[std::countr_zero(left)];
+    groups[count] = {pc, lanes_at(warp, pc) & left};
   }
   std::sort(groups, groups + count, [](const Group& x, const Group& y) { return x.pc < y.pc; });
   u32 ready = 0;

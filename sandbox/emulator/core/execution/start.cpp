@@ -95,6 +95,7 @@ void Run::start(Cluster& cluster, u32 index) {
     if (options.taint) cta.taint.assign(cta.smem_end + 16, 0xFF);
     for (NamedBarrier& barrier : cta.barriers) barrier = NamedBarrier();
     cta.mbarriers.clear();
+    cta.found = nullptr;
     cta.invalidated.clear();
     cta.remote.clear();
     cta.live_warps = warps;

@@ -63,6 +63,17 @@ struct Cta {
   std::map<u32, MBarrier> mbarriers;                            // by offset
   std::vector<std::map<u32, MBarrier>::node_type> invalidated;  // on which asynchronous work may still complete
   u32 live_warps = 0;
+
+  // Null if no mbarrier lies there. Most look-ups are for the one that was found last.
+  MBarrier* mbarrier(u32 offset) {
+    if (found && found_at == offset) return found;
+    const auto at = mbarriers.find(offset);
+    found = at != mbarriers.end() ? &at->second : nullptr;
+    found_at = offset;
+    return found;
+  }
+  MBarrier* found = nullptr;
+  u32 found_at = 0;
 };
 
 inline u32 live_lanes(const Cta& cta) {

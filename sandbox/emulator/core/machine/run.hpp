@@ -78,6 +78,8 @@ class Run {
   u64 changes() const { return events - barrier_events; }
   bool hurried() const { return hurry_ == events; }
   u32 idle() const { return idle_; }
+  // Whether it matters what happens before what: accesses are checked for it, or preceding kernels may still run.
+  bool ordered() const { return options.races || launch.running; }
   bool progressed = false;            // a polling warp has changed its registers meanwhile
   bool waited = false, held = false;  // griddepcontrol: a CTA has waited; one has waited before it triggered the next launch
   u64 ctas_run = 0;

@@ -177,7 +177,10 @@ bool complete_groups(Warp& warp, u32 number) {
       execute(warps, products);
     }
     for (u32 i = 0; i < kWarpgroup; ++i) {
-      release_registers(warps[i], warps[i].product_groups.front());
+      std::vector<Product>& done = warps[i].product_groups.front();
+      release_registers(warps[i], done);
+      done.clear();
+      if (warps[i].open_products.empty()) warps[i].open_products.swap(done);  // its storage serves the next group
       warps[i].product_groups.pop_front();
     }
     ++warp.run->events;

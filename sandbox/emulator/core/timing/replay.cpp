@@ -1,7 +1,6 @@
 #include "timing/replay.hpp"
 
 #include <algorithm>
-#include <queue>
 #include <stdexcept>
 #include <utility>
 
@@ -10,101 +9,178 @@ namespace emulator {
 namespace {
 
 constexpr u32 kTracks = 8;
+constexpr u32 kNone = ~0u;
+
+struct Step {
+  u32 wait = 0, give = 0, flags = 0, track = 0, first = 0, second = 0, third = 0;
+  float own = 0, issue = 0, first_time = 0, second_time = 0, third_time = 0, latency = 0;
+};
+
+// The steps of a cluster by stream. Each stream that has any begins with one that waits for the cluster whose place it takes,
+// and ends with one that tells the end.
+class StreamSteps {
+ public:
+  StreamSteps(const StepColumns& from, const Turns& turns, u32 streams) : begins_(streams + 1) {
+    std::vector<u32> counts(streams);
+    for (std::size_t i = 0; i < from.count; ++i) ++counts[from.stream[i]];
+    for (u32 stream = 0; stream < streams; ++stream)
+      begins_[stream + 1] = begins_[stream] + (counts[stream] ? counts[stream] + 2 : 0);
+    steps_.resize(begins_[streams]);
+    std::vector<u32> ends(begins_.begin(), begins_.end() - 1);
+    const u32 before = turns.tokens - turns.resident * (turns.tokens + 1);  // modulo 2^32: a token of an earlier cluster
+    for (u32 stream = 0; stream < streams; ++stream)
+      if (counts[stream]) steps_[ends[stream]++] = {.wait = before, .flags = kBlock, .latency = turns.pause};
+    for (std::size_t i = 0; i < from.count; ++i) steps_[ends[from.stream[i]]++] = step(from, i);
+    for (u32 stream = 0; stream < streams; ++stream)
+      if (counts[stream]) steps_[ends[stream]] = {.give = turns.tokens, .flags = kOfTrack};
+  }
+
+  const Step* begin(u32 stream) const { return steps_.data() + begins_[stream]; }
+  const Step* end(u32 stream) const { return begin(stream + 1); }
+
+ private:
+  static Step step(const StepColumns& from, std::size_t i) {
+    return {from.wait[i],        from.give[i],       from.flags[i],  from.track[i], from.first[i],
+            from.second[i],      from.third[i],      from.own[i],    from.issue[i], from.first_time[i],
+            from.second_time[i], from.third_time[i], from.latency[i]};
+  }
+
+  std::vector<u32> begins_;
+  std::vector<Step> steps_;
+};
 
 struct Stream {
-  std::vector<u32> steps;
-  std::size_t at = 0;
-  double now = 0, parked = 0, before = 0;  // before: effect of the step before
+  const Step *at, *end;
+  u32 issue;                   // resource
+  u32 first_token;             // of its cluster
+  u32 next = kNone;            // that waits for the same token
+  bool ready = false;          // own time of the present step has passed
+  double now = 0, before = 0;  // before: effect of the step before
   double tracks[kTracks] = {};
-  bool ready = false;  // own time of the present step has passed
 };
 
 struct Token {
-  u32 missing = 0;
   double time = 0;
-  std::vector<u32> waiting;
+  u32 missing = 0;
+  u32 waiting = kNone;  // a stream, and those that its `next` leads to
+};
+
+// Streams by the time at which they go on; those of one time by their number.
+class Queue {
+ public:
+  using Due = std::pair<double, u32>;
+
+  bool empty() const { return heap_.empty(); }
+  double next() const { return heap_.front().first; }
+
+  void push(Due due) {
+    heap_.push_back(due);
+    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+  }
+
+  u32 pop() {
+    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    const u32 stream = heap_.back().second;
+    heap_.pop_back();
+    return stream;
+  }
+
+  // Takes the first out and puts another one in.
+  u32 exchange(Due due) {
+    const u32 stream = heap_.front().second;
+    std::size_t at = 0;
+    for (std::size_t child = 1; child < heap_.size(); child = 2 * at + 1) {
+      if (child + 1 < heap_.size() && heap_[child + 1] < heap_[child]) ++child;
+      if (due < heap_[child]) break;
+      heap_[at] = heap_[child];
+      at = child;
+    }
+    heap_[at] = due;
+    return stream;
+  }
+
+ private:
+  std::vector<Due> heap_;
 };
 
 class Replay {
  public:
-  Replay(const std::vector<Step>& steps, const std::vector<double>& starts, const std::vector<u32>& issues, u32 tokens,
-         u32 resources)
-      : steps_(steps), issues_(issues), streams_(starts.size()), tokens_(tokens), free_(resources) {
-    result_.ends.assign(starts.size(), -1);
-    result_.marks.assign(starts.size(), -1);
-    result_.waited.assign(starts.size(), 0);
+  Replay(const StepColumns& cluster, const Turns& turns, const std::vector<u32>& issues, u32 resources)
+      : turns_(turns), steps_(cluster, turns, static_cast<u32>(issues.size())), free_(resources) {
     result_.busy.assign(resources, 0);
-    if (issues.size() != starts.size()) throw std::invalid_argument("a stream without an issuing resource");
-    for (u32 issue : issues) require(issue < resources);
-    for (u32 i = 0; i < steps.size(); ++i) {
-      const Step& step = steps[i];
-      require(step.stream < streams_.size() && step.wait < tokens && step.give < tokens);
-      require(step.first < resources && step.second < resources && step.third < resources && step.track < kTracks);
-      ++streams_[step.stream].at;
-      if (step.give) ++tokens_[step.give].missing;
-    }
-    for (Stream& stream : streams_) stream.steps.reserve(std::exchange(stream.at, 0));
-    for (u32 i = 0; i < steps.size(); ++i) streams_[steps[i].stream].steps.push_back(i);
-    for (u32 i = 0; i < starts.size(); ++i) {
-      streams_[i].now = starts[i];
-      queue_.push({starts[i], i});
+    std::vector<Token> own(turns.tokens + 1);
+    for (std::size_t i = 0; i < cluster.count; ++i)
+      if (cluster.give[i]) ++own[cluster.give[i]].missing;
+    const u32 streams = static_cast<u32>(issues.size());
+    for (u32 stream = 0; stream < streams; ++stream) own[turns.tokens].missing += steps_.begin(stream) != steps_.end(stream);
+    for (u32 turn = 0; turn < turns.count; ++turn) {
+      tokens_.insert(tokens_.end(), own.begin(), own.end());
+      for (u32 stream = 0; stream < streams; ++stream) start(turn, stream, issues[stream]);
     }
   }
 
   Replayed run() {
     while (!queue_.empty()) {
-      const u32 index = queue_.top().second;
-      queue_.pop();
-      advance(index);
+      u32 index = queue_.pop();
+      while (advance(index)) index = queue_.exchange({streams_[index].now, index});
     }
-    for (const Token& token : tokens_) result_.complete.push_back(token.missing ? -1 : token.time);
+    for (u32 turn = 1; turn <= turns_.count; ++turn) {
+      const Token& end = tokens_[turn * (turns_.tokens + 1) - 1];
+      result_.complete.push_back(end.missing ? -1 : end.time);
+    }
     return std::move(result_);
   }
 
  private:
-  static void require(bool holds) {
-    if (!holds) throw std::invalid_argument("a step names a stream, token, resource or track that does not exist");
+  void start(u32 turn, u32 stream, u32 issue) {
+    const Step *begin = steps_.begin(stream), *end = steps_.end(stream);
+    const bool used = begin != end;
+    if (used && turn < turns_.resident) ++begin;  // waits for no other cluster
+    if (used) queue_.push({0, static_cast<u32>(streams_.size())});
+    streams_.push_back({.at = begin, .end = end, .issue = issue, .first_token = turn * (turns_.tokens + 1)});
+    result_.ends.push_back(used ? -1 : 0);
+    result_.marks.push_back(-1);
   }
 
-  // Runs a stream until another is due.
-  void advance(u32 index) {
+  // Runs a stream until it waits or ends, or until another is due: then true.
+  bool advance(u32 index) {
     Stream& stream = streams_[index];
-    while (stream.at < stream.steps.size()) {
-      if (!queue_.empty() && queue_.top().first < stream.now) {
-        queue_.push({stream.now, index});
-        return;
-      }
-      const Step& step = steps_[stream.steps[stream.at]];
+    for (; stream.at != stream.end; ++stream.at) {
+      const Step& step = *stream.at;
       if (!stream.ready) {
-        stream.ready = true;
-        double& issuing = free_[issues_[index]];
-        const double begin = std::max(stream.now, issuing);
-        issuing = begin + step.issue;
-        result_.busy[issues_[index]] += step.issue;
-        stream.now = begin + step.own;
-        if (step.flags & kDrain) stream.now = std::max(stream.now, stream.tracks[1]);
-        if (step.flags & kMark) result_.marks[index] = stream.now;
-        continue;  // in the order of time
+        if (another_is_due(stream)) return true;
+        pass_own_time(stream, index, step);
       }
-      if (step.wait && !passed(stream, index, step)) return;
+      if (another_is_due(stream)) return true;  // in the order of time
+      if (step.wait && !passed(stream, index, step)) return false;
       take(stream, step);
       stream.ready = false;
-      ++stream.at;
     }
     result_.ends[index] = stream.now;
     result_.end = std::max(result_.end, stream.now);
+    return false;
+  }
+
+  bool another_is_due(const Stream& stream) const { return !queue_.empty() && queue_.next() < stream.now; }
+
+  void pass_own_time(Stream& stream, u32 index, const Step& step) {
+    stream.ready = true;
+    double& issuing = free_[stream.issue];
+    const double begin = std::max(stream.now, issuing);
+    issuing = begin + step.issue;
+    result_.busy[stream.issue] += step.issue;
+    stream.now = begin + step.own;
+    if (step.flags & kDrain) stream.now = std::max(stream.now, stream.tracks[1]);
+    if (step.flags & kMark) result_.marks[index] = stream.now;
   }
 
   bool passed(Stream& stream, u32 index, const Step& step) {
-    Token& token = tokens_[step.wait];
+    Token& token = tokens_[stream.first_token + step.wait];
     if (token.missing) {
-      token.waiting.push_back(index);
+      stream.next = std::exchange(token.waiting, index);
       return false;
     }
-    if (token.time > stream.now) {
-      result_.waited[index] += token.time - stream.now;
-      stream.now = token.time;
-    }
+    stream.now = std::max(stream.now, token.time);
     return true;
   }
 
@@ -126,7 +202,7 @@ class Replay {
     if (step.track) stream.tracks[step.track] = std::max(stream.tracks[step.track], effect);
     result_.end = std::max(result_.end, effect);
     if (step.flags & kBlock) stream.now = std::max(stream.now, effect);
-    if (step.give) give(step.give, effect);
+    if (step.give) give(stream.first_token + step.give, effect);
   }
 
   double occupy(u32 resource, double now, double time) {
@@ -139,57 +215,39 @@ class Replay {
     Token& token = tokens_[which];
     token.time = std::max(token.time, effect);
     if (--token.missing) return;
-    for (u32 index : token.waiting) {
+    for (u32 index = std::exchange(token.waiting, kNone); index != kNone; index = streams_[index].next) {
       Stream& stream = streams_[index];
-      if (token.time > stream.now) result_.waited[index] += token.time - stream.now;
       stream.now = std::max(stream.now, token.time);
       queue_.push({stream.now, index});
     }
-    token.waiting.clear();
   }
 
-  using Due = std::pair<double, u32>;
-  const std::vector<Step>& steps_;
-  const std::vector<u32>& issues_;
+  const Turns turns_;
+  const StreamSteps steps_;
   std::vector<Stream> streams_;
   std::vector<Token> tokens_;
   std::vector<double> free_;  // when each resource has served what it was given
-  std::priority_queue<Due, std::vector<Due>, std::greater<>> queue_;
+  Queue queue_;
   Replayed result_;
 };
 
-}  // namespace
-
-std::vector<Step> steps_of_turns(const Step* cluster, std::size_t count, const Turns& turns) {
-  std::vector<bool> used(turns.streams);
-  for (std::size_t i = 0; i < count; ++i) used.at(cluster[i].stream) = true;
-  const u32 tokens = turns.tokens + 1;
-  std::vector<Step> made;
-  made.reserve(turns.count * (count + 2 * turns.streams));
-  for (u32 turn = 0; turn < turns.count; ++turn) {
-    const u32 first_stream = turn * turns.streams, first_token = turn * tokens;
-    for (u32 stream = 0; turn >= turns.resident && stream < turns.streams; ++stream) {
-      if (!used[stream]) continue;
-      const u32 before = (turn - turns.resident) * tokens + turns.tokens;
-      made.push_back({.stream = first_stream + stream, .wait = before, .flags = kBlock, .latency = turns.pause});
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      Step& step = made.emplace_back(cluster[i]);
-      step.stream += first_stream;
-      if (step.wait) step.wait += first_token;
-      if (step.give) step.give += first_token;
-    }
-    for (u32 stream = 0; stream < turns.streams; ++stream) {
-      if (used[stream])
-        made.push_back({.stream = first_stream + stream, .give = first_token + turns.tokens, .flags = kOfTrack});
-    }
+// Raises: std::invalid_argument.
+void check(const StepColumns& cluster, const Turns& turns, const std::vector<u32>& issues, u32 resources) {
+  bool holds = true;
+  for (const u32 issue : issues) holds = holds && issue < resources;
+  for (std::size_t i = 0; i < cluster.count; ++i) {
+    holds = holds && cluster.stream[i] < issues.size() && cluster.wait[i] < turns.tokens && cluster.give[i] < turns.tokens;
+    holds = holds && cluster.first[i] < resources && cluster.second[i] < resources && cluster.third[i] < resources;
+    holds = holds && cluster.track[i] < kTracks;
   }
-  return made;
+  if (!holds) throw std::invalid_argument("a step names a stream, token, resource or track that does not exist");
 }
 
-Replayed replay(const std::vector<Step>& steps, const std::vector<double>& starts, const std::vector<u32>& issues, u32 tokens,
-                u32 resources) {
-  return Replay(steps, starts, issues, tokens, resources).run();
+}  // namespace
+
+Replayed replay(const StepColumns& cluster, const Turns& turns, const std::vector<u32>& issues, u32 resources) {
+  check(cluster, turns, issues, resources);
+  return Replay(cluster, turns, issues, resources).run();
 }
 
 }  // namespace emulator

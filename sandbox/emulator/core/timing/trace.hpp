@@ -56,8 +56,10 @@ static_assert(sizeof(TraceRow) == 40, "the rows are shared with Python");
 
 class Trace {
  public:
-  explicit Trace(u64 most_rows) : most_rows_(most_rows) { rows.reserve(most_rows); }
+  explicit Trace(u64 most_rows);
 
+  // Whether anything of an operation is recorded: only then are `before` and `after` called.
+  bool records(const Op& op) const { return recorded_[op.handler]; }
   // Before an operation is executed by some lanes. False if it need not be: a product, which takes long.
   bool before(Warp& warp, const Op& op, u32 lanes);
   // After it was executed. Not called for branches and exits.
@@ -72,15 +74,7 @@ class Trace {
   u32 tokens = 1;
 
  private:
-  struct Key {
-    u64 what, where, number;
-    bool operator==(const Key&) const = default;
-  };
-  struct Hash {
-    std::size_t operator()(const Key& key) const {
-      return (key.what * 0x9E3779B97F4A7C15ull ^ key.where) * 0xC2B2AE3D27D4EB4Full ^ key.number * 0x165667B19E3779F9ull;
-    }
-  };
+  enum What : u64 { kPhase, kNamed, kWhole, kProducts, kCopies, kStores, kVersion };  // that tokens stand for
   // Of a stream: the warp's moment at its last row, the token of its last write for others, and the reads by which it has
   // polled since it did anything else.
   struct Last {
@@ -110,16 +104,17 @@ class Trace {
   void remote(Warp& warp, const Op& op, u32 lanes);
 
   u64 most_rows_;
+  std::vector<u8> recorded_;             // by handler
   std::unordered_map<u64, u32> places_;  // of CTAs in `ctas`
   u64 cta_ = ~0ull;                      // the one that was looked up last, and its place
   u32 place_ = 0;
-  std::vector<Last> last_;  // by stream
-  std::unordered_map<Key, u32, Hash> known_;
-  std::unordered_map<u64, Gathered> gathered_;  // by CTA and named barrier
-  std::unordered_map<u64, u64> versions_;       // by address: writes by which CTAs synchronise
-  std::unordered_map<u64, u32> changes_;        // by address: what the last of them added
-  std::set<u64> polled_;                        // addresses at which warps wait in vain
-  u32 change_ = 1, before_ = 0, releases_ = 0;  // change_: at any address, last
+  std::vector<Last> last_;                           // by stream
+  std::unordered_map<u64, std::vector<u32>> known_;  // tokens by what they stand for and where, then by number; 0: none yet
+  std::unordered_map<u64, Gathered> gathered_;       // by CTA and named barrier
+  std::unordered_map<u64, u64> versions_;            // by address: writes by which CTAs synchronise
+  std::unordered_map<u64, u32> changes_;             // by address: what the last of them added
+  std::set<u64> polled_;                             // addresses at which warps wait in vain
+  u32 change_ = 1, before_ = 0, releases_ = 0;       // change_: at any address, last
 };
 
 }  // namespace emulator

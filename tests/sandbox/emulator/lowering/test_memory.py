@@ -3,6 +3,7 @@
 import pytest
 
 from sandbox.emulator.lowering.lowering import Lowering, Operation, width_of
+from sandbox.emulator.lowering.mentions import mentions_of
 from sandbox.emulator.lowering.rules.memory import RULES
 from sandbox.emulator.lowering.slots import SlotFile, lives_of
 from sandbox.emulator.lowering.table import Semantics, Space
@@ -23,7 +24,7 @@ def lowered(text: str) -> tuple[Lowering, list[Operation]]:
     sizes = {name: width_of(kind) for name, kind in function.registers.items()}
     lowering = Lowering(
         function=function,
-        slots=SlotFile(sizes, lives_of(function, ())),
+        slots=SlotFile(sizes, lives_of(function, mentions_of(function), ())),
         shared={"tile": 1024},
         globals={"table": 0x1000, "counter": 0x2000},
         parameters={"k_param_0": 0},
