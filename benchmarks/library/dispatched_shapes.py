@@ -146,9 +146,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def slower_products(rows: Sequence[dict[str, Any]]) -> str:
     """The products that the library should not serve, as `cudal2-agent library build --without` reads them."""
     found = [row for row in rows if row["served"] and row["high"] < 1.0]
-    return "".join(
-        f"{row['name']}  # {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})\n" for row in found
-    )
+    return "".join(f"{row['name']}  # {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})\n" for row in found)
 
 
 def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Shapes off the grid that schedule policies learn from, of the kinds that the held-out ones are of. None of those is drawn.
 
-Run from the repository's root: python -m benchmarks.proposals.training_shapes [--kind layer | --hard] [--count N] [--seed N] > FILE
+Run from the repository's root:
+    python -m benchmarks.proposals.training_shapes [--kind layer | --hard] [--count N] [--seed N] > FILE
 The file is for `cudal2-agent campaign run --shapes`.
 """
 
@@ -91,7 +92,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seed", type=int, default=SEED)
     options = parser.parse_args()
-    print("\n".join(drawn(options.count, options.seed, [named[name] for name in options.kind or []] or (HARD if options.hard else KINDS))))
+    print(
+        "\n".join(
+            drawn(
+                options.count, options.seed, [named[name] for name in options.kind or []] or (HARD if options.hard else KINDS)
+            )
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 from agent.campaign.result_files import write_results
-from agent.library.entry_choice import EXCLUDED, NO_FAMILY, NO_SOURCE, NOT_FASTER, OTHER_TEXT, OWN_FLAGS, choose_entries, product_of
+from agent.library.entry_choice import (
+    EXCLUDED,
+    NO_FAMILY,
+    NO_SOURCE,
+    NOT_FASTER,
+    OTHER_TEXT,
+    OWN_FLAGS,
+    choose_entries,
+    product_of,
+)
 from agent.library.entry_source import candidate_of, from_text
 from agent.library.library_building import BuildOptions, build_from_rows, build_from_store, extend_library, read_products
 from agent.library.measured_kernels import MeasuredKernel, Origins
@@ -155,7 +164,9 @@ def test_kernels_that_do_not_win_are_kept_where_they_are_wanted() -> None:
 def test_products_that_are_named_get_no_entry() -> None:
     twice = kernels(row(TASKS[0]), row(TASKS[1]))
     other = ElementType.BF16
-    without = frozenset({product_of(TASKS[0]), (TASKS[1].shape, Layout.TN, TASKS[1].element), (TASKS[1].shape, Layout.NN, other)})
+    without = frozenset(
+        {product_of(TASKS[0]), (TASKS[1].shape, Layout.TN, TASKS[1].element), (TASKS[1].shape, Layout.NN, other)}
+    )
     choice = choose_entries(twice, nothing, without=without)
     assert [entry.task for entry in choice.entries] == [TASKS[1]]
     assert [(left.task, left.reason) for left in choice.left_out] == [(TASKS[0], EXCLUDED)]
@@ -167,7 +178,12 @@ def test_a_file_names_products(tmp_path: Path) -> None:
     half = ElementType.F16
     named = {("512x4096x64", Layout.TN, half), ("64x64x64", Layout.NN, half), ("64x64x8", Layout.NT, ElementType.BF16)}
     assert read_products(file) == named
-    told = (("64x64", "line 1"), ("64x64x64 tt", "write a shape, a layout"), ("64x64x64 nn f8", "1"), ("64x64x64 nn f16 2", "1"))
+    told = (
+        ("64x64", "line 1"),
+        ("64x64x64 tt", "write a shape, a layout"),
+        ("64x64x64 nn f8", "1"),
+        ("64x64x64 nn f16 2", "1"),
+    )
     for line, said in told:
         file.write_text(line)
         with pytest.raises(UsageError, match=said):
