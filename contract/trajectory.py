@@ -79,7 +79,7 @@ class Precedent(Record):
     def carries_over(self, task: GemmTask) -> bool:
         """Whether its run searched the same product under another name: offline for a server, or in the other element type.
 
-        The kernels of a schedule for F16 and for BF16 differ in one word of their instructions.
+        The kernels of a schedule for F16 and for BF16 move the same bytes and execute the same instructions of another type.
         """
         own = self.task
         same_product = own == task.model_copy(update={"element": own.element, "mode": own.mode})

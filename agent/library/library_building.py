@@ -66,8 +66,8 @@ def read_products(file: Path) -> Products:
     for number, line in enumerate(lines, 1):
         if words := line.partition("#")[0].split():
             try:
-                found.add(_product(*words))
-            except (TypeError, ValueError, UsageError) as exc:
+                found.add(_product(words))
+            except (ValueError, UsageError) as exc:
                 raise UsageError(
                     f"{file} line {number}: {line.strip()!r}: write a shape, a layout and an element type, "
                     "such as 512x4096x64 tn bf16; the last two may be left out"
@@ -75,8 +75,10 @@ def read_products(file: Path) -> Products:
     return frozenset(found)
 
 
-def _product(shape: str, layout: str = Layout.NN, element: str = ElementType.F16) -> Product:
-    """Raises: UsageError, ValueError for words that name no product; TypeError for more words."""
+def _product(words: Sequence[str]) -> Product:
+    """Raises: UsageError, ValueError for words that name no product."""
+    meant: list[str] = [Layout.NN, ElementType.F16]  # by what is left out
+    shape, layout, element = [*words, *meant[len(words) - 1 :]]
     m, n, k = parse_shape(shape)
     return f"{m}x{n}x{k}", Layout(layout), ElementType(element)
 

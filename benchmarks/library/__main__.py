@@ -107,7 +107,8 @@ def _rows(part: str, options: argparse.Namespace, done: set[str]) -> Iterator[di
         yield {"name": "host", "costs_us": host_costs("cuda", pairs[0], pairs[1], compiled)}
     if part == "blocks":
         for size, mode, model in _steps(options):
-            name = f"{model} {size.hidden} {size.batch} {mode}"
+            element = "" if options.element is ElementType.F16 else f" {options.element}"
+            name = f"{model} {size.hidden} {size.batch} {mode}{element}"
             if name not in done:
                 yield {"name": name, **measure_block(size, mode, "cuda", options.rounds, model, options.element)}
     if part == "shapes":

@@ -18,13 +18,13 @@ from cudal2.dispatch.decision import Choice
 from cudal2.dispatch.dispatcher import kind_code
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.torch import torch_session
+from cudal2.torch.matrix_signature import DTYPE_OF
 from cudal2.torch.product_service import DeviceDispatch
 
 RANDOM_SHAPES, SEED = 200, 1811
 SET_BYTES, MAX_SETS = 256 * 2**20, 32
 COPIES = 8  # graphs of each program, which lie elsewhere in memory
 _MULTIPLE = 8
-DTYPES = {ElementType.F16: torch.float16, ElementType.BF16: torch.bfloat16}
 
 
 class CalledProduct(NamedTuple):
@@ -55,7 +55,7 @@ class CalledProduct(NamedTuple):
     def _drawn(self, rows: int, columns: int, device: str, *, transposed: bool) -> torch.Tensor:
         """Shape: (rows, columns)."""
         size = (columns, rows) if transposed else (rows, columns)
-        drawn = torch.randn(size, device=device, dtype=DTYPES[self.element])
+        drawn = torch.randn(size, device=device, dtype=DTYPE_OF[self.element])
         return drawn.t() if transposed else drawn
 
 

@@ -17,11 +17,12 @@ from torch.profiler import ProfilerActivity, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cudal2
-from benchmarks.library.dispatched_shapes import DTYPES, served_calls
+from benchmarks.library.dispatched_shapes import served_calls
 from benchmarks.library.paired_rounds import Program, graph_of, paired_times
 from contract.task import ElementType, Layout
 from cudal2.torch import torch_session
 from cudal2.torch.inductor_choices import cudal2_mm_out
+from cudal2.torch.matrix_signature import DTYPE_OF
 from cudal2.torch.product_service import DeviceDispatch
 
 MODES = ("eager", "compile", "graphs")
@@ -101,7 +102,7 @@ def measure_block(
 ) -> dict[str, Any]:
     """One row: times of a training step with and without the library, how far the gradients differ, and what was served."""
     torch.manual_seed(18)
-    dtype = DTYPES[element]
+    dtype = DTYPE_OF[element]
     block = MODELS[model](size.hidden, device, dtype)
     x = torch.randn(size.batch, size.sequence, size.hidden, device=device, dtype=dtype, requires_grad=True)
     plain_step, served_step, called = _steps(block, x, mode, device)
@@ -116,6 +117,7 @@ def measure_block(
         "hidden": size.hidden,
         "batch": size.batch,
         "sequence": size.sequence,
+        "element": element.value,
         "mode": mode,
         "gradient_difference": difference,
         "largest_gradient": max(float(one.abs().max()) for one in expected),

@@ -87,18 +87,14 @@ def drawn(count: int = COUNT, seed: int = SEED, kinds: Sequence[Kind] = KINDS) -
 def main() -> None:
     named = {kind.__name__: kind for kind in (*KINDS, *HARD)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kind", action="append", choices=named, help="may be repeated")
-    parser.add_argument("--hard", action="store_true", help="the kinds where proposals fell short, instead of the first four")
+    wanted = parser.add_mutually_exclusive_group()
+    wanted.add_argument("--kind", action="append", choices=named, help="may be repeated; default: the first four")
+    wanted.add_argument("--hard", action="store_true", help="the kinds where proposals fell short instead")
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seed", type=int, default=SEED)
     options = parser.parse_args()
-    print(
-        "\n".join(
-            drawn(
-                options.count, options.seed, [named[name] for name in options.kind or []] or (HARD if options.hard else KINDS)
-            )
-        )
-    )
+    kinds = [named[name] for name in options.kind] if options.kind else HARD if options.hard else KINDS
+    print("\n".join(drawn(options.count, options.seed, kinds)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.dispatcher import kind_code
 
 ELEMENT_OF = {torch.float16: ElementType.F16, torch.bfloat16: ElementType.BF16}
+DTYPE_OF = {element: dtype for dtype, element in ELEMENT_OF.items()}
 
 
 class MatrixForm(NamedTuple):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from contract.evaluation import Timing
-from contract.task import ElementType, GemmTask, Layout
+from contract.task import GemmTask, Layout
+from cudal2.torch.matrix_signature import DTYPE_OF
 
 Operands = tuple[torch.Tensor, torch.Tensor]
 # Writes D = A B: A, B and D as M×K, K×N and M×N matrices.
@@ -19,12 +20,11 @@ COPIES, MAX_OUT_BYTES = 5, 2**33
 # Each sample of a long product follows products of its own: half of what such products gain by turns is lost then (LOG.md).
 # Supposed, not shown: a long product draws so much power that the clock falls, and its rival's next sample pays for it.
 LONG_US, WARM_US = 500.0, 50_000.0
-_TYPES = {ElementType.F16: torch.float16, ElementType.BF16: torch.bfloat16}
 
 
 def drawn(task: GemmTask, seed: int, device: str) -> Operands:
     """Random operands in the layout of the task, as M×K and K×N matrices."""
-    dtype = _TYPES[task.element]
+    dtype = DTYPE_OF[task.element]
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def normal(rows: int, columns: int) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections import Counter
@@ -250,3 +251,22 @@ def test_processes_share_the_products_of_a_part(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr("sys.argv", words)
         assert library_bench.main() == 0
     assert measured == ["64x64x64 tn", "80x80x80 tn", "72x72x72 tn"]
+
+
+@pytest.mark.usefixtures("products")
+def test_steps_in_bf16_are_rows_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder that holds the same steps in F16: a name that is there is not measured again."""
+    monkeypatch.setattr(library_bench, "measure_block", lambda *size_to_element: {"element": size_to_element[-1].value})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "none")
+    sizes = ["--hidden", "64", "--batches", "1", "--modes", "eager"]
+    for element in ("f16", "bf16", "bf16"):
+        words = ["library", "blocks", "--out", str(tmp_path), "--element", element, *sizes]
+        monkeypatch.setattr("sys.argv", words)
+        assert library_bench.main() == 0
+    rows = json.loads((tmp_path / "blocks.json").read_text("utf-8"))["rows"]
+    assert [(row["name"], row["element"]) for row in rows[::2]] == [
+        ("block 64 1 eager", "f16"),
+        ("block 64 1 eager bf16", "bf16"),
+    ]
+    assert len(rows) == 4, "each with the Hugging Face model"

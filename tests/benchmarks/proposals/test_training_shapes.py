@@ -39,6 +39,8 @@ def test_one_kind_can_be_drawn_with_another_seed(monkeypatch: pytest.MonkeyPatch
     assert all(min(parse_shape(shape)[1:]) >= 384 for shape in layers)
     assert not set(layers) & set(drawn())
     assert printed("--hard", "--count", "40") == drawn(40, kinds=HARD)
+    with pytest.raises(SystemExit, match="2"):
+        printed("--hard", "--kind", "layer")
 
 
 def test_the_hard_kinds_have_few_rows_a_short_k_or_a_long_one() -> None:
