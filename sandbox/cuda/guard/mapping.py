@@ -152,6 +152,7 @@ class Allocator:
     def _free(self, pointer: int, _device: int) -> None:
         mapping = self._kept.pop(pointer, None)
         if mapping is not None:
+            call(driver.cuCtxSynchronize)  # a stream may still use it; cudaFree waits, and cuMemUnmap does not
             mapping.close()
 
 

@@ -37,7 +37,7 @@ class Driver:
                 if access.flags == READ and self._refused:
                     raise DriverFault("cuMemSetAccess", self._refused, "no")
                 self.access[pointer] = access.flags
-            case "cuMemRelease" | "cuMemAddressFree":
+            case "cuMemRelease" | "cuMemAddressFree" | "cuCtxSynchronize":
                 self.freed.append(function.__name__)
         return SimpleNamespace()
 
@@ -86,6 +86,18 @@ def test_a_mapping_that_cannot_be_made_leaves_nothing_behind(monkeypatch, ranges
         Mapping(1000, 0, "A", sealed=True)
     gc.collect()
     assert driver.freed == ["cuMemAddressFree"] * ranges + ["cuMemRelease"]
+
+
+def test_memory_of_the_pool_is_unmapped_after_all_work_on_it(monkeypatch):
+    """Work that was queued before an array was dropped may still use its memory when the pool gives it back."""
+    driver = Driver()
+    monkeypatch.setattr(mapping, "call", driver.call)
+    monkeypatch.setattr(mapping, "_location", lambda _: mapping.driver.CUmemLocation())
+    allocator = mapping.Allocator(0)
+    allocator._free(allocator._allocate(1000, 0), 0)
+    assert driver.freed == ["cuCtxSynchronize", "cuMemAddressFree", "cuMemRelease"]
+    allocator._free(12345, 0)
+    assert len(driver.freed) == 3, "memory of another allocator is left alone"
 
 
 def test_statuses_are_names_that_the_driver_has():
