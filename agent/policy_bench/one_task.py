@@ -1,8 +1,8 @@
-"""What becomes of the proposals for one task: all arms propose, each candidate is built and screened once, the best race.
+"""What becomes of the proposals for one task: all arms propose, each candidate is built and screened once, the best race twice.
 
 The time of a candidate is the same for all arms that propose it, and all times come from one process and one ruler. The race
 decides between candidates that are near each other: screened times alone would flatter an arm with many candidates, because
-the best of short measurements are too good.
+the best of short measurements are too good. What the race chose is measured in a second race, for the same reason.
 """
 
 import time
@@ -13,6 +13,7 @@ from threading import Event, Lock
 
 from agent.observe.attempts import outcome_of
 from agent.policy_bench.arms import BenchArm
+from agent.policy_bench.proposal_figures import contenders
 from agent.policy_bench.proposal_rows import ArmProposals, BenchSize, JudgedCandidate, ProposalRow
 from contract.build import Built
 from contract.candidate import AnyCandidate
@@ -115,6 +116,18 @@ class TaskBench:
                     raise
         race_begin_s = time.monotonic()
         raced = self._shared.race(self._finalists()) if self._sandbox.can_measure else {}
+        row = self._row(raced, {}, begin_s, race_begin_s, commit)
+        confirmed = self._shared.race(contenders(row, RACE_MARGIN)) if raced else {}
+        return self._row(raced, confirmed, begin_s, race_begin_s, commit) if confirmed else row
+
+    def _row(
+        self,
+        raced: Mapping[str, Evaluation],
+        confirmed: Mapping[str, Evaluation],
+        begin_s: float,
+        race_begin_s: float,
+        commit: str,
+    ) -> ProposalRow:
         environment = self._sandbox.environment
         return ProposalRow(
             task=self._task,
@@ -124,7 +137,7 @@ class TaskBench:
             size=self._size,
             seed=self._seed,
             arms=tuple(arm.record() for arm in self._arms),
-            candidates=tuple(self._judged(raced)),
+            candidates=tuple(self._judged(raced, confirmed)),
             known=self._known,
             prepare_s=self._shared.prepare_s,
             race_s=time.monotonic() - race_begin_s,
@@ -156,10 +169,11 @@ class TaskBench:
         limit = max(ratios.values(), default=0.0) / RACE_MARGIN
         return sorted((name for name in chosen if ratios[name] >= limit), key=lambda name: -ratios[name])[:MAX_FINALISTS]
 
-    def _judged(self, raced: Mapping[str, Evaluation]) -> Iterator[JudgedCandidate]:
+    def _judged(self, raced: Mapping[str, Evaluation], confirmed: Mapping[str, Evaluation]) -> Iterator[JudgedCandidate]:
         for name, candidate in self._shared.candidates.items():
             evaluation, gpu_s = self._shared.screened[name]
-            outcome, again = self._shared.outcomes[name], raced.get(name)
+            outcome, again, last = self._shared.outcomes[name], raced.get(name), confirmed.get(name)
+            again = last if last is not None and last.failed else again
             yield JudgedCandidate(
                 candidate_id=name,
                 schedule=candidate.origin.schedule,
@@ -170,6 +184,7 @@ class TaskBench:
                 race_status=None if again is None else again.status,
                 raced=None if again is None else plausible_ratio(again, self._task, self._sandbox),
                 raced_us=None if again is None else again.time_us,
+                confirmed=None if last is None else plausible_ratio(last, self._task, self._sandbox),
                 predicted_us=_modelled_us(evaluation),
                 build_s=outcome.seconds if isinstance(outcome, Built) else 0.0,
                 gpu_s=gpu_s,

@@ -4,6 +4,9 @@ The best known of a task is the fastest of all that was measured with it: what t
 earlier runs. A candidate that raced counts with the ratio of its race. One that was only screened counts with its screened
 ratio times the median of raced over screened ratio, at most the best raced ratio. A failed candidate is near nothing.
 
+The fastest of one race is too good by what chance gave it. So the best known and the best of each arm race a second time. Where
+a row has this race, it alone says how near they are. Older rows lack it: there the race that chose also judges.
+
 Predictions of rows without a GPU are figures of their own. They are never mixed with measured ones.
 """
 
@@ -46,31 +49,38 @@ class ArmFigures(Record):
 
 
 class BenchFigures(Record):
-    """The arms on the shapes of one environment and kind of task. `skipped`: tasks on which no candidate ran."""
+    """The arms on the shapes of one environment and kind of task.
+
+    `skipped`: tasks on which no candidate ran. `confirmed`: shapes whose best known raced a second time.
+    """
 
     basis: Basis
     environment: str
     kind: str
     shapes: int
     skipped: int
+    confirmed: int = 0
     arms: tuple[ArmFigures, ...]
 
 
 class _ArmAtTask(NamedTuple):
-    """An arm at one task. `worths`: speeds of all candidates of the row that ran; `best`: the highest."""
+    """An arm at one task. `worths`: speeds of all candidates of the row that ran."""
 
     row: ProposalRow
     arm: ArmProposals
     worths: Mapping[str, float]
-    best: float
 
     @property
     def first_eight(self) -> tuple[str, ...]:
         return self.arm.candidates[:PROPOSALS]
 
     def share(self, ids: Iterable[str]) -> float | None:
-        """The highest speed of some candidates over the best known; None where none of them ran."""
-        return max((self.worths[name] / self.best for name in ids if name in self.worths), default=None)
+        """The speed of the best of some candidates over the best known; None where none of them ran."""
+        best, chosen = fastest(self.worths), fastest(self.worths, ids)
+        if best is None or chosen is None:
+            return None
+        known, own = self.row.by_id[best].confirmed, self.row.by_id[chosen].confirmed
+        return own / known if own is not None and known is not None else self.worths[chosen] / self.worths[best]
 
 
 def figures_of(rows: Sequence[ProposalRow], reference: str = "schedule") -> list[BenchFigures]:
@@ -98,6 +108,25 @@ def worths_of(row: ProposalRow) -> dict[str, float]:
     return worths
 
 
+def fastest(worths: Mapping[str, float], ids: Iterable[str] | None = None) -> str | None:
+    """The fastest of all candidates, or of some; None where none of them ran."""
+    return max((name for name in (worths if ids is None else ids) if name in worths), key=worths.__getitem__, default=None)
+
+
+def contenders(row: ProposalRow, margin: float) -> list[str]:
+    """What the figures of a row rest on: the best known, and the first and the best of the first eight of each arm.
+
+    Of these only what raced, and not what is slower than the best known by more than the factor `margin`: it is near nothing.
+    """
+    worths = worths_of(row)
+    best = fastest(worths)
+    if best is None:
+        return []
+    chosen = [fastest(worths, ids) for arm in row.arms for ids in (arm.candidates[:1], arm.candidates[:PROPOSALS])]
+    raced = [name for name in dict.fromkeys([best, *chosen]) if name is not None and row.by_id[name].raced is not None]
+    return [name for name in raced if worths[name] * margin >= worths[best]]
+
+
 def _kind(row: ProposalRow) -> str:
     task = row.task
     return f"{task.element} accumulate {task.accumulate}, {task.layout}, {task.mode}"
@@ -112,17 +141,19 @@ def _figures(basis: Basis, environment: str, kind: str, rows: Sequence[ProposalR
     seen: dict[tuple[str, str], list[_ArmAtTask]] = {}
     for (name, note, _, _), (row, arm) in newest.items():
         if worths := ran.get(id(row)):
-            seen.setdefault((name, note), []).append(_ArmAtTask(row, arm, worths, max(worths.values())))
+            seen.setdefault((name, note), []).append(_ArmAtTask(row, arm, worths))
     traces = {key: _searches(each) for key, each in seen.items()}
     compared = next((found for (name, _), found in traces.items() if name == reference), {})
     arms = tuple(_arm(*key, each, traces[key], {} if key[0] == reference else compared) for key, each in seen.items())
     counted = {one.row.task.id for each in seen.values() for one in each}
+    confirmed = {row.task.id for row in rows if any(one.confirmed is not None for one in row.candidates)}
     return BenchFigures(
         basis=basis,
         environment=environment,
         kind=kind,
         shapes=len(counted),
         skipped=len({row.task.id for row in rows} - counted),
+        confirmed=len(counted & confirmed),
         arms=arms,
     )
 

@@ -23,8 +23,9 @@ Basis = Literal["measured", "predicted"]
 
 
 class JudgedCandidate(Record):
-    """One candidate, screened once for all arms. `screened`, `raced`: paired ratios over cuBLASLt-AutoTuning.
+    """One candidate, screened once for all arms. `screened`, `raced`, `confirmed`: paired ratios over cuBLASLt-AutoTuning.
 
+    `confirmed`: of a second race among those that the first one chose; None where it was not in it.
     `status`: of the screen, or of the build where that failed. `race_status`: None where it did not race. `gpu_s`: seconds in
     which the GPU verified and timed it for the screen.
     """
@@ -38,6 +39,7 @@ class JudgedCandidate(Record):
     race_status: str | None = None
     raced: float | None = None
     raced_us: float | None = None
+    confirmed: float | None = None
     predicted_us: float | None = None
     build_s: float = 0.0
     gpu_s: float = 0.0
@@ -80,7 +82,7 @@ class ProposalRow(Record):
     """One task. `known`: ids of the schedules that led earlier runs of it.
 
     `environment`: None where nothing was measured. `prepare_s`: seconds of the GPU before the first candidate: operands,
-    AutoTuning. `race_s`: of the race. `seconds`: wall-clock time of the task, without what was prepared beside another one.
+    AutoTuning. `race_s`: of the races. `seconds`: wall-clock time of the task, without what was prepared beside another one.
     """
 
     format: Literal["cudal2-proposals-1"] = "cudal2-proposals-1"

@@ -10,9 +10,10 @@ from agent.policy_bench.bench_session import PREDICTIONS, BenchSession
 from agent.policy_bench.one_task import MAX_FINALISTS
 from agent.policy_bench.proposal_bench import ProposalBench, known_candidates
 from agent.policy_bench.proposal_rows import BenchSize, ProposalRow, read_rows
+from contract.build import Built
 from contract.candidate import Candidate
 from contract.errors import UsageError, WorkerError
-from contract.evaluation import Evaluation
+from contract.evaluation import Crashed, Evaluation
 from contract.events import Event, Notice
 from contract.settings import Settings
 from contract.task import GemmTask
@@ -67,15 +68,40 @@ def test_the_race_holds_what_may_be_near_the_best() -> None:
     times = {1: 5.0, 2: 5.1, 3: 5.2, 4: 5.3, 5: 9.0}
     sandbox = ScriptedSandbox(times)
     row = row_of([arm("one", [4, 3, 2, 1]), arm("two", [5, 1])], sandbox)
-    assert sorted(number for number, effort in sandbox.evaluated if effort == "race") == [1, 2, 4]
+    assert sorted({number for number, effort in sandbox.evaluated if effort == "race"}) == [1, 2, 4]
     assert row.by_id[candidate(5).id].race_status is None
     assert row.by_id[candidate(1).id].raced == pytest.approx(10 / 5.5)
+
+
+def test_what_the_race_chose_races_again_and_the_second_race_judges() -> None:
+    sandbox = ScriptedSandbox({1: 5.0, 2: 5.1, 3: 5.2, 4: 9.0})
+    row = row_of([arm("one", [2, 1, 3]), arm("two", [4, 3])], sandbox)
+    raced = [number for number, effort in sandbox.evaluated if effort == "race"]
+    assert sorted(raced) == [1, 1, 2, 2, 3, 3], "the best known, the first and the best of each arm; 4 is far behind"
+    assert row.by_id[candidate(1).id].confirmed == pytest.approx(10 / 5.5)
+    assert row.by_id[candidate(4).id].confirmed is None
+
+
+def test_a_fault_that_only_the_second_race_finds_counts() -> None:
+    class Late(ScriptedSandbox):
+        """Finds its candidates wrong from the second race on."""
+
+        races = 0
+
+        def race(self, built: Sequence[Built], task: GemmTask) -> list[Evaluation]:
+            self.races += 1
+            found = super().race(built, task)
+            return found if self.races == 1 else [Crashed(stage="timing", message="late") for _ in found]
+
+    row = row_of([arm("one", [1])], Late({1: 5.0}))
+    assert row.by_id[candidate(1).id].failed
+    assert row.by_id[candidate(1).id].confirmed is None
 
 
 def test_a_race_has_a_limit() -> None:
     sandbox = ScriptedSandbox({number: 5.0 + number / 1000 for number in range(60)})
     row_of([arm(str(number), [number, number + 1]) for number in range(0, 60, 2)], sandbox)
-    assert sorted(number for number, effort in sandbox.evaluated if effort == "race") == list(range(MAX_FINALISTS))
+    assert sorted({number for number, effort in sandbox.evaluated if effort == "race"}) == list(range(MAX_FINALISTS))
 
 
 def test_a_failed_build_and_a_wrong_kernel_are_recorded() -> None:
@@ -174,7 +200,7 @@ def test_a_killed_bench_goes_on_with_what_is_left(tmp_path: Path) -> None:
         sandbox = ScriptedSandbox()
         session(arms, store, said).measured([TASK, OTHER], before, out, sandbox, None)
         assert "1 of 2 tasks have a row already" in str(said)
-        assert len(sandbox.evaluated) == 3  # prepared, screened and raced for the task that was left
+        assert len(sandbox.evaluated) == 4  # prepared, screened and raced twice for the task that was left
         again, _ = read_rows([out])
         assert [row.task for row in again] == [TASK, OTHER]
         more = session([*arms, arm("two", [2])], store, said).measured([TASK], again, out, ScriptedSandbox(), None)

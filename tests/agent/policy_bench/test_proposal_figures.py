@@ -3,7 +3,7 @@
 import pytest
 
 from agent.policy_bench.estimates import Estimate, estimate
-from agent.policy_bench.proposal_figures import ArmFigures, figures_of, worths_of
+from agent.policy_bench.proposal_figures import ArmFigures, contenders, figures_of, worths_of
 from contract.task import GemmTask
 from tests.agent.policy_bench.rows import judged, proposal_row
 from tests.doubles import TASK
@@ -31,6 +31,27 @@ def test_a_candidate_that_failed_in_the_race_counts_for_nothing() -> None:
     assert worths_of(row) == {"b": 1.0}
     assert arms_of([row])["one"].failed == 1
     assert arms_of([row])["one"].first_within.value == 0
+
+
+def test_the_second_race_judges_what_the_first_chose() -> None:
+    lucky = judged("lucky", 1.1, 1.06, confirmed=1.0)
+    row = proposal_row([lucky, judged("own", 1.0, 1.0, confirmed=0.99), judged("far", 0.5)], {"one": ["own"], "two": ["far"]})
+    figures = arms_of([row])
+    assert value(figures["one"].best_mean) == pytest.approx(0.99)
+    assert figures["one"].best_within.value == 1, "by the first race it is 6 % behind"
+    assert value(figures["two"].best_mean) == pytest.approx(0.5 * (1.06 / 1.1 + 1) / 2 / 1.06)
+    (bench,) = figures_of([row, proposal_row([judged("a", 1.0)], {"one": ["a"]}, task=OTHER)])
+    assert (bench.shapes, bench.confirmed) == (2, 1)
+
+
+def test_contenders_are_what_the_figures_rest_on() -> None:
+    names = ["a", "b", "c", "d"]
+    row = proposal_row(
+        [judged("a", 1.0, 1.0), judged("b", 0.95, 0.96), judged("c", 0.5), judged("d", 0.99, 0.97)],
+        {"one": ["b", "d", "c"], "two": ["c"]},
+    )
+    assert contenders(row, 1.1) == ["a", "b", "d"]
+    assert contenders(proposal_row([judged(name, None) for name in names], {"one": names}), 1.1) == []
 
 
 def test_shares_are_of_shapes_and_means_of_those_that_ran() -> None:
