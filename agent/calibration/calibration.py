@@ -14,6 +14,7 @@ from contract.chip import Chip
 from contract.errors import UsageError
 from contract.evaluation import Environment
 from contract.task import AccumulatorType, GemmTask, TimingMode
+from policies.schedule.learned.boosted_trees import BoostedTrees
 from policies.schedule.learned.features import FINGERPRINT
 from policies.schedule.learned.known_policies import IN_HOME
 from policies.schedule.learned.learned_prior import LearnedPrior
@@ -38,10 +39,11 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Base:
-    """The policy that is trained on; without weights, one is trained anew."""
+    """The policy that is trained on; without weights, one is trained anew. `trees`: its second opinion, which is kept."""
 
     name: str | None = None
     tensors: Tensors | None = None
+    trees: BoostedTrees | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class Calibration:
         path = self.home / IN_HOME / f"{card.name}{SUFFIX}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_weights(path, tensors, card)
+            write_weights(path, tensors, card, self.base.trees)
         except OSError as exc:
             raise UsageError(f"{path} cannot be written: {exc.strerror}; choose another home with CUDAL2_HOME") from exc
         return Adopted(part="policy", path=path, reason="")

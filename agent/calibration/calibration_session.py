@@ -73,7 +73,8 @@ def _base(home: Path) -> Base:
     known, _ = known_policies(home)
     for one in reversed([one for one in known if one.origin == "built in"]):
         try:
-            return Base(one.name, read_weights(one.path)[1].tensors)
+            _, network, trees = read_weights(one.path)
+            return Base(one.name, network.tensors, trees)
         except UsageError:
             continue
     return Base()

@@ -76,10 +76,13 @@ def main() -> None:
 
 
 def write_adapted(path: Path, groups: Sequence[ScheduleGroup]) -> None:
-    """The policy that ships, adapted to the groups of one chip. The file's name is its own. Raises: UsageError, OSError."""
+    """The policy that ships, adapted to the groups of one chip, with its trees. The file's name is its own.
+
+    Raises: UsageError, OSError.
+    """
     if not groups:
         raise UsageError("the store has no shape of this chip to adapt to that is not held out")
-    card, network = read_weights(SHIPPED / f"{POLICY}{SUFFIX}")
+    card, network, trees = read_weights(SHIPPED / f"{POLICY}{SUFFIX}")
     tasks = Counter(f"{kind_of(group.task)} {group.task.layout.value}" for group in groups)
     update = {
         "name": path.stem,
@@ -93,7 +96,7 @@ def write_adapted(path: Path, groups: Sequence[ScheduleGroup]) -> None:
         "base": card.name,
         "created": datetime.now(UTC).date().isoformat(),
     }
-    write_weights(path, adapted(network.tensors, groups), card.model_copy(update=update))
+    write_weights(path, adapted(network.tensors, groups), card.model_copy(update=update), trees)
     print(f"{path}: adapted to {len(groups)} shapes", file=sys.stderr)
 
 

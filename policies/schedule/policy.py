@@ -29,7 +29,7 @@ from policies.schedule.optimiser.surrogate import Surrogate
 Precedents = Callable[[GemmTask, Chip], Sequence[Precedent]]
 
 FAILED = frozenset({"rejected", "compile_failed", "crashed", "timed_out", "wrong"})
-SECOND_OPINION = 4  # smallest first round in which another prior names the last schedule
+SECOND_OPINION = 4  # smallest first round in which a second opinion names the last schedules
 MAX_FITTED = 256  # latest timed attempts that the surrogate is fitted to; the cost grows with the cube of their number
 
 
@@ -37,7 +37,7 @@ class SchedulePolicy:
     """The first round follows the prior, and for one half of it `precedents`: schedules that did well in earlier runs.
 
     Those of other shapes count only within the prior's `precedent_limit` times its best predicted time.
-    Its last schedule is the best by the prior's second opinion, if it has one.
+    Its last schedules are the best by the prior's second opinion, if it has one.
     A server's first round takes all that led offline runs of its own shape.
     Later rounds follow the measured times: half of a round anywhere, half around the best.
     Deterministic in (seed, observation, precedents). It repeats neither a schedule of the run nor a candidate that the
@@ -142,16 +142,21 @@ class SchedulePolicy:
 
 
 def _with_second_opinion(order: Iterator[Pick], pool: SchedulePool, count: int) -> Iterator[Pick]:
-    """The order of a first round, with the best schedule of the prior's second opinion as the last of `count`.
+    """The order of a first round, with the best schedules by the prior's second opinion as the last of `count`.
 
-    A prior that learned errs where its shapes were others: on 10 shapes off the grid its best of eight was 1.5 % behind, and
-    0.1 % with one schedule of the analytic prior among them (LOG.md).
+    Those that the prior named already are passed over. Where two schedules of the prior give the same source, the second opinion
+    fills the place. The members of a network err together; another kind of learner errs elsewhere (LOG.md).
     """
     second = pool.prior.second
     if second is None or count < 1:
         return order
-    best = int(np.argmin(second.predict_us(pool.entries, pool.task, pool.chip)))
-    return chain(islice(order, count - 1), [(pool.entries[best], None)], order)
+    named = max(int(count * second.share), 1)
+    leading = pool.entries
+    if second.among is not None:
+        leading = [pool.entries[int(place)] for place in np.argsort(pool.predicted_us, kind="stable")[: second.among]]
+    judged = second.judge(leading, pool.task, pool.chip)
+    best = ((leading[int(place)], None) for place in np.argsort(judged, kind="stable"))
+    return chain(islice(order, count - named), best, order)
 
 
 def _signed(candidate: Candidate, relieved: Bottleneck | None, parent: str | None) -> Candidate:

@@ -159,7 +159,7 @@ def train_online(
 
     Raises: UsageError where the policy cannot be used, or `out` belongs to another training; as `OnlineTraining.run`.
     """
-    base, network = read_weights(policy)
+    base, network, trees = read_weights(policy)
     shapes = [task.model_dump(mode="json") for task in tasks]
     identity = digest([STAGE, plan.model_dump(mode="json"), shapes, base.model_dump(mode="json")], 64)
     folder = out.with_name(f"{out.name}.training")
@@ -179,7 +179,7 @@ def train_online(
     stages = (*base.stages, STAGE)
     changes = {"name": name, "chips": chips, "stages": stages, "seed": plan.seed, "figures": {}, "base": base.name}
     card = base.model_copy(update={**changes, "created": datetime.now(UTC).date().isoformat(), "product": product})
-    write_weights(out, trained.tensors(), card)
+    write_weights(out, trained.tensors(), card, trees)
     return card
 
 

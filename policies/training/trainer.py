@@ -11,9 +11,10 @@ from pydantic import Field
 from contract.base import Record, digest
 from contract.errors import UsageError
 from contract.task import GemmTask
+from policies.schedule.learned.boosted_trees import BoostedTrees
 from policies.schedule.learned.features import FINGERPRINT
 from policies.schedule.learned.network import Network
-from policies.schedule.learned.policy_file import PolicyCard, read_card, read_weights, write_weights
+from policies.schedule.learned.policy_file import PolicyCard, read_weights, write_weights
 from policies.training.checkpoints import Checkpoints
 from policies.training.group_cache import GroupCache
 from policies.training.groups import ScheduleGroup, read_runs
@@ -21,7 +22,8 @@ from policies.training.judging import judged
 from policies.training.schedule_network import ScheduleNetwork
 from policies.training.schedule_training import EpochReport, ScheduleTraining
 from policies.training.training_log import TrainingLog
-from policies.training.training_plan import TrainingPlan
+from policies.training.training_plan import TREES, TrainingPlan
+from policies.training.tree_training import grown_trees
 from policies.trajectories.exports.splits import TEST, ShapeSplit
 from policies.trajectories.store import Store
 
@@ -69,10 +71,14 @@ def train_schedule(
     trained = [group for group in groups if split.of((group.task.m, group.task.n, group.task.k)) != TEST]
     if not trained:
         raise UsageError("all shapes are held out; lower --test-share, or name fewer --test-shapes")
-    base = read_card(Path(options.start)) if options.start else None
-    start = read_weights(Path(options.start))[1].tensors if options.start else None
+    if options.start is None and not options.plan.stages:
+        raise UsageError("trees alone are no policy; name one with --start, or a stage of the network with --stages")
+    start = read_weights(Path(options.start)) if options.start else None
+    base = start.card if start else None
     folder = out.with_name(f"{out.name}.training")
-    training = ScheduleTraining(options.plan, trained, Checkpoints(folder, _identity(options, groups)), start)
+    training = ScheduleTraining(
+        options.plan, trained, Checkpoints(folder, _identity(options, groups)), start and start.network.tensors
+    )
     log = TrainingLog(folder)
 
     def on_epoch(report: EpochReport, network: ScheduleNetwork) -> None:
@@ -84,6 +90,13 @@ def train_schedule(
         network = training.run(on_epoch)
     finally:
         log.close()
+    trees = (
+        _grown(Network(network.tensors()), options.plan.seed, trained, tested, tell)
+        if options.plan.trees
+        else start.trees
+        if start
+        else None
+    )
     card = PolicyCard(
         name=options.name,
         fingerprint=FINGERPRINT,
@@ -91,7 +104,7 @@ def train_schedule(
         tasks=dict(sorted(Counter(_kind(group.task) for group in trained).items())),
         runs=len(trained),
         schedules=sum(len(group.costs) for group in trained),
-        stages=tuple(stage.stage for stage in options.plan.stages),
+        stages=_stages(options.plan, base),
         seed=options.plan.seed,
         held_out=len({group.task.shape for group in tested}),
         figures=_figures(network, tested),
@@ -99,8 +112,25 @@ def train_schedule(
         created=datetime.now(UTC).date().isoformat(),
         product=product,
     )
-    write_weights(out, network.tensors(), card)
+    write_weights(out, network.tensors(), card, trees)
     return card
+
+
+def _stages(plan: TrainingPlan, base: PolicyCard | None) -> tuple[str, ...]:
+    """What made a policy: where the network is that of another policy, what made that one, too."""
+    before = base.stages if base and not plan.stages else ()
+    grown = (TREES,) if plan.trees else ()
+    return (*(stage for stage in before if stage not in grown), *(stage.stage for stage in plan.stages), *grown)
+
+
+def _grown(
+    network: Network, seed: int, trained: Sequence[ScheduleGroup], tested: Sequence[ScheduleGroup], tell: OnProgress
+) -> BoostedTrees:
+    """Trees of the trained groups, whose figures on held-out ones are told."""
+    tell(TrainingProgress(stage=TREES, done=0, total=1))
+    trees = grown_trees(trained, network, seed)
+    tell(TrainingProgress(stage=TREES, done=1, total=1, figures=judged(tested, lambda group: trees(group.features))))
+    return trees
 
 
 def analytic_figures(groups: Sequence[ScheduleGroup]) -> dict[str, float]:

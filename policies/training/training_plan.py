@@ -9,6 +9,7 @@ from policies.training.network_size import NetworkSize
 
 Stage = Literal["supervised", "contrastive", "group-relative"]
 STAGES: tuple[Stage, ...] = ("supervised", "contrastive", "group-relative")
+TREES = "trees"  # grown after the stages, which train the network
 
 
 class StagePlan(Record):
@@ -22,7 +23,8 @@ class StagePlan(Record):
 class TrainingPlan(Record):
     """What a training run does; equal plans and data give equal weights on one machine.
 
-    `rivals`: schedules beside the measured ones of a group, drawn anew in each epoch. `batch`: groups of a step.
+    `trees`: whether the trees of a second opinion are grown. `rivals`: schedules beside the measured ones of a group, drawn
+    anew in each epoch. `batch`: groups of a step.
     """
 
     stages: tuple[StagePlan, ...] = (
@@ -30,6 +32,7 @@ class TrainingPlan(Record):
         StagePlan(stage="contrastive", epochs=16, rate=2e-4),
         StagePlan(stage="group-relative", epochs=16, rate=2e-4),
     )
+    trees: bool = False
     size: NetworkSize = NetworkSize()
     seed: int = 0
     batch: int = Field(16, ge=1)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from policies.schedule.learned.boosted_trees import BOUND, FIRST, HIGHER, LOWER, SPLIT, VALUE, BoostedTrees
 from policies.schedule.learned.features import FINGERPRINT, NAMES
 from policies.schedule.learned.policy_file import PolicyCard, write_weights
 
@@ -30,6 +31,19 @@ def random_weights(members: int = 2, width: int = 8, seed: int = 0) -> dict[str,
             made[f"{member}.{name}.weight"] = 0.1 * rng.standard_normal((outs, ins))
             made[f"{member}.{name}.bias"] = np.zeros(outs)
     return {name: value.astype(np.float32) for name, value in made.items()}
+
+
+def one_split(column: int, lower: float, higher: float, bound: float = 0.5) -> BoostedTrees:
+    """One tree that parts the values of a column at a bound."""
+    tensors = {
+        SPLIT: np.array([column, -1, -1], np.int16),
+        BOUND: np.array([bound, 0, 0], np.float32),
+        LOWER: np.array([1, 0, 0], np.int32),
+        HIGHER: np.array([2, 0, 0], np.int32),
+        VALUE: np.array([0, lower, higher], np.float32),
+        FIRST: np.array([0], np.int32),
+    }
+    return BoostedTrees(tensors, len(NAMES))
 
 
 def write_policy(path: Path, seed: int = 0, **changes: object) -> Path:

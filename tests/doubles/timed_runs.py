@@ -12,6 +12,7 @@ from contract.task import Arch, GemmTask
 from policies.schedule.families.registry import families
 from policies.schedule.optimiser.pool_entry import PoolEntry
 from policies.schedule.optimiser.schedule_pool import SchedulePool
+from policies.training.groups import ScheduleGroup, TimedRun, TimedSchedule, group_of
 from policies.trajectories.store import Store
 from tests.doubles.scripted import OBSERVATION, candidate, measured, run_record, step
 
@@ -38,6 +39,20 @@ def drawn_entries(task: GemmTask, count: int = SCHEDULES, seed: int = 0) -> list
 
 def tasks() -> list[GemmTask]:
     return [GemmTask(m=m, n=n, k=k) for m, n, k in product(SIZES, SIZES, SIZES)]
+
+
+def made_groups() -> list[ScheduleGroup]:
+    """The group of each task, whose schedules were screened in one round."""
+    return [_made_group(task) for task in tasks()]
+
+
+def _made_group(task: GemmTask) -> ScheduleGroup:
+    entries = drawn_entries(task)
+    costs = np.log(true_us(entries, task))
+    timed = tuple(TimedSchedule(entry.values, float(cost), False, 1) for entry, cost in zip(entries, costs, strict=True))
+    group = group_of(TimedRun(task.shape, task, H200, timed, 1.0))
+    assert group is not None
+    return group
 
 
 def record_runs(store: Store, wanted: Sequence[GemmTask] | None = None) -> None:

@@ -23,7 +23,9 @@ def schedule(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Default: policies/NAME.safetensors in the home folder.")
     ] = None,
-    stages: Annotated[str, typer.Option("--stages", help="Of supervised, contrastive, group-relative.")] = "supervised",
+    stages: Annotated[
+        str, typer.Option("--stages", help="Of supervised, contrastive, group-relative, trees.")
+    ] = "supervised,trees",
     epochs: Annotated[
         int | None, typer.Option("--epochs", min=1, help="Of the first stage; a later one has a sixth.", show_default=False)
     ] = None,
@@ -68,18 +70,19 @@ def schedule(
 def _plan(stages: str, epochs: int | None, members: int | None, seed: int) -> "TrainingPlan":
     """Raises: UsageError for an unknown stage."""
     from contract.errors import UsageError
-    from policies.training.training_plan import STAGES, TrainingPlan
+    from policies.training.training_plan import STAGES, TREES, TrainingPlan
 
     default = TrainingPlan()
     wanted = [word.strip() for word in stages.split(",")]
-    if unknown := [word for word in wanted if word not in STAGES]:
-        raise UsageError(f"--stages: {unknown[0]!r} is not known; choose from {', '.join(STAGES)}")
+    if unknown := [word for word in wanted if word not in (*STAGES, TREES)]:
+        raise UsageError(f"--stages: {unknown[0]!r} is not known; choose from {', '.join((*STAGES, TREES))}")
     planned = {plan.stage: plan for plan in default.stages}
     if epochs is not None:
         own = {stage: epochs if stage == STAGES[0] else max(epochs // 6, 1) for stage in STAGES}
         planned = {stage: plan.model_copy(update={"epochs": own[stage]}) for stage, plan in planned.items()}
     size = default.size.model_copy(update={"members": members} if members else {})
-    return default.model_copy(update={"stages": tuple(planned[s] for s in STAGES if s in wanted), "seed": seed, "size": size})
+    chosen = tuple(planned[stage] for stage in STAGES if stage in wanted)
+    return default.model_copy(update={"stages": chosen, "trees": TREES in wanted, "seed": seed, "size": size})
 
 
 class _TrainingLines:

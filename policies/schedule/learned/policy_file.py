@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -12,6 +14,7 @@ from contract.base import Record
 from contract.errors import UsageError
 from contract.task import GemmTask
 from contract.whole_file import whole_file
+from policies.schedule.learned.boosted_trees import PREFIX, BoostedTrees
 from policies.schedule.learned.features import FINGERPRINT
 from policies.schedule.learned.network import Network, Tensors
 
@@ -51,12 +54,15 @@ def kind_of(task: GemmTask) -> str:
     return f"{task.mode.value} {task.accumulate.value}"
 
 
-def write_weights(path: Path, tensors: Tensors, card: PolicyCard) -> None:
-    """Matrices are stored as F16, all else as F32. Raises: OSError, after which an older file is still there."""
-    kinds = {name: np.float16 if value.ndim > 1 else np.float32 for name, value in tensors.items()}
-    body = save(
-        {name: np.ascontiguousarray(value, kinds[name]) for name, value in tensors.items()}, {_CARD: card.model_dump_json()}
-    )
+def write_weights(path: Path, tensors: Tensors, card: PolicyCard, trees: BoostedTrees | None = None) -> None:
+    """Matrices are stored as F16, vectors as F32, trees as they are.
+
+    Raises: OSError, after which an older file is still there.
+    """
+    stored: dict[str, npt.NDArray[np.generic]] = {
+        name: np.ascontiguousarray(value, np.float16 if value.ndim > 1 else np.float32) for name, value in tensors.items()
+    }
+    body = save(stored | (trees.tensors if trees else {}), {_CARD: card.model_dump_json()})
     with whole_file(path) as target:
         target.write_bytes(body)
 
@@ -72,7 +78,15 @@ def read_card(path: Path) -> PolicyCard:
         raise UsageError(f"{path} holds no policy that this version reads: {_first_line(exc)}") from exc
 
 
-def read_weights(path: Path) -> tuple[PolicyCard, Network]:
+class Weights(NamedTuple):
+    """What a file holds. `trees`: None in one that has no second opinion of its own."""
+
+    card: PolicyCard
+    network: Network
+    trees: BoostedTrees | None
+
+
+def read_weights(path: Path) -> Weights:
     """Raises: UsageError as `read_card`, and for weights of other features than this version computes."""
     card = read_card(path)
     if card.fingerprint != FINGERPRINT:
@@ -82,8 +96,10 @@ def read_weights(path: Path) -> tuple[PolicyCard, Network]:
         )
     try:
         with safe_open(path, framework="np") as stored:
-            names = stored.keys()
-            return card, Network({name: stored.get_tensor(name).astype(np.float32) for name in names})
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (it is no mapping)
+        network = Network({name: value.astype(np.float32) for name, value in tensors.items() if not name.startswith(PREFIX)})
+        grown = {name: value for name, value in tensors.items() if name.startswith(PREFIX)}
+        return Weights(card, network, BoostedTrees(grown, network.inputs) if grown else None)
     except (OSError, SafetensorError, KeyError, ValueError) as exc:
         raise UsageError(f"the weights in {path} are damaged: {_first_line(exc)}") from exc
 

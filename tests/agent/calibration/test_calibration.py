@@ -20,17 +20,21 @@ from contract.options import Effort
 from contract.settings import Settings, load_settings
 from contract.task import GemmTask, TimingMode
 from policies.schedule.families.registry import families
+from policies.schedule.learned.boosted_trees import VALUE
 from policies.schedule.learned.learned_prior import LearnedPrior
+from policies.schedule.learned.policy_file import read_weights
 from policies.schedule.optimiser.pool_prior import ANALYTIC
 from policies.training import adapting, groups
 from policies.training.training_plan import StagePlan
 from policies.trajectories.store import Store, open_store
+from tests.doubles.learned_policies import one_split
 from tests.doubles.scripted import ENVIRONMENT
 from tests.doubles.slower_chip import EXPECTED, TRUE, SlowerSandbox
 
 SIZES = ((64, 64, 128), (512, 64, 512), (64, 256, 256), (128, 64, 64), (256, 256, 64), (64, 64, 1024), (256, 64, 256))
 TASKS = [GemmTask(m=m, n=n, k=k) for m, n, k in (*SIZES, (128, 128, 128), (512, 64, 64))]
 SOME = 5
+TREES = one_split(0, lower=0.25, higher=0.5)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,7 +54,7 @@ def settings(tmp_path: Path) -> Settings:
 def opened(settings: Settings, store: Store, tasks: list[GemmTask], chip: Chip = EXPECTED) -> Calibration:
     prior_of = open_prior(settings)
     said: list[str] = []
-    return Calibration(tasks, chip, ENVIRONMENT, settings.home, store, Base(), prior_of, 0, "0.1.0", said.append)
+    return Calibration(tasks, chip, ENVIRONMENT, settings.home, store, Base(trees=TREES), prior_of, 0, "0.1.0", said.append)
 
 
 def measure(calibration: Calibration, settings: Settings, sandbox: SlowerSandbox, minutes: float = 100.0) -> None:
@@ -106,6 +110,9 @@ def test_auto_finds_the_adopted_policy_for_this_chip_and_kind_alone(calibrated: 
     assert (policy.path is not None) == no_worse(result.policy, result.fitted if result.adopted[0].path else result.before)
     assert policy.path is not None
     assert policy.path.name == "Slow-90-offline-f32.safetensors"
+    kept = read_weights(policy.path).trees
+    assert kept is not None, "the second opinion is that of the policy it began with"
+    assert kept.tensors[VALUE].tolist() == TREES.tensors[VALUE].tolist()
     prior_of = open_prior(settings)
     found = prior_of(TASKS[0], EXPECTED)
     assert isinstance(found, LearnedPrior)

@@ -9,33 +9,23 @@ import pytest
 import torch
 
 from contract.errors import TrainingFailed, UsageError
-from contract.task import GemmTask
 from policies.schedule.learned.network import Network
 from policies.training import checkpoints, schedule_training
 from policies.training.checkpoints import Checkpoints
-from policies.training.groups import ScheduleGroup, TimedRun, TimedSchedule, group_of
+from policies.training.groups import ScheduleGroup
 from policies.training.judging import judged
 from policies.training.network_size import NetworkSize
 from policies.training.schedule_network import ScheduleNetwork
 from policies.training.schedule_training import EpochReport, ScheduleTraining
 from policies.training.training_plan import STAGES, Stage, StagePlan, TrainingPlan
-from tests.doubles.timed_runs import H200, drawn_entries, tasks, true_us
+from tests.doubles.timed_runs import made_groups
 
 SMALL = NetworkSize(members=2, width=32, depth=2, dimensions=4, dropout=0.0)
 
 
-def made_group(task: GemmTask) -> ScheduleGroup:
-    entries = drawn_entries(task)
-    costs = np.log(true_us(entries, task))
-    timed = tuple(TimedSchedule(entry.values, float(cost), False, 1) for entry, cost in zip(entries, costs, strict=True))
-    group = group_of(TimedRun(task.shape, task, H200, timed, 1.0))
-    assert group is not None
-    return group
-
-
 @pytest.fixture(scope="module")
 def groups() -> list[ScheduleGroup]:
-    return [made_group(task) for task in tasks()]
+    return made_groups()
 
 
 def plan_of(epochs: int, stages: Sequence[Stage] = STAGES, rate: float = 3e-3) -> TrainingPlan:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import main
+from policies.schedule.learned.policy_file import read_weights
+from policies.training import tree_training
 from policies.trajectories.store import open_store
 from tests.doubles.building import compile_in_this_process
 from tests.doubles.learned_policies import write_policy
@@ -100,6 +102,29 @@ def test_a_policy_learns_by_trying(home: Path, capsys: pytest.CaptureFixture[str
     assert (card["name"], card["base"], card["stages"]) == ("tried", "mine", ["supervised", "online"])
     assert "step 1 of 1: 2 scored" in shown.err
     assert (home / "policies/tried.safetensors").read_bytes() != (home / "policies/mine.safetensors").read_bytes()
+
+
+@pytest.mark.usefixtures("_runs")
+def test_trees_are_grown_with_a_policy_or_for_one_that_is_there(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_training, "ROUNDS", 20)
+    assert "name one with --start, or a stage" in complaint(["train", "schedule", "--stages", "trees"], capsys)
+    plain, mine = home / "policies/plain.safetensors", home / "policies/mine.safetensors"
+    assert main(["train", "schedule", "--name", "plain", "--stages", "supervised", *QUICK, "--epochs", "1"]) == 0
+    assert read_weights(plain).trees is None
+    words = ["train", "schedule", "--name", "mine", "--start", str(plain), "--stages", "trees", "--jobs", "1"]
+    assert main([*words, "--test-share", "0.3"]) == 0
+    assert "trees: 1 of 1; held out: first within 5 % " in capsys.readouterr().err
+    card, network, trees = read_weights(mine)
+    assert (card.stages, card.base) == (("supervised", "trees"), "plain")
+    assert trees is not None
+    before = read_weights(plain).network.tensors
+    assert all((network.tensors[name] == value).all() for name, value in before.items()), "the network is left alone"
+    assert main(["train", "schedule", "--name", "more", "--start", str(mine), "--stages", "supervised", *QUICK]) == 0
+    kept = read_weights(home / "policies/more.safetensors").trees
+    assert kept is not None
+    assert all((kept.tensors[name] == value).all() for name, value in trees.tensors.items())
 
 
 def test_wrong_input_is_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,13 +10,14 @@ from contract.chip import REFERENCE_CHIPS
 from contract.task import AccumulatorType, Arch, GemmTask, TimingMode, parse_shape
 from contract.trajectory import Observation, Precedent
 from policies.schedule.families.registry import families
+from policies.schedule.learned.features import NAMES, features_of
 from policies.schedule.learned.known_policies import find_policy
-from policies.schedule.learned.learned_prior import LearnedPrior
+from policies.schedule.learned.learned_prior import ASKED, LearnedPrior
 from policies.schedule.learned.policy_file import kind_of, read_weights
 from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
 from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.schedule.policy import Precedents, SchedulePolicy
-from tests.doubles.learned_policies import write_policy
+from tests.doubles.learned_policies import one_split, write_policy
 
 H200 = REFERENCE_CHIPS[Arch.SM_90A]
 TASK = GemmTask(m=64, n=64, k=64)
@@ -53,6 +54,26 @@ def test_a_first_round_ends_with_the_best_of_the_analytic_prior(tmp_path: Path) 
     earlier = proposed(learned, 8)[5] or {}
     known = Precedent(run_id="earlier", task=task, schedule=earlier, speedup=1.1)
     assert proposed(learned, 4, lambda *_: (known,)) == [earlier, *alone[:2], best]
+
+
+def test_a_first_round_ends_with_the_best_of_the_trees(tmp_path: Path) -> None:
+    """Among the schedules that the network expects to be fastest, without those that it named itself."""
+    task = GemmTask(m=1536, n=8960, k=1536)
+    card, network, _ = read_weights(write_policy(tmp_path / "own.safetensors"))
+    pool = SchedulePool(families(task.arch), task, H200, 0, LearnedPrior(card, network))
+    leading = [pool.entries[int(place)] for place in np.argsort(pool.predicted_us, kind="stable")[:ASKED]]
+    column = NAMES.index("prior")
+    middle = float(np.median(features_of(leading, task, H200)[0][:, column]))
+    trees = one_split(column, lower=1.0, higher=0.5, bound=middle)
+    learned = LearnedPrior(card, network, trees)
+    policy = SchedulePolicy(families(task.arch), prior_of=lambda *_: learned)
+    seen = Observation(task=task, chip=H200, round=0, seed=0)
+    proposed = [candidate.origin.schedule for candidate in policy.propose(seen, 8)]
+    behind = trees(features_of(leading, task, H200)[0])
+    assert behind.min() < behind.max()
+    best = [leading[int(place)].values for place in np.argsort(behind, kind="stable")]
+    assert proposed[6:] == [schedule for schedule in best if schedule not in proposed[:6]][:2]
+    assert len({str(schedule) for schedule in proposed}) == 8
 
 
 def test_precedents_of_other_shapes_are_tried_where_the_prior_expects_them_near_its_best(tmp_path: Path) -> None:
