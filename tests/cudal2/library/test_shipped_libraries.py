@@ -14,14 +14,20 @@ import cudal2
 from agent.cli.library.library_source import opened
 from agent.cli.main import main
 from agent.library.entry_source import candidate_of
+from agent.library.library_building import read_products
 from agent.wiring import gpus
+from contract.task import AccumulatorType, Arch, ElementType, Layout, parse_shape
+from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import Choice, Decision, GpuIdentity
+from cudal2.dispatch.dispatcher import Dispatcher, kind_code
+from cudal2.dispatch.neighbour_rule import shipped_rule
 from cudal2.library.kernel_library import open_library
 from cudal2.library.shipped_libraries import shipped_library, shipped_paths
 
 ROOT = Path(__file__).parents[3]
 SHIPPED, ROWS = ROOT / "cudal2" / "library" / "shipped", ROOT / "benchmarks" / "h200"
 SLOWER = ROOT / "benchmarks" / "library"
-H200, H100 = SHIPPED / "h200-offline-2026-11-26.jsonl.gz", SHIPPED / "h100-offline-2026-11-26.jsonl.gz"
+H200, H100 = SHIPPED / "h200-offline-2026-11-26.jsonl.gz", SHIPPED / "h100-offline-2026-11-27.jsonl.gz"
 KINDS = ("offline", "offgrid", "tn", "nt", "blocks")
 H200_ROWS = sorted(path for kind in KINDS for path in (ROWS / "rows").glob(f"{kind}-*.jsonl.gz"))
 H200_WORDS = [
@@ -30,8 +36,9 @@ H200_WORDS = [
     *("--without", str(SLOWER / "slower_h200.txt"), "--name", "h200-2026-11-26"),
 ]
 H100_WORDS = [
-    *("--rows", str(ROWS / "h100_rows" / "offline-2026-11-26.jsonl.gz"), "--chip", "H100 80GB HBM3"),
-    *("--without", str(SLOWER / "slower_h100.txt"), "--name", "h100-2026-11-26"),
+    *("--rows", str(ROWS / "h100_rows" / "offline-2026-11-26.jsonl.gz")),
+    *("--rows", str(ROWS / "h100_rows" / "bf16-2026-11-27.jsonl.gz"), "--chip", "H100 80GB HBM3"),
+    *("--without", str(SLOWER / "slower_h100.txt"), "--name", "h100-2026-11-27"),
 ]
 MAX_BYTES = 3 * 2**20
 
@@ -62,6 +69,23 @@ def test_the_rows_give_the_library_that_ships(tmp_path: Path, shipped: Path, wor
     out = tmp_path / "built.jsonl.gz"
     assert main(["library", "build", *words, "--out", str(out)]) == 0
     assert gzip.decompress(out.read_bytes()) == gzip.decompress(shipped.read_bytes())
+
+
+def test_on_an_h100_products_in_bf16_are_served_but_those_that_were_slower() -> None:
+    gpu = GpuIdentity(gpu="H100 80GB HBM3", driver="580.159.04", arch=Arch.SM_90A, sms=132, cublas="13.1.0")
+    dispatcher = Dispatcher(open_library(H100), gpu, shipped_rule())
+
+    def decide(shape: str, layout: Layout, element: ElementType) -> Decision:
+        return dispatcher.decide(*parse_shape(shape), kind_code(layout, element, AccumulatorType.F32))
+
+    served = decide("64x64x4096", Layout.NN, ElementType.BF16)
+    assert served.choice is Choice.EXACT
+    assert served.task is not None
+    assert served.task.element is ElementType.BF16
+    assert decide("64x64x4096", Layout.NN, ElementType.F16).cause is FallbackCause.NO_ENTRY, "searched in BF16 only"
+    slower = read_products(SLOWER / "slower_h100.txt")
+    assert ElementType.BF16 in {element for _, _, element in slower}
+    assert {decide(*product).choice for product in slower} == {Choice.HEURISTIC}
 
 
 @pytest.mark.parametrize(("name", "chip"), [("NVIDIA H100 80GB HBM3", "H100 80GB HBM3"), ("NVIDIA A100", "H200")])
