@@ -144,8 +144,8 @@ class SchedulePolicy:
 def _with_second_opinion(order: Iterator[Pick], pool: SchedulePool, count: int) -> Iterator[Pick]:
     """The order of a first round, with the best schedules by the prior's second opinion as the last of `count`.
 
-    Those that the prior named already are passed over. Where two schedules of the prior give the same source, the second opinion
-    fills the place. The members of a network err together; another kind of learner errs elsewhere (LOG.md).
+    Those that the prior named already are passed over. Where two schedules of the prior give the same source, the second
+    opinion fills the place. The members of a network err together; another kind of learner errs elsewhere (LOG.md).
     """
     second = pool.prior.second
     if second is None or count < 1:
