@@ -37,7 +37,7 @@ def open_shape_search(order: WorkerOrder, store: Store) -> Iterator[Searches]:
 
 
 class GpuActor:
-    """One GPU of the cluster. Its sandbox stays open between two tasks, and is opened again after a failure."""
+    """One GPU of the cluster. Its sandbox stays open between two tasks, and is opened again after a failure or a pause."""
 
     def __init__(self, order: WorkerOrder, open_search: OpenSearch) -> None:
         import ray
@@ -61,6 +61,7 @@ class GpuActor:
                 self._searches = self._opened.enter_context(self._open_search(self._order, self._store))
             claim = self._queue.claim(self._name)
             if claim is None:
+                self._searches.rest()
                 return None
             work_on(self._queue, self._searches, claim, lambda _task, _result: None)
         except Cudal2Error as exc:

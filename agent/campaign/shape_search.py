@@ -42,6 +42,10 @@ class ShapeSearch:
             raise Interrupted
         return shape_result(result, self._commit)
 
+    def rest(self) -> None:
+        """Close the sandbox until the next search, which opens it again."""
+        self.close()
+
     def close(self) -> None:
         self._open = None
         self._stack.close()

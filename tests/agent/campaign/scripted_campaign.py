@@ -46,6 +46,9 @@ class ScriptedSearch:
         time.sleep(60 if task.k == HANGS else SEARCH_S)
         return result(task, run_id=None, witness="" if task.k == UNPROVED else "agreed")
 
+    def rest(self) -> None:
+        """It holds no memory."""
+
 
 def begun(home: Path) -> list[str]:
     """The shapes whose search began, in order."""

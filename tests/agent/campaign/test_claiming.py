@@ -49,10 +49,14 @@ class TimedSearch:
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock, self._seconds = clock, seconds
+        self.rested_s: list[float] = []
 
     def search(self, task: GemmTask) -> ShapeResult:
         self._clock.sleep(self._seconds)
         return result(task, run_id=None)
+
+    def rest(self) -> None:
+        self.rested_s.append(self._clock.now_s)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +77,22 @@ def test_no_task_is_begun_that_would_be_cut_off(
     work(queue, TimedSearch(clock, seconds), "a", lambda _task, _row: None, clock.now_s + left_s)
     counts = queue.counts()
     assert (counts.done, counts.pending) == (done, TASKS - done)
+
+
+def test_a_worker_that_waits_for_others_gives_back_the_memory_of_its_gpu(
+    queue: CampaignQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the last attempt of a large task, which runs while no other one is searched, finds the GPU full."""
+    clock = Clock()
+    monkeypatch.setattr(claiming, "time", clock)
+    monkeypatch.setattr(watching, "time", clock)
+    other = queue.claim("other")
+    assert other is not None
+    searches = TimedSearch(clock, 1.0)
+    work(queue, searches, "a", lambda _task, _row: None, clock.now_s + 10 * GRACE_S)
+    assert queue.counts().done == TASKS - 1
+    assert searches.rested_s
+    assert min(searches.rested_s) == 1000.0 + TASKS - 1, "not before its own tasks are done"
 
 
 def test_a_watch_goes_by_the_rows_since_its_process_began(queue: CampaignQueue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,40 @@
+"""The sandbox of a worker: open between two tasks, closed while it rests."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from agent.campaign import shape_search
+from agent.campaign.shape_search import open_search
+from contract.settings import Settings
+from contract.task import Arch
+from policies.trajectories.store import Store, open_store
+from tests.doubles import ScriptedSandbox
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with open_store("sqlite://") as opened:
+        yield opened
+
+
+def test_a_rest_closes_the_sandbox_and_the_next_task_opens_it_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def opened(*_: object, **__: object) -> Iterator[ScriptedSandbox]:
+        seen.append("open")
+        yield ScriptedSandbox()
+        seen.append("closed")
+
+    monkeypatch.setattr(shape_search, "open_sandbox_of", opened)
+    with open_search(Settings(), store, lambda _: None) as search:
+        search.open(Arch.SM_90A)
+        search.open(Arch.SM_90A)
+        assert seen == ["open"]
+        search.rest()
+        search.rest()
+        assert seen == ["open", "closed"]
+        search.open(Arch.SM_90A)
+    assert seen == ["open", "closed", "open", "closed"]
