@@ -22,9 +22,8 @@ from policies.schedule.learned.network import Tensors
 from policies.training.checkpoints import Checkpoints
 from policies.training.group_cache import GroupCache
 from policies.training.groups import TimedRun, read_runs
-from policies.training.network_size import NetworkSize
 from policies.training.schedule_training import ScheduleTraining
-from policies.training.training_plan import StagePlan, TrainingPlan
+from policies.training.training_plan import NetworkSize, StagePlan, TrainingPlan
 from policies.trajectories.store import open_store
 
 HELD_OUT = Path(__file__).parent.parent / "h200" / "held_out.json"

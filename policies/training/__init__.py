@@ -4,10 +4,11 @@
 |---|---|
 | `groups`, `group_cache` | the timed schedules of each stored run, with schedules that were not tried |
 | `group_tensors` | a group as tensors |
-| `training_plan`, `network_size` | what a training does |
+| `training_plan` | what a training does |
 | `schedule_network` | the network in torch; `policies.schedule.learned.network` runs it |
 | `losses` | what each stage minimises |
 | `schedule_training` | the stages over stored groups |
+| `tree_training` | the trees of a second opinion |
 | `adapting` | a policy trained on with the few runs of another chip or kind of task |
 | `online_training` | training by trying: groups that a score evaluates |
 | `checkpoints`, `training_log` | what a killed training goes on from, and what it said |

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.schedule.learned.network import DEVIATION, MAX_DEVIATION, MEAN, Floats32, Tensors, members_in
-from policies.training.network_size import NetworkSize
+from policies.training.training_plan import NetworkSize
 
 UNSEEN = 1e6  # deviation of a column that was constant, so that its scaled value is next to 0
 

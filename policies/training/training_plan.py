@@ -1,15 +1,24 @@
-"""The stages of training, in order, and how long each takes."""
+"""The stages of training, in order, how long each takes, and the size of the network. It needs no torch, as commands do not."""
 
 from typing import Literal
 
 from pydantic import Field
 
 from contract.base import Record
-from policies.training.network_size import NetworkSize
 
 Stage = Literal["supervised", "contrastive", "group-relative"]
 STAGES: tuple[Stage, ...] = ("supervised", "contrastive", "group-relative")
 TREES = "trees"  # grown after the stages, which train the network
+
+
+class NetworkSize(Record):
+    """`members` of an ensemble, each with `depth` layers of `width` units and an embedding of `dimensions`."""
+
+    members: int = Field(3, ge=1)
+    width: int = Field(512, ge=1)
+    depth: int = Field(3, ge=1)
+    dimensions: int = Field(8, ge=1)
+    dropout: float = Field(0.05, ge=0, lt=1)
 
 
 class StagePlan(Record):

@@ -21,7 +21,7 @@ DOUBTED = 0.02  # how far behind the best a schedule that nobody measured is, at
 NEAR, FLOOR = 0.15, 0.05  # a schedule weighs exp(-behind / NEAR) + FLOOR: those near the best are told apart
 
 
-class _Examples(NamedTuple):
+class _TreeExamples(NamedTuple):
     """Schedules of one group. `behind`: ln of the time over the best.
 
     Shape: (schedules, columns), (schedules,), (schedules,).
@@ -64,12 +64,12 @@ def grown_trees(groups: Sequence[ScheduleGroup], network: Network, seed: int = 0
     return BoostedTrees(_tensors(nodes, base), groups[0].features.shape[1])
 
 
-def _measured(group: ScheduleGroup) -> _Examples:
+def _measured(group: ScheduleGroup) -> _TreeExamples:
     behind = group.costs - group.costs.min()
-    return _Examples(group.features, np.minimum(behind, FARTHEST), _weights(behind) / len(behind))
+    return _TreeExamples(group.features, np.minimum(behind, FARTHEST), _weights(behind) / len(behind))
 
 
-def _untried(group: ScheduleGroup, network: Network, rng: np.random.Generator) -> _Examples:
+def _untried(group: ScheduleGroup, network: Network, rng: np.random.Generator) -> _TreeExamples:
     """Some rivals of a group. Without them, trees would be free to like what nobody measured."""
     chosen = rng.choice(len(group.rival_prior), min(RIVALS, len(group.rival_prior)), replace=False)
     features = group.rival_features[chosen]
@@ -77,7 +77,7 @@ def _untried(group: ScheduleGroup, network: Network, rng: np.random.Generator) -
     offset = np.average(group.costs - scores, weights=_weights(group.costs - group.costs.min()))
     expected = group.rival_prior[chosen] + network(features).error + offset - group.costs.min()
     behind = np.clip(expected, DOUBTED, FARTHEST)
-    return _Examples(features, behind, RIVALS_WEIGHT * _weights(behind) / max(len(chosen), 1))
+    return _TreeExamples(features, behind, RIVALS_WEIGHT * _weights(behind) / max(len(chosen), 1))
 
 
 def _weights(behind: Floats) -> Floats:

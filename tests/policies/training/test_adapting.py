@@ -10,7 +10,7 @@ from policies.training import adapting
 from policies.training.adapting import ANEW, adapted, scores_of
 from policies.training.groups import ScheduleGroup, TimedRun, TimedSchedule, group_of
 from policies.training.judging import judged
-from policies.training.network_size import NetworkSize
+from policies.training.training_plan import NetworkSize
 from tests.doubles.timed_runs import H200, drawn_entries, tasks, true_us
 
 

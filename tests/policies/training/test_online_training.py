@@ -21,9 +21,9 @@ from policies.schedule.optimiser.pool_prior import ANALYTIC
 from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.training import online_training
 from policies.training.checkpoints import Checkpoints
-from policies.training.network_size import NetworkSize
 from policies.training.online_training import OnlinePlan, OnlineTraining, StepReport
 from policies.training.schedule_network import ScheduleNetwork, feature_scale
+from policies.training.training_plan import NetworkSize
 from tests.doubles import measured, unmeasured
 from tests.doubles.timed_runs import H200, drawn_entries, tasks
 

@@ -14,10 +14,9 @@ from policies.training import checkpoints, schedule_training
 from policies.training.checkpoints import Checkpoints
 from policies.training.groups import ScheduleGroup
 from policies.training.judging import judged
-from policies.training.network_size import NetworkSize
 from policies.training.schedule_network import ScheduleNetwork
 from policies.training.schedule_training import EpochReport, ScheduleTraining
-from policies.training.training_plan import STAGES, Stage, StagePlan, TrainingPlan
+from policies.training.training_plan import STAGES, NetworkSize, Stage, StagePlan, TrainingPlan
 from tests.doubles.timed_runs import made_groups
 
 SMALL = NetworkSize(members=2, width=32, depth=2, dimensions=4, dropout=0.0)
