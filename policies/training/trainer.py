@@ -90,13 +90,9 @@ def train_schedule(
         network = training.run(on_epoch)
     finally:
         log.close()
-    trees = (
-        _grown(Network(network.tensors()), options.plan.seed, trained, tested, tell)
-        if options.plan.trees
-        else start.trees
-        if start
-        else None
-    )
+    trees = start.trees if start else None
+    if options.plan.trees:
+        trees = _grown(Network(network.tensors()), options.plan.seed, trained, tested, tell)
     card = PolicyCard(
         name=options.name,
         fingerprint=FINGERPRINT,
