@@ -22,7 +22,7 @@ from policies.schedule.learned.network import Network, Tensors
 from policies.schedule.learned.policy_file import SUFFIX, PolicyCard, kind_of, write_weights
 from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf, RatedPrior
 from policies.schedule.rate_fitting import RATES
-from policies.training.training_plan import ADAPTING, ANEW
+from policies.training.training_plan import ADAPTING, ANEW, stages_of
 from policies.trajectories.store import Store
 
 MIN_TRAINED, MIN_TESTED = 6, 2  # shapes; fewer adapt and judge nothing
@@ -202,7 +202,7 @@ class Calibration:
             tasks={kind_of(task): len(adaptation.trained)},
             runs=len(adaptation.trained),
             schedules=adaptation.schedules,
-            stages=tuple(stage.stage for stage in plan.stages),
+            stages=stages_of(plan, trees=self.base.trees is not None),
             seed=self.seed,
             held_out=len(adaptation.tested),
             figures=figures,

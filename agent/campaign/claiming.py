@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 class Searches(Protocol):
     def search(self, task: GemmTask) -> ShapeResult: ...
 
-    def rest(self) -> None:
-        """Give back the memory of the GPU until the next search; idempotent."""
+    def close(self) -> None:
+        """Give back the memory of the GPU; the next search takes it again. Idempotent."""
 
 
 # Called when a task begins (None) and when it ended with a result.
@@ -44,7 +44,7 @@ def work(queue: CampaignQueue, searches: Searches, worker: str, on_task: OnTask,
             work_on(queue, searches, claim, on_task)
             took_s.append(time.monotonic() - began_s)
         elif queue.counts().left:
-            searches.rest()  # the last attempt of a large task has the GPU alone
+            searches.close()  # the last attempt of a large task needs the memory of the GPU
             time.sleep(IDLE_S)  # another worker may fail, or be lost
         else:
             return

@@ -61,7 +61,7 @@ class GpuActor:
                 self._searches = self._opened.enter_context(self._open_search(self._order, self._store))
             claim = self._queue.claim(self._name)
             if claim is None:
-                self._searches.rest()
+                self._searches.close()
                 return None
             work_on(self._queue, self._searches, claim, lambda _task, _result: None)
         except Cudal2Error as exc:

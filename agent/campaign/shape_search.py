@@ -1,4 +1,4 @@
-"""The search of one worker: a sandbox that stays open for all tasks of its arch, and one run for each task."""
+"""The search of one worker: a sandbox that stays open from task to task of its arch, and one run for each task."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,11 +42,8 @@ class ShapeSearch:
             raise Interrupted
         return shape_result(result, self._commit)
 
-    def rest(self) -> None:
-        """Close the sandbox until the next search, which opens it again."""
-        self.close()
-
     def close(self) -> None:
+        """Close the sandbox; the next search opens it again."""
         self._open = None
         self._stack.close()
 

@@ -29,7 +29,7 @@ from policies.schedule.learned.known_policies import find_policy
 from policies.schedule.learned.policy_file import SHIPPED, SUFFIX, kind_of, read_weights, write_weights
 from policies.training.adapting import adapted
 from policies.training.groups import ScheduleGroup, group_of, read_runs
-from policies.training.training_plan import ADAPTING
+from policies.training.training_plan import ADAPTING, stages_of
 from policies.trajectories.store import open_store
 
 SHAPES = (2, 4, 8, 16, 32, 64)
@@ -90,7 +90,7 @@ def write_adapted(path: Path, groups: Sequence[ScheduleGroup]) -> None:
         "tasks": dict(tasks),
         "runs": len(groups),
         "schedules": sum(len(group.costs) for group in groups),
-        "stages": tuple(stage.stage for stage in ADAPTING.stages),
+        "stages": stages_of(ADAPTING, trees=trees is not None),
         "held_out": 0,
         "figures": {},
         "base": card.name,

@@ -22,7 +22,7 @@ from policies.training.judging import judged
 from policies.training.schedule_network import ScheduleNetwork
 from policies.training.schedule_training import EpochReport, ScheduleTraining
 from policies.training.training_log import TrainingLog
-from policies.training.training_plan import TREES, TrainingPlan
+from policies.training.training_plan import TREES, TrainingPlan, stages_of
 from policies.training.tree_training import grown_trees
 from policies.trajectories.exports.splits import TEST, ShapeSplit
 from policies.trajectories.store import Store
@@ -77,7 +77,7 @@ def train_schedule(
     base = start.card if start else None
     folder = out.with_name(f"{out.name}.training")
     training = ScheduleTraining(
-        options.plan, trained, Checkpoints(folder, _identity(options, groups)), start and start.network.tensors
+        options.plan, trained, Checkpoints(folder, _identity(options, groups)), start.network.tensors if start else None
     )
     log = TrainingLog(folder)
 
@@ -100,7 +100,7 @@ def train_schedule(
         tasks=dict(sorted(Counter(_kind(group.task) for group in trained).items())),
         runs=len(trained),
         schedules=sum(len(group.costs) for group in trained),
-        stages=_stages(options.plan, base),
+        stages=(*_before(options.plan, base), *stages_of(options.plan, trees=trees is not None)),
         seed=options.plan.seed,
         held_out=len({group.task.shape for group in tested}),
         figures=_figures(network, tested),
@@ -112,11 +112,9 @@ def train_schedule(
     return card
 
 
-def _stages(plan: TrainingPlan, base: PolicyCard | None) -> tuple[str, ...]:
-    """What made a policy: where the network is that of another policy, what made that one, too."""
-    before = base.stages if base and not plan.stages else ()
-    grown = (TREES,) if plan.trees else ()
-    return (*(stage for stage in before if stage not in grown), *(stage.stage for stage in plan.stages), *grown)
+def _before(plan: TrainingPlan, base: PolicyCard | None) -> tuple[str, ...]:
+    """The stages that made the network, where it is left as another policy has it."""
+    return tuple(stage for stage in base.stages if stage != TREES) if base and not plan.stages else ()
 
 
 def _grown(

@@ -49,6 +49,11 @@ class TrainingPlan(Record):
     decay: float = Field(0.01, ge=0)
 
 
+def stages_of(plan: TrainingPlan, *, trees: bool) -> tuple[str, ...]:
+    """What a card says of a training. `trees`: whether the policy has them, grown now or kept from the one it began with."""
+    return (*(stage.stage for stage in plan.stages), *([TREES] if trees else []))
+
+
 # For a policy that is trained on with a few dozen runs: short stages at low rates correct it, and replace little.
 ADAPTING = TrainingPlan(
     stages=(

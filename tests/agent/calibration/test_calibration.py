@@ -110,7 +110,8 @@ def test_auto_finds_the_adopted_policy_for_this_chip_and_kind_alone(calibrated: 
     assert (policy.path is not None) == no_worse(result.policy, result.fitted if result.adopted[0].path else result.before)
     assert policy.path is not None
     assert policy.path.name == "Slow-90-offline-f32.safetensors"
-    kept = read_weights(policy.path).trees
+    card, _, kept = read_weights(policy.path)
+    assert card.stages == ("supervised", "group-relative", "trees")
     assert kept is not None, "the second opinion is that of the policy it began with"
     assert kept.tensors[VALUE].tolist() == TREES.tensors[VALUE].tolist()
     prior_of = open_prior(settings)

@@ -46,7 +46,7 @@ class ScriptedSearch:
         time.sleep(60 if task.k == HANGS else SEARCH_S)
         return result(task, run_id=None, witness="" if task.k == UNPROVED else "agreed")
 
-    def rest(self) -> None:
+    def close(self) -> None:
         """It holds no memory."""
 
 

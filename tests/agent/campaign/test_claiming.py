@@ -49,14 +49,14 @@ class TimedSearch:
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock, self._seconds = clock, seconds
-        self.rested_s: list[float] = []
+        self.closed_s: list[float] = []
 
     def search(self, task: GemmTask) -> ShapeResult:
         self._clock.sleep(self._seconds)
         return result(task, run_id=None)
 
-    def rest(self) -> None:
-        self.rested_s.append(self._clock.now_s)
+    def close(self) -> None:
+        self.closed_s.append(self._clock.now_s)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_a_worker_that_waits_for_others_gives_back_the_memory_of_its_gpu(
     searches = TimedSearch(clock, 1.0)
     work(queue, searches, "a", lambda _task, _row: None, clock.now_s + 10 * GRACE_S)
     assert queue.counts().done == TASKS - 1
-    assert searches.rested_s
-    assert min(searches.rested_s) == 1000.0 + TASKS - 1, "not before its own tasks are done"
+    assert searches.closed_s
+    assert min(searches.closed_s) == 1000.0 + TASKS - 1, "not before its own tasks are done"
 
 
 def test_a_watch_goes_by_the_rows_since_its_process_began(queue: CampaignQueue, monkeypatch: pytest.MonkeyPatch) -> None:

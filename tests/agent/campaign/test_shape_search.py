@@ -1,4 +1,4 @@
-"""The sandbox of a worker: open between two tasks, closed while it rests."""
+"""The sandbox of a worker: open between two tasks, closed while it waits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ def store() -> Iterator[Store]:
         yield opened
 
 
-def test_a_rest_closes_the_sandbox_and_the_next_task_opens_it_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_sandbox_is_opened_again_for_the_next_task(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     @contextmanager
@@ -33,8 +33,8 @@ def test_a_rest_closes_the_sandbox_and_the_next_task_opens_it_again(store: Store
         search.open(Arch.SM_90A)
         search.open(Arch.SM_90A)
         assert seen == ["open"]
-        search.rest()
-        search.rest()
+        search.close()
+        search.close()
         assert seen == ["open", "closed"]
         search.open(Arch.SM_90A)
     assert seen == ["open", "closed", "open", "closed"]

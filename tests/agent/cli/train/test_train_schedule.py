@@ -122,7 +122,8 @@ def test_trees_are_grown_with_a_policy_or_for_one_that_is_there(
     before = read_weights(plain).network.tensors
     assert all((network.tensors[name] == value).all() for name, value in before.items()), "the network is left alone"
     assert main(["train", "schedule", "--name", "more", "--start", str(mine), "--stages", "supervised", *QUICK]) == 0
-    kept = read_weights(home / "policies/more.safetensors").trees
+    card, _, kept = read_weights(home / "policies/more.safetensors")
+    assert card.stages == ("supervised", "trees")
     assert kept is not None
     assert all((kept.tensors[name] == value).all() for name, value in trees.tensors.items())
 
