@@ -14,7 +14,7 @@ from contract.chip import Chip
 from contract.errors import UsageError
 from contract.evaluation import Environment
 from contract.task import AccumulatorType, GemmTask, TimingMode
-from policies.schedule.learned.boosted_trees import BoostedTrees
+from policies.schedule.learned.boosted_trees import ScheduleTrees
 from policies.schedule.learned.features import FINGERPRINT
 from policies.schedule.learned.known_policies import IN_HOME
 from policies.schedule.learned.learned_prior import LearnedPrior
@@ -39,11 +39,11 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Base:
-    """The policy that is trained on; without weights, one is trained anew. `trees`: its second opinion, which is kept."""
+    """The policy that is trained on; without weights, one is trained anew. `trees`: its second opinions, which are kept."""
 
     name: str | None = None
     tensors: Tensors | None = None
-    trees: BoostedTrees | None = None
+    trees: ScheduleTrees | None = None
 
 
 @dataclass(frozen=True)

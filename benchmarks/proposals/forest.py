@@ -19,10 +19,10 @@ from contract.chip import Chip
 from contract.task import GemmTask, TimingMode
 from policies.schedule.optimiser.pool_entry import PoolEntry
 from policies.schedule.prior import Floats
+from policies.training.tree_training import utility_of
 
 Table = npt.NDArray[np.float32]
 
-GOOD = 0.25  # share of a task's schedules
 TREES = 100
 LEAF = 3  # least examples of a leaf
 
@@ -43,7 +43,7 @@ class ScheduleForest:
     """Fitted to the schedules of one task, or of many. `seed`: of the trees. `columns`: else those of these schedules."""
 
     def __init__(self, sweeps: Sequence[Sweep], seed: int = 0, columns: FeatureColumns | None = None) -> None:
-        utilities = np.concatenate([utility_of(sweep.ratios) for sweep in sweeps])
+        utilities = np.concatenate([utility_of(np.log(sweep.ratios)) for sweep in sweeps])
         self.columns = columns or columns_of(sweeps)
         table = np.concatenate([self.columns.table(sweep.task, sweep.chip, sweep.entries) for sweep in sweeps])
         good = utilities > 0
@@ -68,20 +68,6 @@ class ScheduleForest:
 
 def columns_of(sweeps: Sequence[Sweep]) -> FeatureColumns:
     return FeatureColumns([features_of(entry, sweep.task, sweep.chip) for sweep in sweeps for entry in sweep.entries])
-
-
-def utility_of(ratios: Floats) -> Floats:
-    """The weight of each schedule as a good one, 1 in the mean of the good ones; 0 for all others."""
-    utilities = np.zeros(len(ratios))
-    ran = np.isfinite(ratios)
-    if not ran.any():
-        return utilities
-    logs = np.log(ratios[ran])
-    bar = np.quantile(logs, 1 - GOOD)
-    gains = np.maximum(logs - bar, 0.0)
-    gains[logs == logs.max()] += 1e-3  # where all are equal, one is good all the same
-    utilities[ran] = gains / gains[gains > 0].mean()
-    return utilities
 
 
 def features_of(entry: PoolEntry, task: GemmTask, chip: Chip) -> Mapping[str, float | str]:

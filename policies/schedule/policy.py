@@ -19,7 +19,7 @@ from policies.schedule.families.kernel_family import Family
 from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
 from policies.schedule.optimiser.neighbours import NeighbourDraws, Pick, choose, neighbours_of_best, steady_times_us
 from policies.schedule.optimiser.pool_entry import Key, PoolEntry, schedule_key
-from policies.schedule.optimiser.pool_prior import ANALYTIC, EntryEncoding, PriorOf
+from policies.schedule.optimiser.pool_prior import ANALYTIC, EntryEncoding, PriorOf, SecondOpinion
 from policies.schedule.optimiser.risk import Risk
 from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.schedule.optimiser.steering import Steering, steer
@@ -29,7 +29,7 @@ from policies.schedule.optimiser.surrogate import Surrogate
 Precedents = Callable[[GemmTask, Chip], Sequence[Precedent]]
 
 FAILED = frozenset({"rejected", "compile_failed", "crashed", "timed_out", "wrong"})
-SECOND_OPINION = 4  # smallest first round in which a second opinion names the last schedules
+SECOND_OPINION = 4  # smallest first round in which second opinions name the last schedules
 MAX_FITTED = 256  # latest timed attempts that the surrogate is fitted to; the cost grows with the cube of their number
 
 
@@ -37,7 +37,7 @@ class SchedulePolicy:
     """The first round follows the prior, and for one half of it `precedents`: schedules that did well in earlier runs.
 
     Those of other shapes count only within the prior's `precedent_limit` times its best predicted time.
-    Its last schedules are the best by the prior's second opinion, if it has one.
+    Its last schedules are the best by the prior's second opinions, if it has any.
     A server's first round takes all that led offline runs of its own shape.
     Later rounds follow the measured times: half of a round anywhere, half around the best.
     Deterministic in (seed, observation, precedents). It repeats neither a schedule of the run nor a candidate that the
@@ -76,7 +76,7 @@ class SchedulePolicy:
         known = [] if observation.attempts else self._known(pool, count)
         order = self._order(pool, encode, tried, keys, count - len(known), rng, steering)
         if not observation.attempts and count >= SECOND_OPINION:
-            order = _with_second_opinion(order, pool, count - len(known))
+            order = _with_second_opinions(order, pool, count - len(known))
         candidates: list[Candidate] = []
         for entry, relieved in chain(known, order):
             if len(candidates) == count:
@@ -141,22 +141,38 @@ class SchedulePolicy:
         return chain(chosen, ((entries[index], None) for index in drawn), by_prior)
 
 
-def _with_second_opinion(order: Iterator[Pick], pool: SchedulePool, count: int) -> Iterator[Pick]:
-    """The order of a first round, with the best schedules by the prior's second opinion as the last of `count`.
+def _with_second_opinions(order: Iterator[Pick], pool: SchedulePool, count: int) -> Iterator[Pick]:
+    """The order of a first round, in which the prior's second opinions name the last of `count` schedules.
 
-    Those that the prior named already are passed over. Where two schedules of the prior give the same source, the second
-    opinion fills the place. The members of a network err together; another kind of learner errs elsewhere (LOG.md).
+    Each passes over what was named before it. The last one names one at least, and fills the place where two schedules give
+    the same source. The members of a network err together; other kinds of learner err elsewhere (LOG.md).
     """
-    second = pool.prior.second
-    if second is None or count < 1:
+    opinions = pool.prior.second_opinions
+    if not opinions or count < 1:
         return order
-    named = max(int(count * second.share), 1)
+    *named, last = (int(count * opinion.share) for opinion in opinions)
+    counts = [count - sum(named) - max(last, 1), *named]
+    *ordered, filling = (_best_by(opinion, pool) for opinion in opinions)
+    return _each_once([order, *ordered], counts, chain(filling, order))
+
+
+def _best_by(opinion: SecondOpinion, pool: SchedulePool) -> Iterator[Pick]:
+    """The schedules that a second opinion is asked about, best first."""
     leading = pool.entries
-    if second.among is not None:
-        leading = [pool.entries[int(place)] for place in np.argsort(pool.predicted_us, kind="stable")[: second.among]]
-    judged = second.judge(leading, pool.task, pool.chip)
-    best = ((leading[int(place)], None) for place in np.argsort(judged, kind="stable"))
-    return chain(islice(order, count - named), best, order)
+    if opinion.among is not None:
+        leading = [pool.entries[int(place)] for place in np.argsort(pool.predicted_us, kind="stable")[: opinion.among]]
+    judged = opinion.judge(leading, pool.task, pool.chip)
+    return ((leading[int(place)], None) for place in np.argsort(judged, kind="stable"))
+
+
+def _each_once(orders: Sequence[Iterator[Pick]], counts: Sequence[int], rest: Iterator[Pick]) -> Iterator[Pick]:
+    """`counts` picks of each order that no earlier one named, then the `rest`."""
+    named: set[Key] = set()
+    for order, count in zip(orders, counts, strict=True):
+        for pick in islice((pick for pick in order if pick[0].key not in named), count):
+            named.add(pick[0].key)
+            yield pick
+    yield from rest
 
 
 def _signed(candidate: Candidate, relieved: Bottleneck | None, parent: str | None) -> Candidate:

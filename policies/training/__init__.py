@@ -8,7 +8,7 @@
 | `schedule_network` | the network in torch; `policies.schedule.learned.network` runs it |
 | `losses` | what each stage minimises |
 | `schedule_training` | the stages over stored groups |
-| `tree_training` | the trees of a second opinion |
+| `tree_training` | the trees of second opinions |
 | `adapting` | a policy trained on with the few runs of another chip or kind of task |
 | `online_training` | training by trying: groups that a score evaluates |
 | `checkpoints`, `training_log` | what a killed training goes on from, and what it said |

@@ -11,7 +11,7 @@ from pydantic import Field
 from contract.base import Record, digest
 from contract.errors import UsageError
 from contract.task import GemmTask
-from policies.schedule.learned.boosted_trees import BoostedTrees
+from policies.schedule.learned.boosted_trees import ScheduleTrees
 from policies.schedule.learned.features import FINGERPRINT
 from policies.schedule.learned.network import Network
 from policies.schedule.learned.policy_file import PolicyCard, read_weights, write_weights
@@ -119,11 +119,11 @@ def _before(plan: TrainingPlan, base: PolicyCard | None) -> tuple[str, ...]:
 
 def _grown(
     network: Network, seed: int, trained: Sequence[ScheduleGroup], tested: Sequence[ScheduleGroup], tell: OnProgress
-) -> BoostedTrees:
-    """Trees of the trained groups, whose figures on held-out ones are told."""
+) -> ScheduleTrees:
+    """Trees of the trained groups. What those that estimate times are worth on held-out groups is told."""
     tell(TrainingProgress(stage=TREES, done=0, total=1))
     trees = grown_trees(trained, network, seed)
-    tell(TrainingProgress(stage=TREES, done=1, total=1, figures=judged(tested, lambda group: trees(group.features))))
+    tell(TrainingProgress(stage=TREES, done=1, total=1, figures=judged(tested, lambda group: trees.behind(group.features))))
     return trees
 
 

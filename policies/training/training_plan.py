@@ -32,7 +32,7 @@ class StagePlan(Record):
 class TrainingPlan(Record):
     """What a training run does; equal plans and data give equal weights on one machine.
 
-    `trees`: whether the trees of a second opinion are grown. `rivals`: schedules beside the measured ones of a group, drawn
+    `trees`: whether the trees of second opinions are grown. `rivals`: schedules beside the measured ones of a group, drawn
     anew in each epoch. `batch`: groups of a step.
     """
 

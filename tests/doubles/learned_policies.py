@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from policies.schedule.learned.boosted_trees import BOUND, FIRST, HIGHER, LOWER, SPLIT, VALUE, BoostedTrees
+from policies.schedule.learned.boosted_trees import BOUND, FIRST, HIGHER, LOWER, SPLIT, VALUE, BoostedTrees, ScheduleTrees
 from policies.schedule.learned.features import FINGERPRINT, NAMES
 from policies.schedule.learned.policy_file import PolicyCard, write_weights
 
@@ -44,6 +44,13 @@ def one_split(column: int, lower: float, higher: float, bound: float = 0.5) -> B
         FIRST: np.array([0], np.int32),
     }
     return BoostedTrees(tensors, len(NAMES))
+
+
+def split_trees(column: int, lower: float, higher: float, bound: float = 0.5) -> ScheduleTrees:
+    """Trees that part the values of a column at a bound. Those that estimate times find the lower ones better, if `lower` is
+    the smaller value; the others then find the higher ones better.
+    """
+    return ScheduleTrees(*[one_split(column, lower, higher, bound)] * 2)
 
 
 def write_policy(path: Path, seed: int = 0, **changes: object) -> Path:

@@ -4,7 +4,7 @@
 |---|---|
 | `features` | schedules of a task on a chip as columns of numbers |
 | `network` | the ensemble that corrects the analytic prior |
-| `boosted_trees` | another learner, whose opinion ends a first round |
+| `boosted_trees` | other learners, whose opinions end a first round |
 | `policy_file` | weights and their card as one file |
 | `known_policies` | the files that are here, by name |
 | `learned_prior` | what a search asks |

@@ -1,10 +1,10 @@
 """Boosted regression trees in numpy: a second kind of learner, which errs on other schedules than the network does.
 
-Trees split the columns of `features`. A leaf adds to the estimate of how far a schedule is behind the best of its task, as a
-difference of logarithms of time. `policies.training.tree_training` grows them.
+Trees split the columns of `features`, and each leaf adds to an estimate. `policies.training.tree_training` grows them.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,8 @@ import numpy.typing as npt
 from policies.schedule.learned.network import Floats32
 from policies.schedule.prior import Floats
 
-PREFIX = "trees."  # of the names of its tensors in a file of weights
-SPLIT, BOUND, LOWER, HIGHER, VALUE, FIRST = (PREFIX + name for name in ("split", "bound", "lower", "higher", "value", "first"))
+PREFIX = "trees."  # of their names in a file of weights
+SPLIT, BOUND, LOWER, HIGHER, VALUE, FIRST = "split", "bound", "lower", "higher", "value", "first"
 
 Integers = npt.NDArray[np.int32]
 
@@ -21,9 +21,9 @@ Integers = npt.NDArray[np.int32]
 class BoostedTrees:
     """All trees in one array of nodes.
 
-    `tensors`, each of shape (nodes,) but the last: `trees.split`, the column that a node splits, -1 for a leaf; `trees.bound`,
-    up to which a value goes to the node `trees.lower`, beyond it to `trees.higher`; `trees.value` of a leaf; `trees.first`, the
-    root of each tree. A child comes behind its parent.
+    `tensors`, each of shape (nodes,) but the last: `split`, the column that a node splits, -1 for a leaf; `bound`, up to which
+    a value goes to the node `lower`, beyond it to `higher`; `value` of a leaf; `first`, the root of each tree. A child comes
+    behind its parent.
     Raises: KeyError, ValueError where tensors are missing or do not fit each other.
     """
 
@@ -38,15 +38,43 @@ class BoostedTrees:
             raise ValueError("the trees have nodes without a bound or a value")
 
     def __call__(self, features: Floats | Floats32) -> Floats:
-        """ln of the time over that of the best, lower for better schedules. Shape: (entries, columns) to (entries,)."""
+        """The sum of the leaves that each row ends in. Shape: (entries, columns) to (entries,)."""
         columns = np.ascontiguousarray(features, np.float32)
         entry = np.arange(len(columns))[:, None]
         place = np.broadcast_to(self._first, (len(columns), len(self._first)))
         while (split := self._split[place]).max(initial=-1) >= 0:
             lower = columns[entry, np.maximum(split, 0)] <= self._bound[place]
             place = np.where(split < 0, place, np.where(lower, self._lower[place], self._higher[place]))
-        behind: Floats = self._value[place].sum(axis=1, dtype=np.float64)
-        return behind
+        total: Floats = self._value[place].sum(axis=1, dtype=np.float64)
+        return total
+
+
+class ScheduleTrees(NamedTuple):
+    """The trees of one policy.
+
+    `behind`: ln of a schedule's time over that of the best of its task. `good`: ln of the odds that it is among the fastest
+    quarter of those that a run measures.
+    """
+
+    behind: BoostedTrees
+    good: BoostedTrees
+
+    @property
+    def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Those of both, under names such as `trees.behind.split`."""
+        both = self._asdict()
+        return {f"{PREFIX}{what}.{name}": value for what, trees in both.items() for name, value in trees.tensors.items()}
+
+
+def schedule_trees(tensors: Mapping[str, npt.NDArray[np.generic]], inputs: int) -> ScheduleTrees | None:
+    """The trees among the tensors of a policy; None where there are none. Raises: KeyError, ValueError as `BoostedTrees`."""
+    found: dict[str, dict[str, npt.NDArray[np.generic]]] = {}
+    for name, value in tensors.items():
+        if name.startswith(PREFIX):
+            what, _, kind = name.removeprefix(PREFIX).rpartition(".")
+            found.setdefault(what, {})[kind] = value
+    made = {what: BoostedTrees(part, inputs) for what, part in found.items()}
+    return ScheduleTrees(made["behind"], made["good"]) if made else None
 
 
 def _check(split: Integers, lower: Integers, higher: Integers, first: Integers, inputs: int) -> None:

@@ -7,33 +7,34 @@ import numpy as np
 
 from contract.chip import Chip
 from contract.task import GemmTask
-from policies.schedule.learned.boosted_trees import BoostedTrees
+from policies.schedule.learned.boosted_trees import BoostedTrees, ScheduleTrees
 from policies.schedule.learned.features import features_of
 from policies.schedule.learned.network import Network, Opinion
 from policies.schedule.learned.policy_file import PolicyCard, kind_of
 from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.optimiser.pool_prior import ANALYTIC, Crowding, SecondOpinion
+from policies.schedule.optimiser.pool_prior import ANALYTIC, Crowding, Judge, SecondOpinion
 from policies.schedule.prior import Floats
 
 CAUTION = 0.5  # deviations of the ensemble that count as time: its members disagree where nothing was measured
 ASKED = 256  # schedules, those that the network expects to be fastest, that the trees order
-TREES_SHARE, ANALYTIC_SHARE = 0.25, 0.125  # of a first round
+GOOD_SHARE, BEHIND_SHARE, ANALYTIC_SHARE = 0.125, 0.25, 0.125  # of a first round
 
 
 class LearnedPrior:
-    """A search asks it as it asks the analytic prior. The second opinion is that of `trees`, else the analytic prior's."""
+    """A search asks it as it asks the analytic prior. Second opinions are those of `trees`, else the analytic prior's."""
 
     crowding = Crowding(group=1.01, family=1.0)
     parents = 12
     precedent_limit = 1.05  # of 467 beyond it 7 came within 2 % of their search's best, of 233 within it 64 (LOG.md)
 
-    def __init__(self, card: PolicyCard, network: Network, trees: BoostedTrees | None = None) -> None:
+    def __init__(self, card: PolicyCard, network: Network, trees: ScheduleTrees | None = None) -> None:
         self.card, self._network = card, network
         self.name = card.name
-        self.second: SecondOpinion | None = SecondOpinion(ANALYTIC.predict_us, ANALYTIC_SHARE)
+        self.second_opinions: tuple[SecondOpinion, ...] = (SecondOpinion(ANALYTIC.predict_us, ANALYTIC_SHARE),)
         if trees is not None:
-            self.second = SecondOpinion(
-                lambda entries, task, chip: trees(features_of(entries, task, chip)[0]), TREES_SHARE, ASKED
+            self.second_opinions = (
+                SecondOpinion(_judge(trees.good, -1), GOOD_SHARE, ASKED),
+                SecondOpinion(_judge(trees.behind, 1), BEHIND_SHARE, ASKED),
             )
 
     def knows(self, task: GemmTask, chip: Chip) -> bool:
@@ -58,6 +59,11 @@ class LearnedPrior:
     def _opinion(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> tuple[Opinion, Floats]:
         features, logarithm = features_of(entries, task, chip)
         return self._network(features), logarithm
+
+
+def _judge(trees: BoostedTrees, sign: int) -> Judge:
+    """`sign`: 1 where lower estimates are better, else -1."""
+    return lambda entries, task, chip: sign * trees(features_of(entries, task, chip)[0])
 
 
 class LearnedEncoding:

@@ -14,7 +14,7 @@ from contract.base import Record
 from contract.errors import UsageError
 from contract.task import GemmTask
 from contract.whole_file import whole_file
-from policies.schedule.learned.boosted_trees import PREFIX, BoostedTrees
+from policies.schedule.learned.boosted_trees import PREFIX, ScheduleTrees, schedule_trees
 from policies.schedule.learned.features import FINGERPRINT
 from policies.schedule.learned.network import Network, Tensors
 
@@ -54,7 +54,7 @@ def kind_of(task: GemmTask) -> str:
     return f"{task.mode.value} {task.accumulate.value}"
 
 
-def write_weights(path: Path, tensors: Tensors, card: PolicyCard, trees: BoostedTrees | None = None) -> None:
+def write_weights(path: Path, tensors: Tensors, card: PolicyCard, trees: ScheduleTrees | None = None) -> None:
     """Matrices are stored as F16, vectors as F32, trees as they are.
 
     Raises: OSError, after which an older file is still there.
@@ -79,11 +79,11 @@ def read_card(path: Path) -> PolicyCard:
 
 
 class Weights(NamedTuple):
-    """What a file holds. `trees`: None in one that has no second opinion of its own."""
+    """What a file holds. `trees`: None in one that has no second opinions of its own."""
 
     card: PolicyCard
     network: Network
-    trees: BoostedTrees | None
+    trees: ScheduleTrees | None
 
 
 def read_weights(path: Path) -> Weights:
@@ -98,8 +98,7 @@ def read_weights(path: Path) -> Weights:
         with safe_open(path, framework="np") as stored:
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (it is no mapping)
         network = Network({name: value.astype(np.float32) for name, value in tensors.items() if not name.startswith(PREFIX)})
-        grown = {name: value for name, value in tensors.items() if name.startswith(PREFIX)}
-        return Weights(card, network, BoostedTrees(grown, network.inputs) if grown else None)
+        return Weights(card, network, schedule_trees(tensors, network.inputs))
     except (OSError, SafetensorError, KeyError, ValueError) as exc:
         raise UsageError(f"the weights in {path} are damaged: {_first_line(exc)}") from exc
 

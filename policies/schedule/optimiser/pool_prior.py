@@ -32,15 +32,15 @@ class EntryEncoding(Protocol):
 class Prior(Protocol):
     """Times before anything was measured. `parents`: the fastest entries of a pool whose neighbours it wants to see.
 
-    `precedent_limit`: schedules that led other shapes are tried up to so many times its best time. `second`: what a first
-    round asks too; None where there is nothing.
+    `precedent_limit`: schedules that led other shapes are tried up to so many times its best time. `second_opinions`:
+    what a first round asks too.
     """
 
     name: str
     crowding: Crowding
     parents: int
     precedent_limit: float
-    second: "SecondOpinion | None"
+    second_opinions: "tuple[SecondOpinion, ...]"
 
     def predict_us(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> Floats:
         """Unit: microseconds."""
@@ -60,8 +60,8 @@ class Judge(Protocol):
 class SecondOpinion(NamedTuple):
     """A judge of another kind, which errs on other schedules than the prior does.
 
-    It names the last `share` of a first round, at least one schedule: the best of the `among` that the prior expects to be
-    fastest, of all where that is None.
+    It names its `share` of a first round: the best of the `among` schedules that the prior expects to be fastest, of all where
+    that is None.
     """
 
     judge: Judge
@@ -76,7 +76,7 @@ class AnalyticPrior:
     crowding = Crowding(group=1.15, family=1.04)
     parents = 0
     precedent_limit = math.inf
-    second: SecondOpinion | None = None
+    second_opinions: tuple[SecondOpinion, ...] = ()
 
     def predict_us(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> Floats:
         return predict_many_us([entry.work for entry in entries], task, chip)

@@ -27,14 +27,14 @@ from policies.schedule.optimiser.pool_prior import ANALYTIC
 from policies.training import adapting, groups
 from policies.training.training_plan import StagePlan
 from policies.trajectories.store import Store, open_store
-from tests.doubles.learned_policies import one_split
+from tests.doubles.learned_policies import split_trees
 from tests.doubles.scripted import ENVIRONMENT
 from tests.doubles.slower_chip import EXPECTED, TRUE, SlowerSandbox
 
 SIZES = ((64, 64, 128), (512, 64, 512), (64, 256, 256), (128, 64, 64), (256, 256, 64), (64, 64, 1024), (256, 64, 256))
 TASKS = [GemmTask(m=m, n=n, k=k) for m, n, k in (*SIZES, (128, 128, 128), (512, 64, 64))]
 SOME = 5
-TREES = one_split(0, lower=0.25, higher=0.5)
+TREES = split_trees(0, lower=0.25, higher=0.5)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -112,8 +112,8 @@ def test_auto_finds_the_adopted_policy_for_this_chip_and_kind_alone(calibrated: 
     assert policy.path.name == "Slow-90-offline-f32.safetensors"
     card, _, kept = read_weights(policy.path)
     assert card.stages == ("supervised", "group-relative", "trees")
-    assert kept is not None, "the second opinion is that of the policy it began with"
-    assert kept.tensors[VALUE].tolist() == TREES.tensors[VALUE].tolist()
+    assert kept is not None, "the second opinions are those of the policy it began with"
+    assert kept.good.tensors[VALUE].tolist() == TREES.good.tensors[VALUE].tolist()
     prior_of = open_prior(settings)
     found = prior_of(TASKS[0], EXPECTED)
     assert isinstance(found, LearnedPrior)

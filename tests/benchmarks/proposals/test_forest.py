@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.proposals import forest
-from benchmarks.proposals.forest import ScheduleForest, utility_of
+from benchmarks.proposals.forest import ScheduleForest
 from benchmarks.proposals.forest_tuner import SAME_GROUP, ForestTuner
 from benchmarks.proposals.sweeps import Sweep
 from contract.chip import REFERENCE_CHIPS
@@ -38,15 +38,6 @@ def swept(m: int) -> Sweep:
 @pytest.fixture(scope="module")
 def others() -> list[Sweep]:
     return [swept(128), swept(512)]
-
-
-def test_utilities_weigh_the_fastest_quarter() -> None:
-    utilities = utility_of(np.array([1.0, 2.0, 3.0, 4.0, math.nan, 5.0, 6.0, 7.0, 8.0]))
-    assert (utilities > 0).tolist() == [False, False, False, False, False, False, False, True, True]
-    assert utilities[-1] > utilities[-2]
-    assert utilities[utilities > 0].mean() == pytest.approx(1.0)
-    assert utility_of(np.array([math.nan])).tolist() == [0.0]
-    assert (utility_of(np.array([2.0, 2.0])) > 0).all()
 
 
 def test_a_forest_of_other_shapes_ranks_this_one(others: list[Sweep]) -> None:

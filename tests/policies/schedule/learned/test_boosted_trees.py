@@ -41,5 +41,5 @@ def test_damaged_trees_are_refused(name: str, value: list[float], words: str) ->
 
 
 def test_a_missing_array_is_named() -> None:
-    with pytest.raises(KeyError, match=r"trees\.bound"):
+    with pytest.raises(KeyError, match="bound"):
         BoostedTrees({name: value for name, value in TENSORS.items() if name != BOUND}, 3)

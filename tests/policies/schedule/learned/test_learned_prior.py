@@ -1,5 +1,6 @@
 """For which tasks and chips a policy is used, and what a search with it proposes first."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,10 @@ from policies.schedule.learned.policy_file import kind_of, read_weights
 from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
 from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.schedule.policy import Precedents, SchedulePolicy
-from tests.doubles.learned_policies import one_split, write_policy
+from policies.schedule.prior import Floats
+from tests.doubles.learned_policies import split_trees, write_policy
+
+Schedule = dict[str, ScheduleValue] | None
 
 H200 = REFERENCE_CHIPS[Arch.SM_90A]
 TASK = GemmTask(m=64, n=64, k=64)
@@ -57,23 +61,29 @@ def test_a_first_round_ends_with_the_best_of_the_analytic_prior(tmp_path: Path) 
 
 
 def test_a_first_round_ends_with_the_best_of_the_trees(tmp_path: Path) -> None:
-    """Among the schedules that the network expects to be fastest, without those that it named itself."""
+    """Among the schedules that the network expects to be fastest, without those that were named before."""
     task = GemmTask(m=1536, n=8960, k=1536)
     card, network, _ = read_weights(write_policy(tmp_path / "own.safetensors"))
     pool = SchedulePool(families(task.arch), task, H200, 0, LearnedPrior(card, network))
     leading = [pool.entries[int(place)] for place in np.argsort(pool.predicted_us, kind="stable")[:ASKED]]
     column = NAMES.index("prior")
-    middle = float(np.median(features_of(leading, task, H200)[0][:, column]))
-    trees = one_split(column, lower=1.0, higher=0.5, bound=middle)
+    features = features_of(leading, task, H200)[0]
+    trees = split_trees(column, lower=1.0, higher=0.5, bound=float(np.median(features[:, column])))
     learned = LearnedPrior(card, network, trees)
     policy = SchedulePolicy(families(task.arch), prior_of=lambda *_: learned)
     seen = Observation(task=task, chip=H200, round=0, seed=0)
     proposed = [candidate.origin.schedule for candidate in policy.propose(seen, 8)]
-    behind = trees(features_of(leading, task, H200)[0])
-    assert behind.min() < behind.max()
-    best = [leading[int(place)].values for place in np.argsort(behind, kind="stable")]
-    assert proposed[6:] == [schedule for schedule in best if schedule not in proposed[:6]][:2]
+
+    def expected(scores: Floats, count: int, named: Sequence[Schedule]) -> list[Schedule]:
+        assert scores.min() < scores.max()
+        ordered = [leading[int(place)].values for place in np.argsort(scores, kind="stable")]
+        return [schedule for schedule in ordered if schedule not in named][:count]
+
+    assert proposed[5:6] == expected(-trees.good(features), 1, proposed[:5])
+    assert proposed[6:] == expected(trees.behind(features), 2, proposed[:6])
     assert len({str(schedule) for schedule in proposed}) == 8
+    four = [candidate.origin.schedule for candidate in policy.propose(seen, 4)]
+    assert four == [*proposed[:3], *expected(trees.behind(features), 1, proposed[:3])]
 
 
 def test_precedents_of_other_shapes_are_tried_where_the_prior_expects_them_near_its_best(tmp_path: Path) -> None:
