@@ -67,7 +67,7 @@ def test_show_says_that_an_entry_is_stale(tmp_path: Path, capsys: pytest.Capture
 
 def test_without_a_library_the_shipped_one_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["library", "list", "--top", "1"]) == 0
-    assert capsys.readouterr().out.startswith(f"h200-2026-11-26: {shipped():,} entries for H200 (sm_90a)")
+    assert capsys.readouterr().out.startswith(f"h200-2026-11-27: {shipped():,} entries for H200 (sm_90a)")
 
 
 def test_prepare_writes_what_a_program_launches(
