@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
+from agent.cli.arguments import AsJson, choice
 from agent.cli.library.library_source import ALL, Jobs, LibraryPath, Sms, chosen, opened
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contract.settings import Settings
 
 EXAMPLE = (
-    "\b\nExample:\n  cudal2-agent library prepare --entry all --library h200\n"
+    "\b\nExample:\n  cudal2-agent library prepare --element bf16\n"
     "  cudal2-agent library prepare --entry d9e78c36 --library h200 --shape 48x64x8192"
 )
 NOT_ALL = 1
@@ -26,6 +26,9 @@ def prepare(
     shape: Annotated[
         str | None,
         typer.Option("--shape", help="Build the entry for this smaller M, with its N and K, and prove it.", show_default=False),
+    ] = None,
+    element: Annotated[
+        str | None, typer.Option("--element", help="Of all entries, those for f16 or for bf16 alone.", show_default=False)
     ] = None,
     library: LibraryPath = None,
     sms: Sms = None,
@@ -41,13 +44,18 @@ def prepare(
     from agent.library import preparing
     from contract.errors import UsageError
     from contract.settings import load_settings
-    from contract.task import Arch
+    from contract.task import Arch, ElementType
 
     if shape is not None and entry == ALL:
         raise UsageError("--shape is for one entry; name it with --entry")
+    if element is not None and entry != ALL:
+        raise UsageError("--element chooses among all entries, and --entry names one; leave one of them out")
+    wanted = choice("--element", ElementType, element) if element else None
     settings = load_settings(compile_jobs=jobs)
     found = opened(library)
-    entries = chosen(found, entry)
+    entries = [one for one in chosen(found, entry) if wanted in (None, one.task.element)]
+    if not entries:
+        raise UsageError(f"{found.path} has no kernel {f'in {element} ' if element else ''}to build")
     counts = {"built": 0, "ready": 0, "failed": 0}
     for one in _prepared(entries, shape, settings, sms or preparing.sms_for(Arch(found.manifest.arch))):
         counts[one.status] += 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import main
+from contract.task import ElementType
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2.library.shipped_libraries import shipped_library
 from tests.doubles.building import compile_in_this_process, leave_machine_code_unread
@@ -121,6 +122,36 @@ def test_prepare_of_all_compiles_for_torch_too(
     assert main([*words, "--json"]) == 0
     *_, last = capsys.readouterr().out.splitlines()
     assert json.loads(last)["part"] == "enable in C++"
+
+
+def test_prepare_of_one_element_type_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile_in_this_process(monkeypatch)
+    monkeypatch.setattr("cudal2.torch.compiled_build.COMPILERS", ("no-such-compiler",))
+    both = [library_entry(TASKS[0]), library_entry(TASKS[0].model_copy(update={"element": ElementType.BF16}))]
+    words = ["library", "prepare", "--library", str(write_entries(tmp_path / "both", both)), "--sms", "114"]
+    assert main([*words, "--element", "bf16"]) == 0
+    assert capsys.readouterr().out.startswith(f"{both[1].id[:8]} 16x16x64 nn: built\n1 built, 0 ready, 0 failed")
+    assert main([*words, "--element", "f16", "--json"]) == 0
+    assert [json.loads(line).get("id") for line in capsys.readouterr().out.splitlines()][:-1] == [both[0].id]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--element", "f32"], "--element 'f32' is not known; choose from f16, bf16"),
+        (["--element", "bf16"], "has no kernel in bf16 to build"),
+        (["--element", "f16", "--entry", "abc"], "leave one of them out"),
+    ],
+)
+def test_prepare_of_an_element_type_that_is_not_there_is_one_line(
+    more: list[str], said: str, small: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["library", "prepare", "--library", small, *more]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
 
 
 @needs_core
