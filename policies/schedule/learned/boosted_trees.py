@@ -73,8 +73,11 @@ def schedule_trees(tensors: Mapping[str, npt.NDArray[np.generic]], inputs: int) 
         if name.startswith(PREFIX):
             what, _, kind = name.removeprefix(PREFIX).rpartition(".")
             found.setdefault(what, {})[kind] = value
-    made = {what: BoostedTrees(part, inputs) for what, part in found.items()}
-    return ScheduleTrees(made["behind"], made["good"]) if made else None
+    if not found:
+        return None
+    if found.keys() != set(ScheduleTrees._fields):
+        raise ValueError("its trees are of another version of this product; train it anew with `cudal2-agent train schedule`")
+    return ScheduleTrees(**{what: BoostedTrees(part, inputs) for what, part in found.items()})
 
 
 def _check(split: Integers, lower: Integers, higher: Integers, first: Integers, inputs: int) -> None:

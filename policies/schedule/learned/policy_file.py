@@ -100,8 +100,10 @@ def read_weights(path: Path) -> Weights:
         network = Network({name: value.astype(np.float32) for name, value in tensors.items() if not name.startswith(PREFIX)})
         return Weights(card, network, schedule_trees(tensors, network.inputs))
     except (OSError, SafetensorError, KeyError, ValueError) as exc:
-        raise UsageError(f"the weights in {path} are damaged: {_first_line(exc)}") from exc
+        raise UsageError(f"the weights in {path} cannot be used: {_first_line(exc)}") from exc
 
 
 def _first_line(exc: Exception) -> str:
+    if isinstance(exc, KeyError):
+        return f"{exc} is missing"
     return (str(exc) or type(exc).__name__).splitlines()[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from contract.chip import REFERENCE_CHIPS
@@ -54,8 +55,17 @@ def test_damaged_trees_are_named(tmp_path: Path) -> None:
     broken = split_trees(len(NAMES) - 1, lower=1.0, higher=0.0)
     broken.good.tensors[SPLIT] = np.array([len(NAMES), -1, -1], np.int16)
     write_weights(tmp_path / "mine.safetensors", random_weights(), CARD, broken)
-    with pytest.raises(UsageError, match=r"the weights in .*mine.safetensors are damaged: the trees split other features"):
+    with pytest.raises(UsageError, match=r"the weights in .*mine.safetensors cannot be used: the trees split other features"):
         read_weights(tmp_path / "mine.safetensors")
+
+
+def test_trees_of_another_version_say_so(tmp_path: Path) -> None:
+    path = write_policy(tmp_path / "mine.safetensors")
+    with safe_open(path, framework="np") as stored:
+        tensors, card = {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata()  # noqa: SIM118
+    save_file(tensors | {"trees.split": np.zeros(1)}, str(path), card)
+    with pytest.raises(UsageError, match=r"cannot be used: its trees are of another version.*train schedule"):
+        read_weights(path)
 
 
 def test_a_missing_a_damaged_and_a_foreign_file_are_told_apart(tmp_path: Path) -> None:
@@ -70,7 +80,7 @@ def test_a_missing_a_damaged_and_a_foreign_file_are_told_apart(tmp_path: Path) -
         read_card(tmp_path / "other.safetensors")
     missing = {name: value for name, value in random_weights().items() if name != "0.error.weight"}
     write_weights(tmp_path / "part.safetensors", missing, CARD)
-    with pytest.raises(UsageError, match=r"the weights in .*part.safetensors are damaged: .*0.error.weight"):
+    with pytest.raises(UsageError, match=r"the weights in .*part.safetensors cannot be used: '0.error.weight' is missing"):
         read_weights(tmp_path / "part.safetensors")
 
 
