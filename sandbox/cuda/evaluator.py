@@ -68,7 +68,7 @@ class Evaluator:
         except (Fault, cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as exc:
             return self.fault_of(built) or Done(evaluation=self._crashed(built, exc))
         except MemoryError as exc:  # such as cupy's OutOfMemoryError
-            if self._workspace_bytes:
+            if self._workspace_bytes > task.operand_bytes:  # a smaller one is not why memory is short
                 needs = f"its workspace of {self._workspace_bytes} bytes does not fit beside the operands"
                 return Done(evaluation=self._crashed(built, MemoryError(f"{needs}: {exc}")))
             raise MachineError(f"too little free memory to evaluate {task.shape}: {exc}") from exc

@@ -181,6 +181,12 @@ def test_memory_that_does_not_suffice_is_the_machines(gpu, evaluator):
         gpu.evaluate(evaluator)
 
 
+def test_memory_that_a_small_workspace_does_not_explain_is_the_machines(gpu, evaluator):
+    gpu.raises, gpu.workspace_bytes = {"time": MemoryError("no 4096 bytes left")}, TASK.operand_bytes
+    with pytest.raises(MachineError, match="too little free memory to evaluate 256x256x256"):
+        gpu.evaluate(evaluator)
+
+
 def test_memory_that_a_candidates_workspace_exceeds_is_the_candidates(gpu, evaluator):
     gpu.raises = {"time": MemoryError("no 8589934592 bytes left")}
     gpu.workspace_bytes = 8 * 1024**3
