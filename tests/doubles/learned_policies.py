@@ -47,10 +47,8 @@ def one_split(column: int, lower: float, higher: float, bound: float = 0.5) -> B
 
 
 def split_trees(column: int, lower: float, higher: float, bound: float = 0.5) -> ScheduleTrees:
-    """Trees that part the values of a column at a bound. Those that estimate times find the lower ones better, if `lower` is
-    the smaller value; the others then find the higher ones better.
-    """
-    return ScheduleTrees(*[one_split(column, lower, higher, bound)] * 2)
+    """Trees that part the values of a column at a bound; estimates of `good` are 1 higher than those of `behind`."""
+    return ScheduleTrees(one_split(column, lower, higher, bound), one_split(column, 1 + lower, 1 + higher, bound))
 
 
 def write_policy(path: Path, seed: int = 0, **changes: object) -> Path:

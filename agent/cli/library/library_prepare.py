@@ -54,8 +54,8 @@ def prepare(
     settings = load_settings(compile_jobs=jobs)
     found = opened(library)
     entries = [one for one in chosen(found, entry) if wanted in (None, one.task.element)]
-    if not entries:
-        raise UsageError(f"{found.path} has no kernel {f'in {element} ' if element else ''}to build")
+    if wanted is not None and not entries:
+        raise UsageError(f"{found.path} has no kernel in {wanted.value} to build")
     counts = {"built": 0, "ready": 0, "failed": 0}
     for one in _prepared(entries, shape, settings, sms or preparing.sms_for(Arch(found.manifest.arch))):
         counts[one.status] += 1

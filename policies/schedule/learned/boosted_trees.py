@@ -1,4 +1,4 @@
-"""Boosted regression trees in numpy: a second kind of learner, which errs on other schedules than the network does.
+"""Boosted trees in numpy: learners of another kind, which err on other schedules than the network does.
 
 Trees split the columns of `features`, and each leaf adds to an estimate. `policies.training.tree_training` grows them.
 """

@@ -12,7 +12,7 @@ from contract.task import ElementType
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2.library.shipped_libraries import shipped_library
 from tests.doubles.building import compile_in_this_process, leave_machine_code_unread
-from tests.doubles.libraries import library_entry, small_tasks, write_entries
+from tests.doubles.libraries import library_entry, small_tasks, stored_algorithm, write_entries
 
 ROOT = Path(__file__).parents[4]
 ROWS = ROOT / "benchmarks" / "h200" / "rows" / "server-2026-11-23.jsonl.gz"
@@ -122,6 +122,18 @@ def test_prepare_of_all_compiles_for_torch_too(
     assert main([*words, "--json"]) == 0
     *_, last = capsys.readouterr().out.splitlines()
     assert json.loads(last)["part"] == "enable in C++"
+
+
+def test_prepare_without_kernels_compiles_for_torch_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for a library of `tune`, whose algorithms programs run by the C++ part."""
+    monkeypatch.setattr("cudal2.torch.compiled_build.COMPILERS", ("no-such-compiler",))
+    path = write_entries(tmp_path / "tuned", [], [stored_algorithm(TASKS[0])])
+    assert main(["library", "prepare", "--library", str(path), "--sms", "114"]) == 0
+    built, compiled = capsys.readouterr().out.splitlines()
+    assert built.startswith("0 built, 0 ready, 0 failed")
+    assert compiled.startswith("enable in C++")
 
 
 def test_prepare_of_one_element_type_leaves_the_others(
