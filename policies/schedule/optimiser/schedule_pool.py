@@ -1,6 +1,7 @@
 """The schedules that a policy chooses from for one task on one chip, with their predicted times."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
@@ -11,7 +12,7 @@ from contract.candidate import ScheduleValue
 from contract.chip import Chip
 from contract.task import GemmTask
 from policies.schedule.families.kernel_family import Family
-from policies.schedule.optimiser.pool_entry import Key, PoolEntry, Values, entry_of, read_entry
+from policies.schedule.optimiser.pool_entry import Group, Key, PoolEntry, Values, entry_of, read_entry
 from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
 from policies.schedule.prior import Floats
 
@@ -20,13 +21,16 @@ AxisStep = tuple[str, ScheduleValue]
 MAX_OF_FAMILY = 4096  # larger spaces are sampled; neighbours of good schedules reach the rest
 MAX_CLIMBS = 12  # times that neighbours of the best are added, at most
 PAIRED_STEPS = 24  # neighbours two axes away; a step along one of them may not be valid
+CROSSED = 48  # of the best entries, at most `OF_GROUP` of a group, from which crossings are drawn
+OF_GROUP = 4  # so that they are not all alike
+CROSSINGS = 512  # drawn before each climb
 
 
 class SchedulePool:
     """Entries of all families that support the task; `predicted_us[i]` belongs to `entries[i]`.
 
-    Where a space was sampled, neighbours of what the prior expects to be fastest join the entries, until no better ones are
-    found: pools of two seeds begin with other samples and should end with the same best entries.
+    Where a space was sampled, neighbours of what the prior expects to be fastest join the entries, and crossings of it, until
+    no better ones are found: pools of two seeds begin with other samples and should end with the same best entries.
     """
 
     def __init__(self, families: Sequence[Family[Any]], task: GemmTask, chip: Chip, seed: int, prior: Prior = ANALYTIC) -> None:
@@ -41,18 +45,33 @@ class SchedulePool:
 
     def _climb(self, rng: np.random.Generator) -> None:
         """Adds the neighbours of the entries that are expected to be fastest, and of those that are so among what was added."""
+        if not self.prior.parents or not self.entries:
+            return
         known, climbed = {entry.key for entry in self.entries}, set[Key]()
         for _ in range(MAX_CLIMBS):
-            best = [self.entries[int(place)] for place in np.argsort(self.predicted_us, kind="stable")[: self.prior.parents]]
-            parents = [entry for entry in best if entry.key not in climbed]
+            ranked = [self.entries[int(place)] for place in np.argsort(self.predicted_us, kind="stable")]
+            parents = [entry for entry in ranked[: self.prior.parents] if entry.key not in climbed]
             climbed |= {entry.key for entry in parents}
             found = {near.key: near for parent in parents for near in self.neighbours(parent, rng)}
+            found |= {crossed.key: crossed for crossed in self._crossings(ranked, rng)}
             new = [entry for key, entry in found.items() if key not in known]
             if not new:
                 return
             known |= {entry.key for entry in new}
             self.entries += new
             self.predicted_us = np.concatenate([self.predicted_us, self.predict_us(new)])
+
+    def _crossings(self, ranked: Sequence[PoolEntry], rng: np.random.Generator) -> Iterator[PoolEntry]:
+        """Schedules that have each value from one of two good entries of a family: a way out of where no single step helps."""
+        crossed = list(_best_of_groups(ranked))
+        for first, second in rng.choice(len(crossed), (CROSSINGS, 2)):
+            one, other = crossed[first], crossed[second]
+            of_one = rng.random(len(one.values)) < 0.5
+            if one.family is other.family and first != second:
+                values = zip(one.values.items(), of_one, strict=True)
+                entry = self.entry({axis: value if own else other.values[axis] for (axis, value), own in values})
+                if entry is not None:
+                    yield entry
 
     def _sample(self, family: Family[Any], seed: int) -> Iterator[PoolEntry]:
         space = list(family.space(self.task, self.chip))
@@ -92,6 +111,17 @@ class SchedulePool:
                 smaller, larger = [x for x in numbers if x < value], [x for x in numbers if x > value]
                 known = [*smaller[-1:], *larger[:1]]
             yield from ((axis, other) for other in known)
+
+
+def _best_of_groups(ranked: Sequence[PoolEntry]) -> Iterator[PoolEntry]:
+    """The first entries, at most `OF_GROUP` of a group."""
+    seen = Counter[Group]()
+    for entry in ranked:
+        if seen.total() == CROSSED:
+            return
+        if seen[entry.group] < OF_GROUP:
+            seen[entry.group] += 1
+            yield entry
 
 
 def _axis_values(family: str, entries: Sequence[PoolEntry]) -> dict[str, list[ScheduleValue]]:

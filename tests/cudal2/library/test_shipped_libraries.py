@@ -33,6 +33,7 @@ H200_ROWS = sorted(path for kind in KINDS for path in (ROWS / "rows").glob(f"{ki
 H200_WORDS = [
     *(word for file in H200_ROWS for word in ("--rows", str(file))),
     *("--tuned", str(ROWS / "rows" / "tuned-2026-11-23.jsonl")),
+    *("--tuned", str(ROWS / "rows" / "tuned-bf16-2026-11-27.jsonl")),
     *("--without", str(SLOWER / "slower_h200.txt"), "--name", "h200-2026-11-27"),
 ]
 H100_WORDS = [

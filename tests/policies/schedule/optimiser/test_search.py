@@ -1,23 +1,29 @@
 """The parts of the search: the pool of schedules, the surrogate, the choice of the next candidates."""
 
 import math
+import zlib
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
 import pytest
 
-from contract.chip import REFERENCE_CHIPS
+from contract.chip import REFERENCE_CHIPS, Chip
 from contract.task import Arch, GemmTask
 from policies.schedule.families.mma_sync.family import MmaSync
+from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
 from policies.schedule.families.registry import families
+from policies.schedule.optimiser import schedule_pool
 from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
 from policies.schedule.optimiser.encoding import Encoding
 from policies.schedule.optimiser.gaussian_process import GaussianProcess
+from policies.schedule.optimiser.pool_entry import PoolEntry
 from policies.schedule.optimiser.pool_prior import ANALYTIC
 from policies.schedule.optimiser.risk import Risk
 from policies.schedule.optimiser.schedule_pool import MAX_OF_FAMILY, SchedulePool
 from policies.schedule.optimiser.surrogate import Surrogate
+from policies.schedule.prior import Floats
 
 TASK = GemmTask(m=256, n=256, k=1024, arch=Arch.SM_80)
 CHIP = REFERENCE_CHIPS[Arch.SM_80]
@@ -45,6 +51,44 @@ def test_neighbours_are_valid_and_one_or_two_steps_away(pool: SchedulePool) -> N
         changed = {axis for axis, value in neighbour.values.items() if entry.values[axis] != value}
         assert 1 <= len(changed) <= 2
         neighbour.family.write(neighbour.schedule, TASK)
+
+
+class TwoHabits:
+    """Expects a schedule to be fast that has both values of a habit, and slow with one of them: no single step helps."""
+
+    name, crowding, parents, precedent_limit, second_opinions = "two habits", ANALYTIC.crowding, 12, 1.05, ()
+    habits = ({"epilogue": "direct", "warps_k": 1}, {"block_k": 32, "stages": 6})
+
+    def predict_us(self, entries: Sequence[PoolEntry], *_of: object, **_named: object) -> Floats:
+        return np.array([1 + sum(self._cost(entry, habit) for habit in self.habits) + self._noise(entry) for entry in entries])
+
+    def _cost(self, entry: PoolEntry, habit: dict[str, object]) -> int:
+        return (1, 2, 0)[sum(entry.values[axis] == value for axis, value in habit.items())]
+
+    def _noise(self, entry: PoolEntry) -> float:
+        """At most 0.1, so that the best are of both habits."""
+        return zlib.crc32(repr(sorted(entry.values.items())).encode()) % 1000 / 10_000
+
+    def encoding(self, entries: Sequence[PoolEntry], *_of: object, **_named: object) -> Encoding:
+        return Encoding(entries)
+
+
+class WithoutTheBest(MmaSync):
+    """A space that, as a sample may, lacks what has both habits."""
+
+    def space(self, task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]:
+        wanted = {**TwoHabits.habits[0], **TwoHabits.habits[1]}
+        return (one for one in super().space(task, chip) if any(one.values()[axis] != wanted[axis] for axis in wanted))
+
+
+def test_a_pool_crosses_good_schedules_where_no_single_step_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule_pool, "PAIRED_STEPS", 0)
+    prior = TwoHabits()
+    crossed = SchedulePool([WithoutTheBest()], TASK, CHIP, seed=0, prior=prior)
+    assert crossed.predicted_us.min() < 1.1
+    assert len({entry.key for entry in crossed.entries}) == len(crossed.entries)
+    monkeypatch.setattr(schedule_pool, "CROSSINGS", 0)
+    assert SchedulePool([WithoutTheBest()], TASK, CHIP, seed=0, prior=prior).predicted_us.min() >= 2
 
 
 def test_schedules_of_nobody_have_no_entry(pool: SchedulePool) -> None:
