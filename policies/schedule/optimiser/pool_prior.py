@@ -30,9 +30,9 @@ class EntryEncoding(Protocol):
 
 
 class Prior(Protocol):
-    """Times before anything was measured. `parents`: the fastest entries of a pool whose neighbours it wants to see,
-    beside crossings of good ones; 0 for none of either.
+    """Times before anything was measured.
 
+    `parents`: the fastest entries of a pool whose neighbours it wants to see, beside crossings of good ones; 0: neither.
     `precedent_limit`: schedules that led other shapes are tried up to so many times its best time. `second_opinions`:
     what a first round asks too.
     """
