@@ -14,7 +14,7 @@ from contract.task import GemmTask
 from policies.schedule.learned.boosted_trees import ScheduleTrees
 from policies.schedule.learned.features import FINGERPRINT
 from policies.schedule.learned.network import Network
-from policies.schedule.learned.policy_file import PolicyCard, read_weights, write_weights
+from policies.schedule.learned.policy_file import PolicyCard, as_read, read_weights, write_weights
 from policies.training.checkpoints import Checkpoints
 from policies.training.group_cache import GroupCache
 from policies.training.groups import ScheduleGroup, read_runs
@@ -92,7 +92,7 @@ def train_schedule(
         log.close()
     trees = start.trees if start else None
     if options.plan.trees:
-        trees = _grown(Network(network.tensors()), options.plan.seed, trained, tested, tell)
+        trees = _grown(Network(as_read(network.tensors())), options.plan.seed, trained, tested, tell)
     card = PolicyCard(
         name=options.name,
         fingerprint=FINGERPRINT,

@@ -54,15 +54,17 @@ def kind_of(task: GemmTask) -> str:
     return f"{task.mode.value} {task.accumulate.value}"
 
 
+def as_read(tensors: Tensors) -> Tensors:
+    """A network's weights as a file gives them back."""
+    return {name: value.astype(np.float32) for name, value in _as_stored(tensors).items()}
+
+
 def write_weights(path: Path, tensors: Tensors, card: PolicyCard, trees: ScheduleTrees | None = None) -> None:
     """Matrices are stored as F16, vectors as F32, trees as they are.
 
     Raises: OSError, after which an older file is still there.
     """
-    stored: dict[str, npt.NDArray[np.generic]] = {
-        name: np.ascontiguousarray(value, np.float16 if value.ndim > 1 else np.float32) for name, value in tensors.items()
-    }
-    body = save(stored | (trees.tensors if trees else {}), {_CARD: card.model_dump_json()})
+    body = save(_as_stored(tensors) | (trees.tensors if trees else {}), {_CARD: card.model_dump_json()})
     with whole_file(path) as target:
         target.write_bytes(body)
 
@@ -101,6 +103,10 @@ def read_weights(path: Path) -> Weights:
         return Weights(card, network, schedule_trees(tensors, network.inputs))
     except (OSError, SafetensorError, KeyError, ValueError) as exc:
         raise UsageError(f"the weights in {path} cannot be used: {_first_line(exc)}") from exc
+
+
+def _as_stored(tensors: Tensors) -> dict[str, npt.NDArray[np.generic]]:
+    return {name: np.ascontiguousarray(value, np.float16 if value.ndim > 1 else np.float32) for name, value in tensors.items()}
 
 
 def _first_line(exc: Exception) -> str:

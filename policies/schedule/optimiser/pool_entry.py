@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from contract.candidate import ScheduleValue
@@ -34,7 +35,7 @@ class PoolEntry:
     work: Work
     group: Group
 
-    @property
+    @cached_property
     def key(self) -> Key:
         return schedule_key(self.values)
 

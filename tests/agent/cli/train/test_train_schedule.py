@@ -111,7 +111,8 @@ def test_trees_are_grown_with_a_policy_or_for_one_that_is_there(
     monkeypatch.setattr(tree_training, "ROUNDS", 20)
     assert "name one with --start, or a stage" in complaint(["train", "schedule", "--stages", "trees"], capsys)
     plain, mine = home / "policies/plain.safetensors", home / "policies/mine.safetensors"
-    assert main(["train", "schedule", "--name", "plain", "--stages", "supervised", *QUICK, "--epochs", "1"]) == 0
+    once = [*QUICK, "--epochs", "1", "--test-share", "0.3"]
+    assert main(["train", "schedule", "--name", "plain", "--stages", "supervised", *once]) == 0
     assert read_weights(plain).trees is None
     words = ["train", "schedule", "--name", "mine", "--start", str(plain), "--stages", "trees", "--jobs", "1"]
     assert main([*words, "--test-share", "0.3"]) == 0
@@ -121,6 +122,10 @@ def test_trees_are_grown_with_a_policy_or_for_one_that_is_there(
     assert trees is not None
     before = read_weights(plain).network.tensors
     assert all((network.tensors[name] == value).all() for name, value in before.items()), "the network is left alone"
+    assert main(["train", "schedule", "--name", "whole", *once]) == 0
+    whole = read_weights(home / "policies/whole.safetensors").trees
+    assert whole is not None
+    assert all((whole.tensors[name] == value).all() for name, value in trees.tensors.items()), "grown with the network or after"
     assert main(["train", "schedule", "--name", "more", "--start", str(mine), "--stages", "supervised", *QUICK]) == 0
     card, _, kept = read_weights(home / "policies/more.safetensors")
     assert card.stages == ("supervised", "trees")
