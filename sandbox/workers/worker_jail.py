@@ -69,8 +69,16 @@ def _readable(options: WorkerOptions) -> tuple[str, ...] | None:
     inherited = child_environment(Path.cwd())  # a toolkit may lie anywhere
     named = [folder for name in _TOOLKIT for folder in inherited.get(name, "").split(os.pathsep) if os.path.isabs(folder)]
     root, *entries = module_path()
-    packages = [entry for entry in entries if Path(entry).name in ("site-packages", "dist-packages")]
+    packages = [entry for entry in entries if _holds_packages(Path(entry))]
     return tuple(dict.fromkeys([*_SYSTEM, *map(str, prefixes), *named, root, *packages, *_linked(packages), *options.readable]))
+
+
+def _holds_packages(folder: Path) -> bool:
+    """Whether packages are installed in a folder of the import path, as `pip install --target` does under any name.
+
+    Other folders of it may hold a user's own files.
+    """
+    return folder.name in ("site-packages", "dist-packages") or any(folder.glob("*.dist-info"))
 
 
 def _linked(packages: Sequence[str]) -> list[str]:

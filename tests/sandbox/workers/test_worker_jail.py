@@ -99,6 +99,19 @@ def test_a_toolkit_that_the_environment_names_is_readable(scratch: Path, monkeyp
     assert "relative" not in readable
 
 
+def test_installed_packages_are_readable_wherever_they_lie(
+    tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed, own = tmp_path / "installed", tmp_path / "own"
+    (installed / "some-1.0.dist-info").mkdir(parents=True)
+    own.mkdir()
+    for folder in (installed, own):
+        (folder / "module.py").write_text("")
+        monkeypatch.syspath_prepend(folder)
+    code = {folder.name: f"open({str(folder / 'module.py')!r}).read()" for folder in (installed, own)}
+    assert attempt(code, scratch, emulator_jail(options(tmp_path))) == {"installed": "worked", "own": "EACCES"}
+
+
 def test_the_settings_name_the_caches_and_not_the_store(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     readable = settings.worker_options().readable or ()
