@@ -19,7 +19,7 @@ from policies.schedule.prior import Floats
 AxisStep = tuple[str, ScheduleValue]
 
 MAX_OF_FAMILY = 4096  # larger spaces are sampled; neighbours of good schedules reach the rest
-MAX_CLIMBS = 12  # times that neighbours of the best are added, at most
+MAX_CLIMBS = 12  # times that neighbours and crossings are added, at most
 PAIRED_STEPS = 24  # neighbours two axes away; a step along one of them may not be valid
 CROSSED = 48  # of the best entries, at most `OF_GROUP` of a group, from which crossings are drawn
 OF_GROUP = 4  # so that they are not all alike
@@ -44,7 +44,7 @@ class SchedulePool:
         self._climb(np.random.default_rng(seed))
 
     def _climb(self, rng: np.random.Generator) -> None:
-        """Adds the neighbours of the entries that are expected to be fastest, and of those that are so among what was added."""
+        """Adds neighbours of the entries that are expected to be fastest, and crossings of good ones, until none is new."""
         if not self.prior.parents or not self.entries:
             return
         known, climbed = {entry.key for entry in self.entries}, set[Key]()

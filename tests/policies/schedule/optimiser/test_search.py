@@ -91,6 +91,10 @@ def test_a_pool_crosses_good_schedules_where_no_single_step_helps(monkeypatch: p
     assert SchedulePool([WithoutTheBest()], TASK, CHIP, seed=0, prior=prior).predicted_us.min() >= 2
 
 
+def test_a_pool_without_schedules_has_nothing_to_cross() -> None:
+    assert SchedulePool([], TASK, CHIP, seed=0, prior=TwoHabits()).entries == []
+
+
 def test_schedules_of_nobody_have_no_entry(pool: SchedulePool) -> None:
     assert pool.entry({"family": "wgmma_tma", "consumers": 2}) is None
     assert pool.entry({"family": "mma_sync", "block_m": -64}) is None
