@@ -80,7 +80,7 @@ class Adaptation:
         return fitted_chip(timed, self.chip)
 
     def policy(self, start: Tensors | None, shapes: Sequence[AdaptationShape]) -> Tensors:
-        """Weights after training with the shapes. Raises: TrainingFailed."""
+        """Weights adapted to the shapes. Raises: TrainingFailed."""
         from policies.training.adapting import adapted  # torch, whose absence is reported before any work
 
         return adapted(start, [shape.group for shape in shapes], self.seed)

@@ -25,14 +25,20 @@ class AdaptationArm(NamedTuple):
 
 
 def rows_of(
-    base_name: str, base: Tensors, arms: Sequence[AdaptationArm], counts: Sequence[int], seed: int
+    base_name: str,
+    base: Tensors,
+    arms: Sequence[AdaptationArm],
+    counts: Sequence[int],
+    seed: int,
+    judges: Sequence[ScheduleGroup] = (),
 ) -> Iterator[AdaptationRow]:
     """A row for the analytic prior, for the policy without adaptation, and for each arm and number of shapes.
 
-    The seed draws the order of the shapes. Those behind the largest number judge, in the first arm's measurements.
+    The seed draws the order of the shapes. `judges` are other shapes, by which every row is judged. Without them, rows are
+    judged by the shapes behind the largest number, in the first arm's measurements.
     """
     order = [int(place) for place in np.random.default_rng(seed).permutation(len(arms[0].groups))]
-    tested = [arms[0].groups[place] for place in order[max(counts) :]]
+    tested = list(judges) or [arms[0].groups[place] for place in order[max(counts) :]]
     yield _row("analytic prior", 0, seed, judged(tested, lambda group: group.prior))
     yield _row(base_name, 0, seed, judged(tested, partial(scores_of, base)))
     for count in counts:

@@ -36,6 +36,11 @@ def judged(groups: Sequence[ScheduleGroup], scores_of: Ranks) -> dict[str, float
     }
 
 
+def first_losses(groups: Sequence[ScheduleGroup], scores_of: Ranks) -> Floats:
+    """ln of the time of each group's first proposal over its best time. Shape: (groups,)."""
+    return np.array([_lost(group, scores_of(group))[0] for group in groups], dtype=np.float64)
+
+
 def _lost(group: ScheduleGroup, scores: Floats) -> tuple[float, float]:
     """ln of the first, and of the best of eight, over the best."""
     order = np.argsort(scores, kind="stable")

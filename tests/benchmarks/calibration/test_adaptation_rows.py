@@ -49,6 +49,13 @@ def test_another_seed_draws_other_shapes(told: dict[str, list[Any]]) -> None:
     assert told["trained"][0] == told["trained"][1] != told["trained"][2]
 
 
+def test_shapes_that_judge_may_be_others(told: dict[str, list[Any]]) -> None:
+    arms = (AdaptationArm("adapted", None, [0, 1, 2]),)  # type: ignore[list-item]
+    list(rows_of("shipped", {}, arms, (1, 3), 0, judges=[7, 8]))  # type: ignore[list-item]
+    assert set(told["judged"]) == {(7, 8)}
+    assert sorted(told["trained"][-1][1]) == [0, 1, 2]
+
+
 def test_a_cell_is_the_mean_over_the_draws() -> None:
     figures = [dict.fromkeys(FIGURES, at) for at in (0.5, 1.0)]
     rows: list[dict[str, object]] = [{"arm": "adapted", "shapes": 2, "seed": seed, **one} for seed, one in enumerate(figures)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,8 +41,33 @@ def test_held_out_shapes_and_other_layouts_are_not_adapted_to(
     record_runs(store, [TASK, GemmTask(m=64, n=64, k=64, layout=Layout.TN)])
     monkeypatch.setattr(calibrated, "held_out", lambda: frozenset({TASK.shape}))
     out = tmp_path / "own.safetensors"
-    given = ["--store", str(tmp_path / "store.sqlite"), "--searches", "--write", str(out)]
-    monkeypatch.setattr("sys.argv", ["calibrated", *given])
     with pytest.raises(UsageError, match="no shape of this chip to adapt to"):
-        calibrated.main()
+        _call(monkeypatch, tmp_path, "--searches", "--write", str(out))
     assert not out.exists()
+
+
+def test_held_out_searches_judge_and_all_others_adapt(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    record_runs(store, [TASK, GemmTask(m=64, n=64, k=64, layout=Layout.TN), GemmTask(m=128, n=64, k=64)])
+    monkeypatch.setattr(calibrated, "held_out", lambda: frozenset({TASK.shape}))
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def rows_of(_name: str, _base: Any, arms: Any, _counts: Any, _draw: int, judges: Any) -> list[Any]:
+        seen.append((sorted(group.task.shape for group in arms[0].groups), [group.task.shape for group in judges]))
+        return []
+
+    monkeypatch.setattr(calibrated, "rows_of", rows_of)
+    _call(monkeypatch, tmp_path, "--searches", "--held-out", "--counts", "1", "2", "--draws", "1")
+    assert seen == [(["128x64x64", "64x64x64"], [TASK.shape])]
+    with pytest.raises(UsageError, match="2 shapes are too few for --counts 3"):
+        _call(monkeypatch, tmp_path, "--searches", "--held-out", "--counts", "3")
+
+
+def test_without_a_held_out_search_nothing_is_judged(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    record_runs(store, [TASK])
+    with pytest.raises(UsageError, match="no search of a held-out shape"):
+        _call(monkeypatch, tmp_path, "--searches", "--held-out", "--counts", "1")
+
+
+def _call(monkeypatch: pytest.MonkeyPatch, folder: Path, *given: str) -> None:
+    monkeypatch.setattr("sys.argv", ["calibrated", "--store", str(folder / "store.sqlite"), *given])
+    calibrated.main()

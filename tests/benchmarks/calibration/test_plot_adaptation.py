@@ -21,7 +21,8 @@ RESULTS = ROOT / "benchmarks/results"
     [
         ("calibration_2026-11-23.jsonl", "h200_adaptation.svg", 5),
         ("h200_calibration_f16_2026-11-24_draws.jsonl", "h200_adaptation_f16.svg", 6),
-        ("h100_adaptation_2026-11-26.jsonl", "h100_adaptation.svg", 6),
+        ("h200_calibration_server_2026-11-27_draws.jsonl", "h200_adaptation_server.svg", 4),
+        ("h100_adaptation_2026-11-27.jsonl", "h100_adaptation.svg", 3),
     ],
 )
 def test_the_committed_pictures_are_of_the_committed_rows(rows: str, name: str, counts: int) -> None:
