@@ -38,12 +38,12 @@ def read_results(paths: Sequence[Path]) -> list[ShapeResult]:
     return [row for path in paths for file in _files(path) for row in _read(file)]
 
 
-def import_results(store: Store, path: Path, name: str) -> tuple[int, int]:
-    """Add the rows of a file to a campaign: (new rows, rows in all). Items of their tasks are done.
+def import_results(store: Store, paths: Sequence[Path], name: str) -> tuple[int, int]:
+    """Add the rows of files, or folders of them, to a campaign: (new rows, rows in all). Items of their tasks are done.
 
-    A campaign that the store lacks is created. Raises: UsageError, with the line number; nothing is imported then.
+    A campaign that the store lacks is created. Raises: UsageError, with file and line; nothing is imported then.
     """
-    rows = read_results([path])
+    rows = read_results(paths)
     queue = CampaignQueue(store, name)
     if name not in campaign_names(store):
         queue.open(RunSettings())

@@ -8,7 +8,8 @@ With `--searches --held-out` the searches of held-out shapes judge. The policies
 With `--write FILE` it judges nothing: FILE gets the policy that ships, adapted to all shapes that are not held out.
 
 `calibrate` judges one order of the shapes. Here each draw takes another order and other shapes to judge by, so that the spread
-of the figures is seen. "these runs alone": a policy that is trained anew.
+of the figures is seen. "these runs alone": a policy that is trained anew. A folder beside the store keeps the features, so that
+a second call takes less.
 """
 
 import argparse

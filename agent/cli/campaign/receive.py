@@ -8,19 +8,25 @@ import typer
 
 from agent.cli.arguments import AsJson
 
-EXAMPLE = "\b\nExample:\n  cudal2-agent campaign import offline.jsonl.gz --name main"
+EXAMPLE = "\b\nExample:\n  cudal2-agent campaign import offline.jsonl.gz server.jsonl.gz --name main"
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Rows that `campaign results --out` wrote.", show_default=False)],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Rows of `campaign results --out`, or folders of them.", show_default=False),
+    ],
     name: Annotated[str, typer.Option("--name", help="Campaign to add them to.")] = "main",
     as_json: AsJson = False,
 ) -> None:
-    """Add results of another machine. Their shapes count as done, so that the campaign goes on with the others here."""
+    """Add results of another machine. Their shapes count as done, so that the campaign goes on with the others here.
+
+    Where one file cannot be read, nothing is added.
+    """
     from agent.campaign.result_files import import_results
     from contract.settings import load_settings
     from policies.trajectories.store import open_store
 
     with open_store(load_settings().store_url) as store:
-        new, total = import_results(store, file, name)
+        new, total = import_results(store, files, name)
     print(json.dumps({"new": new, "rows": total}) if as_json else f"{new:,} of {total:,} rows are new")

@@ -80,9 +80,9 @@ def test_results_travel_and_their_shapes_are_done_there(tmp_path: Path, name: st
     rows = [result(task, 1.0 + number) for number, task in enumerate(tasks(3))]
     assert write_results(tmp_path / name, rows) == 3
     with open_store(f"sqlite:///{tmp_path / 'other.sqlite'}") as store:
-        assert import_results(store, tmp_path / name, "grid") == (3, 3)
-        assert import_results(store, tmp_path / name, "grid") == (0, 3)
-        assert import_results(store, tmp_path / name, "copy") == (0, 3), "a row is kept once, in its first campaign"
+        assert import_results(store, [tmp_path / name], "grid") == (3, 3)
+        assert import_results(store, [tmp_path / name], "grid") == (0, 3)
+        assert import_results(store, [tmp_path / name], "copy") == (0, 3), "a row is kept once, in its first campaign"
         assert store.results(ResultFilter(campaigns=("grid",))) == rows
         queue = CampaignQueue(store, "grid")
         queue.open(RunSettings())
@@ -91,9 +91,10 @@ def test_results_travel_and_their_shapes_are_done_there(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("damage", ["cut", "line", "header", "absent"])
-def test_a_damaged_file_imports_nothing(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "rows.jsonl.gz"
-    write_results(path, [result(task) for task in tasks(3)])
+def test_a_damaged_file_imports_nothing_of_a_whole_one_either(tmp_path: Path, damage: str) -> None:
+    whole, path = tmp_path / "whole.jsonl.gz", tmp_path / "rows.jsonl.gz"
+    for file in (whole, path):
+        write_results(file, [result(task) for task in tasks(3)])
     match damage:
         case "cut":
             path.write_bytes(path.read_bytes()[:-20])
@@ -106,7 +107,7 @@ def test_a_damaged_file_imports_nothing(tmp_path: Path, damage: str) -> None:
             path.unlink()
     with open_store(f"sqlite:///{tmp_path / 'other.sqlite'}") as store:
         with pytest.raises(UsageError) as caught:
-            import_results(store, path, "grid")
+            import_results(store, [whole, path], "grid")
         assert len(str(caught.value).splitlines()) == 1
         assert "line 3" in str(caught.value) or damage != "line"
         assert store.results() == []

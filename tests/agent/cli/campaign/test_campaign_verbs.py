@@ -65,8 +65,8 @@ def test_results_go_to_another_home_and_the_campaign_goes_on_there(
     assert main(["campaign", "results", "--out", "rows.jsonl.gz"]) == 0
     assert "2 rows in rows.jsonl.gz" in capsys.readouterr().out
     monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "other"))
-    assert main(["campaign", "import", "rows.jsonl.gz", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"new": 2, "rows": 2}
+    assert main(["campaign", "import", "rows.jsonl.gz", "rows.jsonl.gz", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"new": 2, "rows": 4}
     run = ["campaign", "run", "--shapes", "16x64x32,32x64x32,48x64x32", "--gpus", "emulator", "--hours", "0", "--json"]
     assert main(run) == 0
     answer = json.loads(capsys.readouterr().out)
