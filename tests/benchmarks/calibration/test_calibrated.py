@@ -68,6 +68,14 @@ def test_without_a_held_out_search_nothing_is_judged(tmp_path: Path, store: Stor
         _call(monkeypatch, tmp_path, "--searches", "--held-out", "--counts", "1")
 
 
+def test_a_calibration_has_no_held_out_shape_to_judge_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        _call(monkeypatch, tmp_path, "--held-out")
+    assert "--held-out is for --searches" in capsys.readouterr().err
+
+
 def _call(monkeypatch: pytest.MonkeyPatch, folder: Path, *given: str) -> None:
     monkeypatch.setattr("sys.argv", ["calibrated", "--store", str(folder / "store.sqlite"), *given])
     calibrated.main()

@@ -62,7 +62,7 @@ def test_it_orders_shapes_of_the_other_chip_better_than_before(base: Tensors, ot
     assert all(np.array_equal(after[name], again[name]) for name in after)
 
 
-def ways(monkeypatch: pytest.MonkeyPatch, base: Tensors, groups: list[ScheduleGroup]) -> tuple[Tensors, Tensors]:
+def adapted_and_trained(monkeypatch: pytest.MonkeyPatch, base: Tensors, groups: list[ScheduleGroup]) -> tuple[Tensors, Tensors]:
     """What comes out, and the weights of the last training."""
     trained: list[Tensors] = []
     real = adapting._trained
@@ -78,20 +78,20 @@ def ways(monkeypatch: pytest.MonkeyPatch, base: Tensors, groups: list[ScheduleGr
 def test_where_the_base_is_far_off_the_whole_way_is_gone(
     monkeypatch: pytest.MonkeyPatch, base: Tensors, other: list[ScheduleGroup]
 ) -> None:
-    after, trained = ways(monkeypatch, base, other[:LEARNED])
+    after, trained = adapted_and_trained(monkeypatch, base, other[:LEARNED])
     assert all(np.array_equal(after[name], trained[name]) for name in after)
 
 
 def test_a_few_shapes_go_a_quarter_of_the_way(
     monkeypatch: pytest.MonkeyPatch, base: Tensors, other: list[ScheduleGroup]
 ) -> None:
-    after, trained = ways(monkeypatch, base, other[:3])
+    after, trained = adapted_and_trained(monkeypatch, base, other[:3])
     assert all(np.allclose(after[name] - base[name], (trained[name] - base[name]) / 4, atol=1e-6) for name in after)
     assert any(not np.array_equal(after[name], base[name]) for name in after)
 
 
 def test_shapes_that_the_base_knows_go_a_quarter_of_the_way(monkeypatch: pytest.MonkeyPatch, base: Tensors) -> None:
-    after, trained = ways(monkeypatch, base, [made_group(task, 1.0, seed=1) for task in tasks()[:LEARNED]])
+    after, trained = adapted_and_trained(monkeypatch, base, [made_group(task, 1.0, seed=1) for task in tasks()[:LEARNED]])
     assert all(np.allclose(after[name] - base[name], (trained[name] - base[name]) / 4, atol=1e-6) for name in after)
 
 
