@@ -16,13 +16,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from agent.index.default_index import open_retriever
-from agent.run.dependencies import Dependencies
-from agent.run.lifecycle import name_run, new_run, start_run
-from agent.run.result import RunResult
-from contract.events import Event, Notice
-from contract.settings import Settings, load_settings
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.index.default_index import open_retriever
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.run.lifecycle import name_run, new_run, start_run
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.contract.events import Event, Notice
+from cudal2_agent.contract.settings.settings import Settings, load_settings
+from cudal2_agent.store.store import open_store
 from tests.doubles import TASK, ScriptedPolicy, ScriptedSandbox, candidate, diagnose, explain
 
 LIMIT_MS = 50.0

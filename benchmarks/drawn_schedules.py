@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import Evaluation, Measured, Wrong
-from contract.options import CompileOptions, TimeOptions, VerifyOptions
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import families
-from sandbox.building.builder import Builder
-from sandbox.workers.messages import Done, Evaluate
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Wrong
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.workers.messages import Done, Evaluate
 
 SEED = 2026
 BRIEF = TimeOptions(rounds=3, round_us=1000, all_baselines=False, side=False)
@@ -62,8 +62,8 @@ def drawn(each: int) -> Iterator[tuple[str, GemmTask, Candidate]]:
 
 def run(each: int, cache: str) -> list[dict[str, str]]:
     """The outcome of every schedule, ordered by task."""
-    from sandbox.cuda.device import Device
-    from sandbox.cuda.evaluator import Evaluator
+    from cudal2_agent.sandbox.cuda.device import Device
+    from cudal2_agent.sandbox.cuda.evaluator import Evaluator
 
     listed = list(drawn(each))
     device = Device(0)

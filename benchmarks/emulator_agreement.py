@@ -19,14 +19,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.wiring.sandbox import open_sandbox_for
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import Evaluation, Unmeasured
-from contract.settings import load_settings
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import families
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Evaluation, Unmeasured
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.policies.schedule.families.registry import families
 from tests.sandbox.emulator.corpus import FAULTS
 
 SCHEDULES = 100

@@ -17,10 +17,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.candidate import Candidate
-from contract.task import GemmTask
-from sandbox.emulator.detector import Detector
-from sandbox.emulator.machine import Schedule
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.emulator.detector import Detector
+from cudal2_agent.sandbox.emulator.machine import Schedule
 from tests.sandbox.emulator.compiled import PtxCompiler
 from tests.sandbox.emulator.corpus import FAULTS
 from tests.sandbox.emulator.corpus.fault import Fault

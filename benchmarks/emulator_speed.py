@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from contract.candidate import Candidate
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.options import CompileOptions
-from contract.plan import resolve
-from contract.task import GemmTask
-from policies.schedule.families.registry import families
-from sandbox.building.compiler import Compiled, Compiler
-from sandbox.emulator.kernel import EmulatedKernel, Operands
-from sandbox.emulator.machine import Conditions
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
+from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel, Operands
+from cudal2_agent.sandbox.emulator.machine import Conditions
 
 TURNS = 7
 VERIFY_TURNS = 3
@@ -93,7 +93,18 @@ def verify_s(candidate: Candidate, home: Path, *, cold: bool) -> float:
     file = home / "kernel.cu"
     file.write_text(candidate.source)
     shape = "x".join(str(size) for size in VERIFIED)
-    command = [sys.executable, "-m", "agent.cli.main", "verify", str(file), "--shape", shape, "--device", "emulator", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "cudal2_agent.agent.cli.main",
+        "verify",
+        str(file),
+        "--shape",
+        shape,
+        "--device",
+        "emulator",
+        "--json",
+    ]
     environment = {**os.environ, "CUDAL2_HOME": str(folder), "PYTHONPATH": str(Path.cwd())}
     started = time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

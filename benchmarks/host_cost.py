@@ -20,25 +20,25 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from agent.campaign import shape_search
-from agent.campaign.campaign_process import RARE_COLLECTIONS
-from agent.campaign.shape_search import open_search
-from contract.baseline import BaselineBook
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import Evaluation
-from contract.events import Emit, ignore
-from contract.settings import Settings
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import rewrite
-from policies.schedule.policy import SchedulePolicy
-from policies.schedule.prediction import predict
-from policies.trajectories.store import Store, open_store
-from sandbox.backend import Backend
-from sandbox.building import builder
-from sandbox.building.compiler import Compiler
-from sandbox.local import LocalSandbox
-from sandbox.profiling.profiler import Profiler
-from sandbox.workers.messages import CandidateBatch, Done, decode_reply, encode
+from cudal2_agent.agent.campaign import shape_search
+from cudal2_agent.agent.campaign.campaign_process import RARE_COLLECTIONS
+from cudal2_agent.agent.campaign.shape_search import open_search
+from cudal2_agent.contract.events import Emit, ignore
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.baseline import BaselineBook
+from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.policies.schedule.families.registry import rewrite
+from cudal2_agent.policies.schedule.policy import SchedulePolicy
+from cudal2_agent.policies.schedule.prediction import predict
+from cudal2_agent.sandbox.backend import Backend
+from cudal2_agent.sandbox.building import builder
+from cudal2_agent.sandbox.building.compiler import Compiler
+from cudal2_agent.sandbox.local import LocalSandbox
+from cudal2_agent.sandbox.profiling.profiler import Profiler
+from cudal2_agent.sandbox.workers.messages import CandidateBatch, Done, decode_reply, encode
+from cudal2_agent.store.store import Store, open_store
 from tests.doubles import ENVIRONMENT, measured
 
 SHAPES = "1024x512x1024,256x256x256,4096x4096x512"

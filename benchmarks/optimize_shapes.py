@@ -16,14 +16,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import BASELINES, Evaluation, Measured
-from contract.roofline import roofline_us
-from contract.speedup import median_us, speedup_over
-from contract.task import GemmTask
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.evaluation import BASELINES, Evaluation, Measured
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.reward.speedup import median_us, speedup_over
 
 SHAPES = ("4096x1024x512", "64x64x64", "128x128x16384", "2048x2048x2048", "8192x8192x8192", "1000x1000x1000")
-CODE = "from agent.cli.main import main; main()"
+CODE = "from cudal2_agent.agent.cli.main import main; main()"
 
 
 def optimize(shape: str, minutes: float, budget: int, extra: list[str], folder: Path) -> dict[str, Any]:

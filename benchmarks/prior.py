@@ -21,17 +21,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.h200.grid import held_out
-from contract.chip import Chip
-from contract.settings import load_settings
-from contract.task import GemmTask, TimingMode
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
-from policies.schedule.optimiser.encoding import Encoding
-from policies.schedule.optimiser.pool_entry import Key, PoolEntry, Values, read_entry
-from policies.schedule.optimiser.pool_prior import ANALYTIC
-from policies.schedule.optimiser.surrogate import Surrogate
-from policies.schedule.prior import Floats, predict_many_us
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
+from cudal2_agent.policies.schedule.optimiser.encoding import Encoding
+from cudal2_agent.policies.schedule.optimiser.pool_entry import Key, PoolEntry, Values, read_entry
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
+from cudal2_agent.policies.schedule.optimiser.surrogate import Surrogate
+from cudal2_agent.policies.schedule.prior import Floats, predict_many_us
+from cudal2_agent.store.store import Store, open_store
 
 MIN_STEPS = 16  # of a shape that takes part
 SEEDS = 3

@@ -8,17 +8,17 @@ import argparse
 import json
 import re
 
-from agent.index.default_index import open_retriever
-from agent.observe.retrieval import look_up, questions_of
-from agent.wiring.policy import primitives
-from contract.chip import REFERENCE_CHIPS
-from contract.events import ignore
-from contract.settings import load_settings
-from contract.task import Arch, GemmTask
-from contract.trajectory import Observation
-from policies.chat.assignment import Assignment
-from policies.chat.prompts.composition import Prompts
-from policies.chat.prompts.schedules import PromptedReplies
+from cudal2_agent.agent.index.default_index import open_retriever
+from cudal2_agent.agent.observe.retrieval import look_up, questions_of
+from cudal2_agent.agent.wiring.policy import primitives
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.chat.prompts.composition import Prompts
+from cudal2_agent.policies.chat.prompts.schedules import PromptedReplies
 
 
 def opening(task: GemmTask) -> tuple[str, str]:

@@ -18,11 +18,11 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from contract.chip import LIMITS
-from sandbox.cuda.device import Device
-from sandbox.cuda.driver import DriverFault, call
-from sandbox.cuda.guard.mapping import Mapping
-from sandbox.cuda.timing.trusted_timing import TrustedTiming
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.driver import DriverFault, call
+from cudal2_agent.sandbox.cuda.guard.mapping import Mapping
+from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 
 MARK, KEY = 0x5EED1234, 0x0DDBA11
 BLOCK = 1024
@@ -175,8 +175,8 @@ def _mapping_costs(device: Device) -> dict[str, int | str]:
 
 _CHILD = """
 import sys
-from sandbox.cuda.device import Device
-from sandbox.cuda.guard.mapping import Mapping
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.guard.mapping import Mapping
 from benchmarks.retention import Probes
 import cupy
 device = Device(0); probes = Probes(device); mapping = Mapping(2 << 20, 0, "probe", sealed=True); mapping.writer().fill(0)
@@ -200,7 +200,7 @@ elif case == "torch and cublas on it":
 try:
     device.synchronize(); print("no fault")
 except Exception as exc:
-    from sandbox.cuda.guard.fault_log import describe_fault
+    from cudal2_agent.sandbox.cuda.guard.fault_log import describe_fault
     print(exc, "|", describe_fault())
 import os; os._exit(0)
 """

@@ -22,16 +22,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from contract.build import Built
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import Timing
-from contract.options import CompileOptions, TimeOptions, VerifyOptions
-from contract.speedup import paired_speedup
-from contract.task import Arch, GemmTask, TimingMode
-from policies.schedule.families.registry import families
-from policies.schedule.prior import predict_many_us
-from sandbox.building.builder import Builder
-from sandbox.workers.messages import Evaluate
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.evaluation import Timing
+from cudal2_agent.contract.records.task import Arch, GemmTask, TimingMode
+from cudal2_agent.contract.reward.speedup import paired_speedup
+from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.prior import predict_many_us
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.workers.messages import Evaluate
 
 # From 2 us to 1 ms on an H200.
 OWN_SHAPES = ((256, 256, 256), (1024, 1024, 512), (4096, 1024, 512), (2048, 2048, 2048), (8192, 8192, 6144))
@@ -55,13 +55,13 @@ CANDIDATES = 4
 _CHILD = """
 import json, sys, time
 try:
-    from sandbox.workers.messages import Evaluate
+    from cudal2_agent.sandbox.workers.messages import Evaluate
 except ModuleNotFoundError:
     from sandbox.messages import Evaluate  # where it was up to version 0.1
-from contract.build import Built
-from contract.options import TimeOptions, VerifyOptions
-from sandbox.cuda.device import Device
-from sandbox.cuda.evaluator import Evaluator
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.settings.options import TimeOptions, VerifyOptions
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.evaluator import Evaluator
 
 def of_this_version(line):
     plain = json.loads(line)  # a request with fields that this version may not know
@@ -118,7 +118,7 @@ def task_of(shape: tuple[int, int, int], mode: TimingMode = TimingMode.OFFLINE) 
 
 # ---- a kernel against itself -----------------------------------------------------------------------------------------------
 def itself(cache: Path) -> list[dict[str, Any]]:
-    from sandbox.cuda.device import Device
+    from cudal2_agent.sandbox.cuda.device import Device
 
     device = Device(0)
     rows = []
@@ -130,9 +130,9 @@ def itself(cache: Path) -> list[dict[str, Any]]:
 
 
 def _against_itself(device: Any, task: GemmTask, repeats: int, cache: Path) -> dict[str, Any]:
-    from sandbox.cuda.evaluator import load
-    from sandbox.cuda.timing.sampling import open_lane
-    from sandbox.cuda.timing.track import Track
+    from cudal2_agent.sandbox.cuda.evaluator import load
+    from cudal2_agent.sandbox.cuda.timing.sampling import open_lane
+    from cudal2_agent.sandbox.cuda.timing.track import Track
 
     (built,) = best_of_the_prior(task, 1, cache)
     options = TimeOptions(rounds=PAIRED_ROUNDS)

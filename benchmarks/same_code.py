@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from contract.chip import REFERENCE_CHIPS
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import families
-from sandbox.inspect.elf import read
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.sandbox.inspect.elf import read
 
 SEED = 13
 ARCHS = (Arch.SM_80, Arch.SM_86, Arch.SM_89, Arch.SM_90A)
@@ -38,14 +38,14 @@ COMPARED = (".text", ".nv.constant0", ".nv.constant2", ".nv.constant3", ".nv.sha
 _CHILD = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
-from contract.chip import REFERENCE_CHIPS
-from contract.options import CompileOptions
-from contract.task import GemmTask
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.contract.records.task import GemmTask
 try:
-    from policies.schedule.families.registry import families
-    from sandbox.building.builder import Builder
+    from cudal2_agent.policies.schedule.families.registry import families
+    from cudal2_agent.sandbox.building.builder import Builder
 except ImportError:  # where they were up to version 0.1
-    from policies.schedule.families import families
+    from cudal2_agent.policies.schedule.families import families
     from sandbox.builder import Builder
 answers, cache, jobs = sys.stdout, sys.argv[1], int(sys.argv[2])
 sys.stdout = sys.stderr

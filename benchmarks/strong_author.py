@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from agent.cli.session import optimize_task
-from contract.evaluation import AUTOTUNED, BASELINES, Measured
-from contract.settings import Settings, load_settings
-from contract.speedup import median_us, speedup_over
-from contract.trajectory import Step
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.cli.session import optimize_task
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, BASELINES, Measured
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.speedup import median_us, speedup_over
+from cudal2_agent.contract.settings.settings import Settings, load_settings
+from cudal2_agent.store.store import open_store
 from tests.author.script import SCRIPT, TASK, Author, Sight
 from tests.doubles.chat_server import ScriptedServer
 

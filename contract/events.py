@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from contract.base import Record
-from contract.evaluation import Evaluation
-from contract.exchange import Usage
-from contract.task import GemmTask
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.exchange import Usage
+from cudal2_agent.contract.records.task import GemmTask
 
 
 class RunStarted(Record):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 
 
 @contextmanager

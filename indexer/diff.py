@@ -4,8 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
-from contract.base import Record
-from contract.knowledge import Piece
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.knowledge import Piece
 
 _AREA_FOLDERS = 3
 SymbolInFile = tuple[str, str]  # (path, qualified name)

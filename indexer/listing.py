@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from indexer.skips import Skips
+from cudal2_agent.indexer.skips import Skips
 
 CODE_SUFFIXES = frozenset(
     {".h", ".hpp", ".hh", ".hxx", ".cuh", ".cu", ".inl", ".inc", ".cpp", ".cc", ".cxx", ".ipp", ".py", ".pyi"}

@@ -6,15 +6,15 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import Literal
 
-from contract.base import Record
-from contract.errors import SourceError
-from contract.events import Emit, IndexProgress
-from contract.knowledge import KnowledgeStore, Release, SplitFile, StoreCounts, file_key
-from indexer.skips import Skips
-from indexer.split.plain import split_plain
-from indexer.tree import Tree
-from indexer.walk import FileVersion, load, read_files
-from indexer.workers import Split, SplitResult, split_files
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.events import Emit, IndexProgress
+from cudal2_agent.contract.records.knowledge import KnowledgeStore, Release, SplitFile, StoreCounts, file_key
+from cudal2_agent.indexer.skips import Skips
+from cudal2_agent.indexer.split.plain import split_plain
+from cudal2_agent.indexer.tree import Tree
+from cudal2_agent.indexer.walk import FileVersion, load, read_files
+from cudal2_agent.indexer.workers import Split, SplitResult, split_files
 
 SPLIT_TIMEOUT_S = 120.0  # the longest header of CUTLASS takes 3 s of CPU time, more on a busy machine
 IndexStage = Literal["split", "embed"]

@@ -1,6 +1,6 @@
 """Files that indexing left out, reported as one notice per reason."""
 
-from contract.events import Emit, Notice
+from cudal2_agent.contract.events import Emit, Notice
 
 _NAMED = 3
 

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from contract.base import Record
-from contract.errors import SourceError
-from contract.knowledge import ReleaseKind
-from indexer.listing import is_code
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.records.knowledge import ReleaseKind
+from cudal2_agent.indexer.listing import is_code
 
 _VERSION_HEADER = "cutlass/version.h"
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+CUTLASS_(MAJOR|MINOR|PATCH)[ \t]+(\d+)", re.MULTILINE)

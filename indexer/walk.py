@@ -5,11 +5,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from contract.base import Record
-from contract.errors import SourceError
-from contract.events import Emit, IndexProgress
-from indexer.skips import Skips
-from indexer.tree import Tree
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.events import Emit, IndexProgress
+from cudal2_agent.indexer.skips import Skips
+from cudal2_agent.indexer.tree import Tree
 
 MAX_BYTES = 8 << 20
 MAX_PDF_BYTES = 64 << 20  # most bytes of a PDF are pictures, and its text is far shorter

@@ -19,9 +19,9 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from contract.errors import KnowledgeError, SourceError
-from contract.knowledge import SplitFile
-from indexer.walk import load
+from cudal2_agent.contract.errors import KnowledgeError, SourceError
+from cudal2_agent.contract.records.knowledge import SplitFile
+from cudal2_agent.indexer.walk import load
 
 Split = Callable[[str, bytes], SplitFile]
 _READY = "ready"

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.build import Built
-from contract.errors import DeviceUnavailable, MachineError, WorkerError
-from contract.events import Emit, Notice, StageStarted, WorkerRestarted
-from contract.options import CompileOptions, WorkerOptions
-from contract.task import Arch
-from sandbox.emulator import worker as emulator_worker
-from sandbox.workers.messages import Ready, Stage
-from sandbox.workers.pool import WorkerPool
+from cudal2_agent.contract.errors import DeviceUnavailable, MachineError, WorkerError
+from cudal2_agent.contract.events import Emit, Notice, StageStarted, WorkerRestarted
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.options import CompileOptions, WorkerOptions
+from cudal2_agent.sandbox.emulator import worker as emulator_worker
+from cudal2_agent.sandbox.workers.messages import Ready, Stage
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 
 DRIVER_LIBRARIES = ("libcuda.so.1", "libcuda.so") if sys.platform != "win32" else ("nvcuda.dll",)
 EMULATED = "kernels are proved by the emulator and ranked by predicted times"

@@ -6,14 +6,17 @@ from threading import Event
 from time import monotonic
 from typing import Literal
 
-from contract.baseline import BaselineBook, TunedBaseline
-from contract.build import Built
-from contract.candidate import AnyCandidate, Candidate
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.errors import MachineError, ProfilerUnavailable, UsageError, WorkerError
-from contract.evaluation import Environment, Evaluation, Prediction, TestResult, Unmeasured
-from contract.events import Emit, Notice
-from contract.options import (
+from cudal2_agent.contract.errors import MachineError, ProfilerUnavailable, UsageError, WorkerError
+from cudal2_agent.contract.events import Emit, Notice
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.protocols.protocols import Predict
+from cudal2_agent.contract.records.baseline import BaselineBook, TunedBaseline
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
+from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Prediction, TestResult, Unmeasured
+from cudal2_agent.contract.records.profile import Profile
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import (
     RACE_TIME,
     SCREEN_TIME,
     CompileOptions,
@@ -24,17 +27,14 @@ from contract.options import (
     VerifyOptions,
     WorkerOptions,
 )
-from contract.profile import Profile
-from contract.protocols import Predict
-from contract.task import Arch, GemmTask
-from sandbox.backend import Backend, Backends
-from sandbox.building.builder import Builder
-from sandbox.emulator.large.coverage import needs_rewriting, reduced_task
-from sandbox.jail.kind import REMEDY as JAIL_REMEDY
-from sandbox.jail.kind import confinement
-from sandbox.profiling.profiler import Profiler
-from sandbox.workers.messages import TIME_SHARE, CandidateBatch, Evaluate, NotExecuted, Reduced, Verified
-from sandbox.workers.witness import WitnessPool
+from cudal2_agent.sandbox.backend import Backend, Backends
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.emulator.large.coverage import needs_rewriting, reduced_task
+from cudal2_agent.sandbox.jail.kind import REMEDY as JAIL_REMEDY
+from cudal2_agent.sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.profiling.profiler import Profiler
+from cudal2_agent.sandbox.workers.messages import TIME_SHARE, CandidateBatch, Evaluate, NotExecuted, Reduced, Verified
+from cudal2_agent.sandbox.workers.witness import WitnessPool
 
 Prover = Literal["nothing", "emulator", "gpu"]
 
@@ -46,7 +46,7 @@ MIN_OPERAND_SETS = 3
 
 
 class LocalSandbox:
-    """`contract.protocols.Sandbox` over a builder and, where this machine has one, a backend.
+    """`contract.protocols.protocols.Sandbox` over a builder and, where this machine has one, a backend.
 
     The parent process never creates a CUDA context, so that every process that uses the GPU can be killed.
     """

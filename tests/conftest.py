@@ -22,7 +22,7 @@ settings.load_profile("steady")
 @pytest.fixture(scope="session")
 def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
     """Compiles each kernel once for all runs of the emulator's tests: CuTe takes ten seconds per kernel."""
-    pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+    pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
     from tests.sandbox.emulator.compiled import PtxCompiler
 
     assert request.config.cache is not None

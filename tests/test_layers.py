@@ -25,7 +25,7 @@ MAY_IMPORT_RICH = ("agent/cli/render/",)
 # the entry point, which sets the threads of linear algebra; the compiler's child, which sets its home.
 MAY_READ_ENVIRONMENT = frozenset(
     {
-        "contract/settings.py",
+        "contract/settings/settings.py",
         "sandbox/workers/process.py",
         "sandbox/workers/confined.py",
         "agent/cli/main.py",
@@ -72,7 +72,7 @@ def _why_broken(name: str, layer: str, top: str) -> str:
     if top in LAYERS and top != layer and layer != "agent" and top != "contract":
         return f"{layer} may import contract only"
     if layer == "contract" and top not in STDLIB | {"contract", "pydantic"}:
-        allowed = name == "contract/settings.py" and top == "pydantic_settings"
+        allowed = name == "contract/settings/settings.py" and top == "pydantic_settings"
         return "" if allowed else "contract is records over pydantic only"
     if layer == "cudal2" and top not in STDLIB | OF_KERNEL_USERS | {"contract", "cudal2"}:
         return "programs that only launch kernels do not have it"
@@ -119,17 +119,17 @@ def test_only_the_settings_read_the_environment() -> None:
     [
         ("contract/x.py", "import torch"),
         ("contract/x.py", "import pydantic_settings"),
-        ("contract/x.py", "from agent.run.graph import run"),
+        ("contract/x.py", "from cudal2_agent.agent.run.graph import run"),
         ("contract/x.py", "def f():\n    import numpy"),
-        ("sandbox/x.py", "from policies.chat import ask"),
+        ("sandbox/x.py", "from cudal2_agent.policies.chat import ask"),
         ("sandbox/x.py", "import rich.console"),
         ("sandbox/x.py", "from pydantic_settings import BaseSettings"),
         ("sandbox/x.py", "if TYPE_CHECKING:\n    import sqlalchemy"),
         ("knowledge/x.py", "import indexer"),
-        ("policies/x.py", "from importlib import import_module\nimport_module('sandbox.workers.worker')"),
+        ("policies/x.py", "from importlib import import_module\nimport_module('cudal2_agent.sandbox.workers.worker')"),
         ("policies/x.py", "from agent import graph"),
         ("policies/x.py", "import cudal2"),
-        ("cudal2/x.py", "from policies.schedule.families.registry import families"),
+        ("cudal2/x.py", "from cudal2_agent.policies.schedule.families.registry import families"),
         ("cudal2/x.py", "import sqlalchemy"),
         ("policies/schedule/x.py", "from .family import Schedule"),
         ("agent/x.py", "from . import cli"),
@@ -143,12 +143,18 @@ def test_a_broken_layer_is_seen(name: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("contract/settings.py", "from pydantic_settings import BaseSettings"),
-        ("contract/x.py", "import json\nfrom contract.base import Record\nfrom pydantic import Field"),
-        ("sandbox/x.py", "import numpy\nfrom cuda.bindings import nvrtc\nfrom sandbox.cuda.guard import buffers"),
-        ("cudal2/x.py", "from contract.library import LibraryEntry\nimport numpy\ndef f():\n    import torch"),
+        ("contract/settings/settings.py", "from pydantic_settings import BaseSettings"),
+        ("contract/x.py", "import json\nfrom cudal2_agent.contract.base import Record\nfrom pydantic import Field"),
+        ("sandbox/x.py", "import numpy\nfrom cuda.bindings import nvrtc\nfrom cudal2_agent.sandbox.cuda.guard import buffers"),
+        (
+            "cudal2/x.py",
+            "from cudal2_agent.contract.records.library import LibraryEntry\nimport numpy\ndef f():\n    import torch",
+        ),
         ("agent/x.py", "from cudal2.library.kernel_library import open_library"),
-        ("agent/x.py", "from sandbox.workers.pool import Pool\nfrom knowledge.search import open_search"),
+        (
+            "agent/x.py",
+            "from cudal2_agent.sandbox.workers.pool import Pool\nfrom cudal2_agent.knowledge.search import open_search",
+        ),
         ("agent/cli/render/progress.py", "from rich.progress import Progress"),
     ],
 )

@@ -28,11 +28,11 @@ SHARED_CLASSES = {
     "Operands": BACKENDS,
 }
 SHARED_MODULES = {
-    "advise": "agent/advise works out what a model gains, `advise` is its verb",
+    "advise": "agent/library/advise works out what a model gains, `advise` is its verb",
     "campaign": "contract holds the record, agent/campaign makes it, agent/cli/campaign has the verbs",
     "diagnosis": RECORD,
     "doctor": COMMAND,
-    "environment": "agent/environment is one of reinforcement learning, sandbox/cuda reads a GPU's record of this name",
+    "environment": "agent/learning/environment is one of reinforcement learning, sandbox/cuda reads a GPU's record of this name",
     "evaluator": BACKENDS,
     "executor": "the protocol that verification asks for, and the emulator's implementation of it",
     "failures": "agent/observe chooses which failures are left to repair, policies/chat/prompts renders one",

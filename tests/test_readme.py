@@ -8,11 +8,11 @@ import sys
 import pytest
 import typer
 
-from agent.cli.main import app
+from cudal2_agent.agent.cli.main import app
 from tests.readme import BLOCKS, FIRST_RUN, ROOT, commands, differences, shown
 
 PROGRAM = "cudal2-agent"
-RUN = "import sys; from agent.cli.main import main; sys.exit(main(sys.argv[1:]))"
+RUN = "import sys; from cudal2_agent.agent.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 def call(line: str) -> subprocess.CompletedProcess[str]:

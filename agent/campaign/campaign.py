@@ -1,17 +1,17 @@
 """A campaign on one machine: a process per GPU and processes that prove winners, until the queue is empty or time is up."""
 
-from agent.campaign.campaign_process import WorkerOrder
-from agent.campaign.gpu_worker import run_gpu_worker
-from agent.campaign.overview import WorkerView
-from agent.campaign.processes import Entry, Processes, Slot
-from agent.campaign.proving import run_prover
-from agent.campaign.watching import GRACE_S, CampaignWatch, Display
-from agent.wiring.sandbox import share_of
-from contract.base import Record
-from contract.errors import WorkerError
-from contract.settings import Settings
-from contract.task import Arch
-from policies.trajectories.campaigns.queue import CampaignQueue
+from cudal2_agent.agent.campaign.campaign_process import WorkerOrder
+from cudal2_agent.agent.campaign.gpu_worker import run_gpu_worker
+from cudal2_agent.agent.campaign.overview import WorkerView
+from cudal2_agent.agent.campaign.processes import Entry, Processes, Slot
+from cudal2_agent.agent.campaign.proving import run_prover
+from cudal2_agent.agent.campaign.watching import GRACE_S, CampaignWatch, Display
+from cudal2_agent.agent.wiring.sandbox import share_of
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import WorkerError
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.campaigns.queue import CampaignQueue
 
 TICK_S = 0.2
 SEARCHES_PER_GPU = 10  # a round of a search takes seconds to propose and build, and tenths of a second to measure

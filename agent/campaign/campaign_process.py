@@ -11,10 +11,10 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import FrameType
 
-from contract.base import Record
-from contract.errors import CompilerMissing, Cudal2Error, UsageError
-from contract.settings import Settings
-from contract.task import Arch
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import CompilerMissing, Cudal2Error, UsageError
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.settings import Settings
 
 INTERRUPTED = 130
 # A search keeps some 100,000 objects of its space of schedules, which every collection of the oldest generation visits:

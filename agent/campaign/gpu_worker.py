@@ -7,16 +7,16 @@ from multiprocessing.connection import Connection
 
 from filelock import FileLock, Timeout
 
-from agent.campaign.campaign_process import Doing, News, Tell, WorkerOrder, run_child, worker_name
-from agent.campaign.claiming import work
-from agent.campaign.shape_search import open_search
-from contract.campaign import ShapeResult
-from contract.errors import UsageError
-from contract.events import Event, StageStarted, StepFinished
-from contract.settings import Settings
-from contract.task import GemmTask
-from policies.trajectories.campaigns.queue import CampaignQueue
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.campaign.campaign_process import Doing, News, Tell, WorkerOrder, run_child, worker_name
+from cudal2_agent.agent.campaign.claiming import work
+from cudal2_agent.agent.campaign.shape_search import open_search
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.events import Event, StageStarted, StepFinished
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.store import open_store
 
 
 def run_gpu_worker(order: WorkerOrder, pipe: "Connection[News, str]") -> None:

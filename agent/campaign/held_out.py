@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 
 
 def held_out_shapes(file: Path | None) -> list[str]:

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from contract.base import Record
-from contract.campaign import ShapeResult
-from contract.evaluation import AUTOTUNED
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
 
 # Classes by the time of cuBLASLt-AutoTuning: name, and the time in microseconds below which a shape belongs to it.
 CLASSES = (("under 4 us", 4.0), ("4 to 15 us", 15.0), ("15 to 60 us", 60.0), ("over 60 us", math.inf))

@@ -7,7 +7,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from agent.campaign.campaign_process import INTERRUPTED, Doing, News, WorkerEnded, WorkerOrder, worker_name
+from cudal2_agent.agent.campaign.campaign_process import INTERRUPTED, Doing, News, WorkerEnded, WorkerOrder, worker_name
 
 MAX_RESTARTS = 5  # in a row, without progress
 BACK_OFF_S = 1.0

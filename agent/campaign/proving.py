@@ -10,23 +10,23 @@ from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from agent.campaign.campaign_process import Doing, News, Tell, WorkerOrder, run_child
-from agent.campaign.winners import baselines_beside, best_launches, deciding_steps
-from agent.run.witnessing import WitnessVerdict, judged, verdict_of
-from agent.wiring.sandbox import open_sandbox_of
-from contract.build import Built
-from contract.campaign import ShapeResult, Winner
-from contract.candidate import AnyCandidate
-from contract.errors import MachineError, UsageError
-from contract.evaluation import Measured, TestResult, Witness
-from contract.events import ignore
-from contract.protocols import Sandbox
-from contract.reward import reward
-from contract.task import GemmTask
-from contract.trajectory import RunRecord, Step
-from policies.schedule.families.registry import written
-from policies.trajectories.campaigns.results import ResultFilter, StoredResult, claim_unproved, replace_result
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.agent.campaign.campaign_process import Doing, News, Tell, WorkerOrder, run_child
+from cudal2_agent.agent.campaign.winners import baselines_beside, best_launches, deciding_steps
+from cudal2_agent.agent.run.witnessing import WitnessVerdict, judged, verdict_of
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
+from cudal2_agent.contract.errors import MachineError, UsageError
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.campaign import ShapeResult, Winner
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.evaluation import Measured, TestResult, Witness
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import RunRecord, Step
+from cudal2_agent.contract.reward.reward import reward
+from cudal2_agent.policies.schedule.families.registry import written
+from cudal2_agent.store.campaigns.results import ResultFilter, StoredResult, claim_unproved, replace_result
+from cudal2_agent.store.store import Store, open_store
 
 LOW_PRIORITY = 19
 

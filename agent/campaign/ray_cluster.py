@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from agent.campaign.campaign import CampaignPlan, order_of
-from agent.campaign.campaign_process import WorkerOrder
-from agent.campaign.claiming import Searches, work_on
-from agent.campaign.gpu_worker import device_lock
-from agent.campaign.overview import WorkerView
-from agent.campaign.shape_search import open_search
-from agent.campaign.watching import GRACE_S, LOOK_S, CampaignWatch, Display
-from agent.wiring.sandbox import share_of
-from contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
-from contract.events import ignore
-from policies.trajectories.campaigns.queue import CampaignQueue
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.agent.campaign.campaign import CampaignPlan, order_of
+from cudal2_agent.agent.campaign.campaign_process import WorkerOrder
+from cudal2_agent.agent.campaign.claiming import Searches, work_on
+from cudal2_agent.agent.campaign.gpu_worker import device_lock
+from cudal2_agent.agent.campaign.overview import WorkerView
+from cudal2_agent.agent.campaign.shape_search import open_search
+from cudal2_agent.agent.campaign.watching import GRACE_S, LOOK_S, CampaignWatch, Display
+from cudal2_agent.agent.wiring.sandbox import share_of
+from cudal2_agent.contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.store import Store, open_store
 
 LOCAL = "local"
 MAX_RESTARTS = 5

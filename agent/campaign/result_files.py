@@ -10,13 +10,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from contract.campaign import ShapeResult
-from contract.errors import StoreError, UsageError
-from contract.run_settings import RunSettings
-from contract.task import TimingMode
-from contract.whole_file import whole_file
-from policies.trajectories.campaigns.queue import CampaignQueue, campaign_names
-from policies.trajectories.store import Store
+from cudal2_agent.contract.errors import StoreError, UsageError
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.task import TimingMode
+from cudal2_agent.contract.settings.run_settings import RunSettings
+from cudal2_agent.contract.whole_file import whole_file
+from cudal2_agent.store.campaigns.queue import CampaignQueue, campaign_names
+from cudal2_agent.store.store import Store
 
 SUFFIX = ".jsonl.gz"
 

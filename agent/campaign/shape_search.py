@@ -3,20 +3,20 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from agent.campaign.winners import shape_result
-from agent.index.default_index import EmptyRetriever
-from agent.run.lifecycle import name_run, new_run, start_run
-from agent.run.result import RunResult
-from agent.wiring.parts import joined
-from agent.wiring.policy import open_policy
-from agent.wiring.run_workbench import RunWorkbench
-from agent.wiring.sandbox import open_sandbox_of
-from contract.campaign import ShapeResult
-from contract.events import Emit
-from contract.protocols import Sandbox
-from contract.settings import Settings
-from contract.task import Arch, GemmTask
-from policies.trajectories.store import Store
+from cudal2_agent.agent.campaign.winners import shape_result
+from cudal2_agent.agent.index.default_index import EmptyRetriever
+from cudal2_agent.agent.run.lifecycle import name_run, new_run, start_run
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.agent.wiring.parts import joined
+from cudal2_agent.agent.wiring.policy import open_policy
+from cudal2_agent.agent.wiring.run_workbench import RunWorkbench
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
+from cudal2_agent.contract.events import Emit
+from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.store import Store
 
 
 class Interrupted(KeyboardInterrupt):

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from contract.base import Record
-from contract.errors import UsageError
-from contract.task import Layout, parse_shape, too_large
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import Layout, parse_shape, too_large
 
 GRID = "grid1000"
 GRID_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)  # the CUDA-L2 paper's M, N and K

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from agent.observe.ranking import rank, trusted_first
-from agent.run.result import RunResult
-from contract.campaign import ShapeResult, Winner
-from contract.candidate import Candidate
-from contract.chip import Chip
-from contract.evaluation import AUTOTUNED, Measured, Timing
-from contract.roofline import roofline_us
-from contract.speedup import baseline_of, median_us, paired_ratio, paired_speedup
-from contract.task import GemmTask
-from contract.trajectory import Step
+from cudal2_agent.agent.observe.ranking import rank, trusted_first
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.campaign import ShapeResult, Winner
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured, Timing
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.reward.speedup import baseline_of, median_us, paired_ratio, paired_speedup
 
 _DECIDING = ("race", "full")  # efforts whose times decide a winner
 _ON_GPU = ("evaluate", "screen", "race")  # stages in which the GPU works

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson, choice
-from contract.errors import UsageError
-from contract.task import ElementType
+from cudal2_agent.agent.cli.arguments import AsJson, choice
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import ElementType
 
 if TYPE_CHECKING:
-    from agent.advise.advice import Advice
-    from agent.advise.products import Recording
+    from cudal2_agent.agent.library.advise.advice import Advice
+    from cudal2_agent.agent.library.advise.products import Recording
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent advise model.py --shapes-out missing.json\n"
@@ -56,8 +56,8 @@ def advise(
 
     A gain is measured, over cuBLASLt-AutoTuning; times that are predicted are marked and never part of it.
     """
-    from agent.advise.search_plan import plan_searches
-    from agent.cli.render.advice_table import advice_lines
+    from cudal2_agent.agent.cli.render.advice_table import advice_lines
+    from cudal2_agent.agent.library.advise.search_plan import plan_searches
 
     if (file is None) == (trace is None):
         raise UsageError("name either a model, FILE.py, or a trace with --trace FILE")
@@ -73,8 +73,8 @@ def advise(
 
 
 def _recorded(file: Path | None, trace: Path | None, element: str | None, passes: int | None) -> "Recording":
-    from agent.advise.profiler_trace import read_trace
-    from agent.advise.recording import record_model
+    from cudal2_agent.agent.library.advise.profiler_trace import read_trace
+    from cudal2_agent.agent.library.advise.recording import record_model
 
     half = choice("--element", ElementType, element) if element else None
     recording = record_model(file) if file else read_trace(trace or Path())
@@ -86,14 +86,14 @@ def _recorded(file: Path | None, trace: Path | None, element: str | None, passes
 
 
 def _advice(source: str, recording: "Recording", library: Path | None, chip: str | None) -> "Advice":
-    from agent.advise.advice import advise as advise_on
-    from agent.advise.known_kernels import autotuning_times, latest_searches, open_kernels
-    from agent.advise.library_times import LibraryTimes
-    from agent.advise.target import chip_of, find_target
-    from agent.library.measured_kernels import kernels_of_store
-    from agent.wiring.gpus import visible_gpus
-    from contract.settings import load_settings
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.library.advise.advice import advise as advise_on
+    from cudal2_agent.agent.library.advise.known_kernels import autotuning_times, latest_searches, open_kernels
+    from cudal2_agent.agent.library.advise.library_times import LibraryTimes
+    from cudal2_agent.agent.library.advise.target import chip_of, find_target
+    from cudal2_agent.agent.library.measured_kernels import kernels_of_store
+    from cudal2_agent.agent.wiring.gpus import visible_gpus
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.store import open_store
 
     target = find_target(chip, recording, visible_gpus())
     kernels = open_kernels(library, target.name if target else None)

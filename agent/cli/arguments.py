@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from pydantic import ValidationError
 
-from contract.errors import UsageError
-from contract.run_settings import RunSettings
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode, parse_shape
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode, parse_shape
+from cudal2_agent.contract.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from contract.settings import Settings
+    from cudal2_agent.contract.settings.settings import Settings
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -79,6 +79,6 @@ def choice(flag: str, choices: type[E], text: str) -> E:
 
 
 def _default_arch(settings: "Settings") -> Arch:
-    from agent.wiring.gpus import default_arch
+    from cudal2_agent.agent.wiring.gpus import default_arch
 
     return default_arch(settings.device)

@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
+from cudal2_agent.agent.cli.arguments import (
+    Accumulate,
+    ArchName,
+    AsJson,
+    Device,
+    Element,
+    LayoutName,
+    Mode,
+    Shape,
+    TrustHost,
+    read_task,
+)
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent bench my-kernel/kernel.cu other.cu --shape 4096x1024x512 --json"
 
@@ -24,9 +35,9 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Verify and time kernel files against torch.matmul, cuBLAS and cuBLASLt. Needs a GPU; fails unless all files pass."""
-    from agent.cli.files import evaluate_files
-    from agent.cli.render.file_answer import print_times
-    from contract.settings import load_settings
+    from cudal2_agent.agent.cli.files import evaluate_files
+    from cudal2_agent.agent.cli.render.file_answer import print_times
+    from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(device=device, trust_host=trust_host)
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)

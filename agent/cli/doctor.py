@@ -4,15 +4,15 @@ import json
 
 import typer
 
-from agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.arguments import AsJson
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent doctor"
 
 
 def doctor(as_json: AsJson = False) -> None:
     """Check packages, compiler, GPU, baselines and folders. Fails only where `optimize` cannot work."""
-    from agent.wiring.doctor import examine
-    from contract.settings import load_settings
+    from cudal2_agent.agent.wiring.doctor import examine
+    from cudal2_agent.contract.settings.settings import load_settings
 
     checks = examine(load_settings())
     works = all(check.ok for check in checks if check.needed)

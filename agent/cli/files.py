@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.cli.render.progress import Progress
-from agent.wiring.sandbox import open_sandbox_for
-from contract.base import Record
-from contract.build import Built
-from contract.candidate import UNPROVEN, AnyCandidate, Candidate, HostCandidate, Origin
-from contract.errors import DeviceUnavailable, UsageError
-from contract.evaluation import Evaluation
-from contract.settings import Settings
-from contract.task import GemmTask
-from sandbox.local import LocalSandbox
+from cudal2_agent.agent.cli.render.progress import Progress
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import DeviceUnavailable, UsageError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import UNPROVEN, AnyCandidate, Candidate, HostCandidate, Origin
+from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.sandbox.local import LocalSandbox
 
 
 class FileResult(Record):

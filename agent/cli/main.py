@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from agent.cli import (
+from cudal2_agent.agent.cli import (
     advise,
     bench,
     campaign,
@@ -26,8 +26,8 @@ from agent.cli import (
     trajectories,
     verify,
 )
-from agent.cli.calibrate import calibrate_verb
-from contract.errors import Cudal2Error
+from cudal2_agent.agent.cli import calibrate as calibrate_verb
+from cudal2_agent.contract.errors import Cudal2Error
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # as of a program that SIGPIPE ends

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent.cli.arguments import AsJson, Device, NoKnowledge
-from agent.cli.optimize import BaseUrl, ChatTools, Model, Money, Tokens
-from contract.errors import UsageError
+from cudal2_agent.agent.cli.arguments import AsJson, Device, NoKnowledge
+from cudal2_agent.agent.cli.optimize import BaseUrl, ChatTools, Model, Money, Tokens
+from cudal2_agent.contract.errors import UsageError
 
 if TYPE_CHECKING:
-    from agent.model_bench.bench_figures import BenchResult
+    from cudal2_agent.agent.bench.models.bench_figures import BenchResult
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent model-bench --model MODEL --base-url http://127.0.0.1:8000/v1\n"
@@ -62,13 +62,20 @@ def model_bench(
 
 def _run(flags: dict[str, Any], names: list[str], repairs: int, results: Path | None, replay: str | None) -> "BenchResult":
     """Run a bench, or what a killed one left of it, and add its result to the file."""
-    from agent.cli.render.progress import Progress
-    from agent.model_bench.bench_figures import BenchResult
-    from agent.model_bench.bench_file import append_result, read_results
-    from agent.model_bench.bench_runs import BenchPlan, BenchRuns, bench_name, bench_settings, conditions_of, recorded_settings
-    from agent.model_bench.bench_tasks import choose_tasks
-    from contract.settings import load_settings
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.bench.models.bench_figures import BenchResult
+    from cudal2_agent.agent.bench.models.bench_file import append_result, read_results
+    from cudal2_agent.agent.bench.models.bench_runs import (
+        BenchPlan,
+        BenchRuns,
+        bench_name,
+        bench_settings,
+        conditions_of,
+        recorded_settings,
+    )
+    from cudal2_agent.agent.bench.models.bench_tasks import choose_tasks
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.store import open_store
 
     chosen, settings = choose_tasks(names), load_settings(**flags)
     file = results or settings.home / "model-bench.jsonl"
@@ -89,7 +96,7 @@ def _run(flags: dict[str, Any], names: list[str], repairs: int, results: Path | 
 
 def _compare(files: list[Path], as_json: bool) -> None:
     """Raises: UsageError without a file or for one without a result."""
-    from agent.model_bench.bench_file import read_results
+    from cudal2_agent.agent.bench.models.bench_file import read_results
 
     found = [result for file in files for result in read_results(file)]
     if not found:
@@ -98,8 +105,8 @@ def _compare(files: list[Path], as_json: bool) -> None:
 
 
 def _print(results: "list[BenchResult]", as_json: bool, *, together: bool = False) -> None:
-    from agent.cli.render.model_bench_table import bench_lines, comparison_lines
-    from agent.model_bench.bench_figures import totals_of
+    from cudal2_agent.agent.bench.models.bench_figures import totals_of
+    from cudal2_agent.agent.cli.render.model_bench_table import bench_lines, comparison_lines
 
     if as_json:
         rows = [one.model_dump(mode="json") | {"totals": totals_of(one.tasks).model_dump(mode="json")} for one in results]

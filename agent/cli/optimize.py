@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent.cli.arguments import (
+from cudal2_agent.agent.cli.arguments import (
     Accumulate,
     ArchName,
     AsJson,
@@ -16,8 +16,8 @@ from agent.cli.arguments import (
     NoKnowledge,
     read_task,
 )
-from contract.errors import UsageError
-from contract.run_settings import RunSettings
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.settings.run_settings import RunSettings
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent optimize --shape 4096x1024x512 --minutes 4 --out my-kernel\n"
@@ -105,8 +105,8 @@ def optimize(
     as_json: AsJson = False,
 ) -> None:
     """Write, prove and time kernels for one shape and keep the best."""
-    from agent.cli.session import optimize_task, replay_by_id, resume_by_id
-    from contract.settings import load_settings
+    from cudal2_agent.agent.cli.session import optimize_task, replay_by_id, resume_by_id
+    from cudal2_agent.contract.settings.settings import load_settings
 
     flags: dict[str, Any] = {"policy": policy, "budget": budget, "minutes": minutes, "seed": seed, "device": device}
     flags |= {"use_knowledge": False if no_knowledge else None, "profile": "off" if no_profile else None}

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, read_task
-from contract.errors import UsageError
+from cudal2_agent.agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, read_task
+from cudal2_agent.contract.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.policy_bench.proposal_rows import ProposalRow
-    from contract.settings import Settings
-    from contract.task import GemmTask
+    from cudal2_agent.agent.bench.proposals.proposal_rows import ProposalRow
+    from cudal2_agent.contract.records.task import GemmTask
+    from cudal2_agent.contract.settings.settings import Settings
 
 LIST_EXAMPLE = "\b\nExample:\n  cudal2-agent policy list"
 USE_EXAMPLE = "\b\nExample:\n  cudal2-agent policy use my-weights.safetensors\n  cudal2-agent policy use auto"
@@ -48,9 +48,9 @@ app = typer.Typer(
 @app.command("list", epilog=LIST_EXAMPLE)
 def list_policies(as_json: AsJson = False) -> None:
     """The learned weights that are here: built in, and in the folder `policies` of the home folder."""
-    from agent.cli.render.policy_table import policy_lines
-    from contract.settings import load_settings
-    from policies.schedule.learned.known_policies import known_policies
+    from cudal2_agent.agent.cli.render.policy_table import policy_lines
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.policies.schedule.learned.known_policies import known_policies
 
     settings = load_settings()
     known, reasons = known_policies(settings.home)
@@ -69,9 +69,9 @@ def use(
     as_json: AsJson = False,
 ) -> None:
     """Choose what ranks schedules in later searches: learned weights, the analytic prior, or what fits the chip (auto)."""
-    from contract.settings import keep_choice, load_settings
-    from policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, find_policy
-    from policies.schedule.learned.policy_file import read_weights
+    from cudal2_agent.contract.settings.settings import keep_choice, load_settings
+    from cudal2_agent.policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, find_policy
+    from cudal2_agent.policies.schedule.learned.policy_file import read_weights
 
     settings = load_settings()
     value = policy
@@ -117,8 +117,8 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure together what policies propose, and say how near to the best known it is. A killed bench goes on by itself."""
-    from agent.policy_bench.bench_shapes import read_bench_shapes
-    from contract.settings import load_settings
+    from cudal2_agent.agent.bench.proposals.bench_shapes import read_bench_shapes
+    from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(seed=seed, device=device)
     rows, notices = _earlier_rows(files or [], out, measures=bool(shapes))
@@ -136,7 +136,7 @@ def evaluate(
 
 def _earlier_rows(files: "Sequence[Path]", out: Path | None, *, measures: bool) -> "tuple[list[ProposalRow], list[str]]":
     """The rows that were measured before, and notices. Raises: UsageError where there is nothing to do."""
-    from agent.policy_bench.proposal_rows import read_rows
+    from cudal2_agent.agent.bench.proposals.proposal_rows import read_rows
 
     if measures and out is None:
         raise UsageError("--out is missing; name the file that gets the rows, such as --out rows.jsonl")
@@ -157,12 +157,12 @@ def _measured_rows(
     notices: "Sequence[str]",
 ) -> "list[ProposalRow]":
     """The rows of tasks that have none before; none without `out`."""
-    from agent.cli.render.progress import Progress
-    from agent.policy_bench.arms import own_arms, read_arms
-    from agent.policy_bench.bench_session import BenchSession
-    from agent.policy_bench.proposal_rows import BenchSize
-    from contract.events import Notice
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.bench.proposals.arms import own_arms, read_arms
+    from cudal2_agent.agent.bench.proposals.bench_session import BenchSession
+    from cudal2_agent.agent.bench.proposals.proposal_rows import BenchSize
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.contract.events import Notice
+    from cudal2_agent.store.store import open_store
 
     with Progress() as progress:
         for message in notices:
@@ -177,8 +177,8 @@ def _measured_rows(
 
 def show(rows: "Sequence[ProposalRow]", *, as_json: bool) -> None:
     """Print the figures of rows."""
-    from agent.cli.render.policy_table import figure_lines
-    from agent.policy_bench.proposal_figures import figures_of
+    from cudal2_agent.agent.bench.proposals.proposal_figures import figures_of
+    from cudal2_agent.agent.cli.render.policy_table import figure_lines
 
     figures = figures_of(rows)
     if as_json:

@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
+from cudal2_agent.agent.cli.arguments import (
+    Accumulate,
+    ArchName,
+    AsJson,
+    Device,
+    Element,
+    LayoutName,
+    Mode,
+    Shape,
+    TrustHost,
+    read_task,
+)
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent profile my-kernel/kernel.cu --shape 4096x1024x512"
 
@@ -28,9 +39,9 @@ def profile(
 
     Without a GPU or without ncu, the diagnosis rests on the compiled code or on the time, and says so.
     """
-    from agent.cli.profiled_files import profile_files
-    from agent.cli.render.profile_answer import print_comparison
-    from contract.settings import load_settings
+    from cudal2_agent.agent.cli.profiled_files import profile_files
+    from cudal2_agent.agent.cli.render.profile_answer import print_comparison
+    from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(device=device, trust_host=trust_host)
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)

@@ -3,22 +3,22 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.cli.files import FileResult, read_candidate, require_trust, unproven_of
-from agent.cli.render.progress import Progress
-from agent.run.counters import CounterGuard
-from agent.wiring.sandbox import open_sandbox_for
-from contract.base import Record
-from contract.build import Built
-from contract.diagnosis import Diagnosis
-from contract.errors import ProfileFailed
-from contract.evaluation import Evaluation
-from contract.events import Emit, StageStarted
-from contract.profile import Difference, Profile
-from contract.settings import Settings
-from contract.task import GemmTask
-from sandbox.diagnosis.diagnosis import diagnose_built
-from sandbox.diagnosis.differences import explain
-from sandbox.local import LocalSandbox
+from cudal2_agent.agent.cli.files import FileResult, read_candidate, require_trust, unproven_of
+from cudal2_agent.agent.cli.render.progress import Progress
+from cudal2_agent.agent.run.counters import CounterGuard
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import ProfileFailed
+from cudal2_agent.contract.events import Emit, StageStarted
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.profile import Difference, Profile
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
+from cudal2_agent.sandbox.diagnosis.differences import explain
+from cudal2_agent.sandbox.local import LocalSandbox
 
 
 class ProfiledFile(FileResult):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson, Device
+from cudal2_agent.agent.cli.arguments import AsJson, Device
 
 app = typer.Typer(
     help="The runs in the store.",
@@ -19,11 +19,11 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `runs 
 @app.command("list", epilog="\b\nExample:\n  cudal2-agent runs list --json")
 def list_runs(as_json: AsJson = False) -> None:
     """The runs, oldest first."""
-    from agent.cli.render.alignment import aligned
-    from contract.settings import load_settings
-    from policies.trajectories.filters import ALL_STEPS
-    from policies.trajectories.statistics import run_rows
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.cli.render.alignment import aligned
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.filters import ALL_STEPS
+    from cudal2_agent.store.statistics import run_rows
+    from cudal2_agent.store.store import open_store
 
     with open_store(load_settings().store_url) as store:
         if as_json:
@@ -42,12 +42,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """One run: its state, its chip, its best kernel with all axes, and the folder of its files."""
-    from agent.cli.render.run_answer import best_json, best_lines, lead_json
-    from agent.observe.ranking import leading_step
-    from agent.report.lead import lead_of
-    from agent.report.why import explain
-    from contract.settings import load_settings
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.cli.render.run_answer import best_json, best_lines, lead_json
+    from cudal2_agent.agent.observe.ranking import leading_step
+    from cudal2_agent.agent.report.lead import lead_of
+    from cudal2_agent.agent.report.why import explain
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.store import open_store
 
     with open_store(load_settings().store_url) as store:
         run, steps = store.run(run_id), store.steps(run_id)
@@ -77,6 +77,6 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Continue a run that was interrupted or killed. No finished step is lost or repeated."""
-    from agent.cli.session import resume_by_id
+    from cudal2_agent.agent.cli.session import resume_by_id
 
     raise typer.Exit(resume_by_id(run_id, as_json=as_json, budget=budget, minutes=minutes, device=device))

@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
-from agent.cli.render.progress import Progress
-from agent.cli.render.run_answer import print_outcome
-from agent.report.output import reserve, write_output
-from agent.run.dependencies import Dependencies
-from agent.run.lifecycle import check_resumable, name_run, new_run, resume_run, start_run
-from agent.run.result import RunResult
-from agent.wiring.parts import open_dependencies
-from contract.build import Built
-from contract.errors import UsageError
-from contract.settings import Settings, load_settings
-from contract.task import GemmTask
-from contract.trajectory import RunRecord
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.cli.render.progress import Progress
+from cudal2_agent.agent.cli.render.run_answer import print_outcome
+from cudal2_agent.agent.report.output import reserve, write_output
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.run.lifecycle import check_resumable, name_run, new_run, resume_run, start_run
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.agent.wiring.parts import open_dependencies
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import RunRecord
+from cudal2_agent.contract.settings.settings import Settings, load_settings
+from cudal2_agent.store.store import open_store
 
 NO_KERNEL = 1
 INTERRUPTED = 130

@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
+from cudal2_agent.agent.cli.arguments import (
+    Accumulate,
+    ArchName,
+    AsJson,
+    Device,
+    Element,
+    LayoutName,
+    Mode,
+    Shape,
+    TrustHost,
+    read_task,
+)
 
 EXAMPLE = (
     "Exit code: 0 executed and found right (with --device none: it compiles); 1 wrong, or not executed; 2 bad input.\n\n"
@@ -30,9 +41,9 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check, compile and inspect a kernel file, and run it on a GPU or the emulator. Fails unless it is found right."""
-    from agent.cli.files import evaluate_files
-    from agent.cli.render.file_answer import print_verdict
-    from contract.settings import load_settings
+    from cudal2_agent.agent.cli.files import evaluate_files
+    from cudal2_agent.agent.cli.render.file_answer import print_verdict
+    from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(device=device, trust_host=trust_host, verify_seed=seed)
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from agent.index.indexing import index_release, opened, refresh_notes, writing
-from agent.index.knowledge_base import embedder_for, is_default, lacking, open_library
-from contract.errors import KnowledgeBusy, KnowledgeError
-from contract.events import Emit, Notice
-from contract.knowledge import Hit, Query, Release, Retriever
-from contract.settings import Settings
-from knowledge.embedding.embedder import Embedder
-from knowledge.search import open_search
+from cudal2_agent.agent.index.indexing import index_release, opened, refresh_notes, writing
+from cudal2_agent.agent.index.knowledge_base import embedder_for, is_default, lacking, open_library
+from cudal2_agent.contract.errors import KnowledgeBusy, KnowledgeError
+from cudal2_agent.contract.events import Emit, Notice
+from cudal2_agent.contract.records.knowledge import Hit, Query, Release, Retriever
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.knowledge.embedding.embedder import Embedder
+from cudal2_agent.knowledge.search import open_search
 
 
 class EmptyRetriever:

@@ -4,21 +4,21 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import knowledge
-from agent.index.knowledge_base import embedder_for, find_release, open_library
-from agent.index.splitting import SPLITTER, split_and_analyse
-from contract.errors import SourceError, UsageError
-from contract.events import Emit, IndexProgress, Notice
-from contract.knowledge import NOTES, Release
-from contract.settings import Settings
-from indexer.pipeline import IndexReport, index_tree
-from indexer.sources.opening import open_source
-from indexer.sources.package import wanted_package
-from indexer.tree import Tree
-from knowledge.embedding.embedder import Embedder
-from knowledge.store import KnowledgeBase
+import cudal2_agent.knowledge
+from cudal2_agent.agent.index.knowledge_base import embedder_for, find_release, open_library
+from cudal2_agent.agent.index.splitting import SPLITTER, split_and_analyse
+from cudal2_agent.contract.errors import SourceError, UsageError
+from cudal2_agent.contract.events import Emit, IndexProgress, Notice
+from cudal2_agent.contract.records.knowledge import NOTES, Release
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.indexer.pipeline import IndexReport, index_tree
+from cudal2_agent.indexer.sources.opening import open_source
+from cudal2_agent.indexer.sources.package import wanted_package
+from cudal2_agent.indexer.tree import Tree
+from cudal2_agent.knowledge.embedding.embedder import Embedder
+from cudal2_agent.knowledge.store import KnowledgeBase
 
-NOTES_FOLDER = Path(knowledge.__file__).parent / "notes"
+NOTES_FOLDER = Path(cudal2_agent.knowledge.__file__).parent / "notes"
 KEPT = "stopped; the index is unchanged, the work so far is kept, and the same command continues it"
 
 

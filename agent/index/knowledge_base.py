@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from contract.base import Record
-from contract.errors import UsageError
-from contract.knowledge import NOTES, Release
-from contract.settings import Settings
-from knowledge.embedding.choice import make_embedder
-from knowledge.embedding.embedder import Embedder
-from knowledge.glossary import load_glossary
-from knowledge.lexical.lexical_index import LexicalIndex
-from knowledge.store import KnowledgeBase, open_store
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.knowledge import NOTES, Release
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.knowledge.embedding.choice import make_embedder
+from cudal2_agent.knowledge.embedding.embedder import Embedder
+from cudal2_agent.knowledge.glossary import load_glossary
+from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex
+from cudal2_agent.knowledge.store import KnowledgeBase, open_store
 
 
 class KnowledgeSummary(Record):

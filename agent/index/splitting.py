@@ -1,9 +1,9 @@
 """The work of an indexing process on one file: split it, and find the words by which each piece is searched."""
 
-from contract.knowledge import SplitFile
-from indexer.split.split import SPLITTER as SPLIT
-from indexer.split.split import split_file
-from knowledge.lexical.analysis import ANALYSIS, analysed
+from cudal2_agent.contract.records.knowledge import SplitFile
+from cudal2_agent.indexer.split.split import SPLITTER as SPLIT
+from cudal2_agent.indexer.split.split import split_file
+from cudal2_agent.knowledge.lexical.analysis import ANALYSIS, analysed
 
 # Part of every file version's key: when either changes, files are split and analysed again.
 SPLITTER = f"{SPLIT} {ANALYSIS}"

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from agent.library.entry_source import from_text, source_sha256
-from agent.library.measured_kernels import MeasuredKernel, Origins
-from contract.candidate import Candidate
-from contract.errors import PlanError
-from contract.library import EntryEvaluation, LibraryEntry
-from contract.task import ElementType, GemmTask, Layout
-from policies.schedule.families.registry import written
+from cudal2_agent.agent.library.entry_source import from_text, source_sha256
+from cudal2_agent.agent.library.measured_kernels import MeasuredKernel, Origins
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.library import EntryEvaluation, LibraryEntry
+from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
+from cudal2_agent.policies.schedule.families.registry import written
 
 NOT_FASTER = "does not beat AutoTuning"
 OTHER_TEXT = "its family writes another source today"

@@ -4,8 +4,8 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
-from contract.evaluation import AUTOTUNED
-from contract.library import LibraryEntry, StoredAlgorithm
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
 
 CLASSES_US = (4.0, 15.0, 60.0)  # bounds between classes of AutoTuning's time
 NO_FAMILY = "source"

@@ -2,11 +2,11 @@
 
 import hashlib
 
-from contract.candidate import Candidate, Origin
-from contract.errors import LibraryError, PlanError
-from contract.library import LibraryEntry
-from contract.task import GemmTask
-from policies.schedule.families.registry import written
+from cudal2_agent.contract.errors import LibraryError, PlanError
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.library import LibraryEntry
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule.families.registry import written
 
 AUTHOR = "library"
 

@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.library.entry_source import candidate_of
-from agent.library.export_cpp.export_cpp import CppExport, export_cpp
-from agent.library.export_hub.export_hub import export_hub
-from agent.library.preparing import library_cache, prepare, sms_for
-from agent.wiring.policy import primitives
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import LibraryError
-from contract.library import LibraryEntry, LibraryManifest
-from contract.settings import Settings
-from contract.task import Arch
 from cudal2.launcher.launcher import BuiltKernel
 from cudal2.library.prepared_kernels import PreparedKernels
-from policies.trajectories.exports.flashinfer.flashinfer import BenchCounts, write_solutions
+from cudal2_agent.agent.library.entry_source import candidate_of
+from cudal2_agent.agent.library.export_cpp.export_cpp import CppExport, export_cpp
+from cudal2_agent.agent.library.export_hub.export_hub import export_hub
+from cudal2_agent.agent.library.preparing import library_cache, prepare, sms_for
+from cudal2_agent.agent.wiring.policy import primitives
+from cudal2_agent.contract.errors import LibraryError
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.policies.exports.flashinfer.flashinfer import BenchCounts, write_solutions
 
 
 def export_to_cpp(

@@ -12,20 +12,20 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-from agent.library.entry_source import lent_candidate, source_sha256
-from agent.library.preparing import FreshKernel, PreparedEntry, into_cache, opened_cache
-from agent.wiring.sandbox import open_sandbox_of
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.errors import LibraryError, UsageError
-from contract.events import ignore
-from contract.library import LentKernel, LibraryEntry
-from contract.plan import ResolvedPlan, resolve
-from contract.protocols import Sandbox
-from contract.settings import Settings
-from contract.task import GemmTask, parse_shape
-from sandbox.building.toolchain import nvrtc_version
+from cudal2_agent.agent.library.entry_source import lent_candidate, source_sha256
+from cudal2_agent.agent.library.preparing import FreshKernel, PreparedEntry, into_cache, opened_cache
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
+from cudal2_agent.contract.errors import LibraryError, UsageError
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import ResolvedPlan, resolve
+from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.library import LentKernel, LibraryEntry
+from cudal2_agent.contract.records.task import GemmTask, parse_shape
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.sandbox.building.toolchain import nvrtc_version
 
 EmulatorOf = Callable[[GemmTask, Settings], AbstractContextManager[Sandbox]]
 

@@ -4,12 +4,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.library.algorithms.algorithm_choice import NO_GAIN_TUNED, AlgorithmChoice, choose_algorithms
-from agent.library.algorithms.tuned_products import TunedProduct, newest, read_tuned
-from agent.library.entry_choice import EXCLUDED, NOT_FASTER, EntryChoice, LeftOut, Product, Products, choose_entries, product_of
-from agent.library.library_cubins import built_kernels, with_cubins
-from agent.library.library_writing import manifest_of, write_library
-from agent.library.measured_kernels import (
+from cudal2.library.kernel_library import KernelLibrary
+from cudal2.library.library_form import PACKED
+from cudal2_agent.agent.library.algorithms.algorithm_choice import NO_GAIN_TUNED, AlgorithmChoice, choose_algorithms
+from cudal2_agent.agent.library.algorithms.tuned_products import TunedProduct, newest, read_tuned
+from cudal2_agent.agent.library.entry_choice import (
+    EXCLUDED,
+    NOT_FASTER,
+    EntryChoice,
+    LeftOut,
+    Product,
+    Products,
+    choose_entries,
+    product_of,
+)
+from cudal2_agent.agent.library.library_cubins import built_kernels, with_cubins
+from cudal2_agent.agent.library.library_writing import manifest_of, write_library
+from cudal2_agent.agent.library.measured_kernels import (
     MeasuredKernel,
     Origins,
     chip_of,
@@ -18,14 +29,12 @@ from agent.library.measured_kernels import (
     origins_in,
     origins_in_row,
 )
-from contract.base import Record
-from contract.errors import UsageError
-from contract.library import LibraryEntry, LibraryManifest, StoredAlgorithm, product_words
-from contract.settings import Settings
-from contract.task import ElementType, GemmTask, Layout, parse_shape
-from cudal2.library.kernel_library import KernelLibrary
-from cudal2.library.library_form import PACKED
-from policies.trajectories.store import open_store
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, StoredAlgorithm, product_words
+from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout, parse_shape
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.store import open_store
 
 TUNED = "-tuned"  # ends the name of a library with algorithms of `library tune`
 

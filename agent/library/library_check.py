@@ -10,18 +10,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from agent.library.entry_source import candidate_of
-from agent.library.row_file import append_row, read_row_file
-from contract.base import Record
-from contract.build import Built
-from contract.errors import LibraryError
-from contract.evaluation import AUTOTUNED, Evaluation, Measured, Timing, ran_in_part
-from contract.library import LibraryEntry, StoredAlgorithm
-from contract.protocols import Sandbox
-from contract.speedup import Speedup, baseline_of, median_us, paired_speedup
+from cudal2_agent.agent.library.entry_source import candidate_of
+from cudal2_agent.agent.library.row_file import append_row, read_row_file
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import LibraryError
+from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Timing, ran_in_part
+from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
+from cudal2_agent.contract.reward.speedup import Speedup, baseline_of, median_us, paired_speedup
 
 if TYPE_CHECKING:
-    from agent.library.algorithms.algorithm_check import AlgorithmOutcome
+    from cudal2_agent.agent.library.algorithms.algorithm_check import AlgorithmOutcome
 
 EMULATOR = "emulator"
 
@@ -116,13 +116,13 @@ def check_entry(entry: LibraryEntry, sandbox: Sandbox, device: str) -> CheckRow:
 
 def _run_algorithm(stored: StoredAlgorithm) -> "AlgorithmOutcome":
     """Imports PyTorch when the first algorithm is checked."""
-    from agent.library.algorithms.algorithm_check import run_algorithm
+    from cudal2_agent.agent.library.algorithms.algorithm_check import run_algorithm
 
     return run_algorithm(stored)
 
 
 def _no_gpu(_: StoredAlgorithm) -> "AlgorithmOutcome":
-    from agent.library.algorithms.algorithm_check import AlgorithmOutcome
+    from cudal2_agent.agent.library.algorithms.algorithm_check import AlgorithmOutcome
 
     return AlgorithmOutcome(absent="cuBLASLt runs on a GPU only")
 

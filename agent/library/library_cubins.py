@@ -4,12 +4,12 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.library.entry_choice import EntryChoice, LeftOut
-from agent.library.preparing import library_cache, prepare, sms_for
-from contract.library import LibraryEntry
-from contract.settings import Settings
 from cudal2.library.library_form import CUBINS, cubin_name, plan_name
 from cudal2.library.prepared_kernels import PreparedKernels
+from cudal2_agent.agent.library.entry_choice import EntryChoice, LeftOut
+from cudal2_agent.agent.library.preparing import library_cache, prepare, sms_for
+from cudal2_agent.contract.records.library import LibraryEntry
+from cudal2_agent.contract.settings.settings import Settings
 
 NOT_BUILT = "it cannot be built here"
 

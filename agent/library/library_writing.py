@@ -12,11 +12,11 @@ from types import MappingProxyType
 
 from filelock import FileLock
 
-from contract.errors import UsageError
-from contract.library import LibraryEntry, LibraryManifest, StoredAlgorithm
-from contract.whole_file import whole_file
 from cudal2 import __version__
 from cudal2.library.library_form import CUBINS, ENTRIES, MANIFEST, PACKED, line_of
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, StoredAlgorithm
+from cudal2_agent.contract.whole_file import whole_file
 
 _OURS = frozenset({MANIFEST, ENTRIES, CUBINS})
 _LOCK = ".building.lock"

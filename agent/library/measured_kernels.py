@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.campaign.result_files import read_results
-from agent.campaign.winners import algorithm_beside, baselines_beside, best_launches, deciding_steps
-from contract.campaign import ShapeResult, Winner
-from contract.candidate import Candidate
-from contract.errors import UsageError
-from contract.evaluation import Measured
-from contract.roofline import roofline_us
-from contract.task import GemmTask, TimingMode
-from contract.trajectory import RunRecord, Step
-from policies.trajectories.store import Store
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.agent.campaign.winners import algorithm_beside, baselines_beside, best_launches, deciding_steps
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.campaign import ShapeResult, Winner
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.records.trajectory import RunRecord, Step
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.store.store import Store
 
 
 class MeasuredKernel(NamedTuple):

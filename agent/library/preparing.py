@@ -14,21 +14,21 @@ from typing import Literal, NamedTuple
 
 from filelock import FileLock
 
-from agent.library.entry_source import candidate_of
-from agent.wiring.gpus import visible_sms
-from contract.base import Record
-from contract.build import Built
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.errors import LibraryError, MachineError, PlanError
-from contract.library import LibraryEntry, PreparedKernel
-from contract.plan import resolve
-from contract.settings import Settings
-from contract.task import Arch, GemmTask
-from contract.whole_file import whole_file
 from cudal2.library.prepared_kernels import PreparedKernels, stem_of
-from sandbox.building.builder import Builder
-from sandbox.building.headers import find_headers
-from sandbox.building.toolchain import nvrtc_version
+from cudal2_agent.agent.library.entry_source import candidate_of
+from cudal2_agent.agent.wiring.gpus import visible_sms
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import LibraryError, MachineError, PlanError
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.library import LibraryEntry, PreparedKernel
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.contract.whole_file import whole_file
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.building.headers import find_headers
+from cudal2_agent.sandbox.building.toolchain import nvrtc_version
 
 LOCKS = "locks"
 

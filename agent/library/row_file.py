@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from contract.base import Record
-from contract.errors import UsageError
-from contract.whole_file import whole_file
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.whole_file import whole_file
 
 Row = TypeVar("Row", bound=Record)
 

@@ -6,11 +6,11 @@ from typing import Literal
 import torch
 from filelock import FileLock
 
-from agent.library.preparing import LOCKS, library_cache
-from contract.base import Record
-from contract.errors import LibraryError
-from contract.settings import Settings
 from cudal2.torch import compiled_build
+from cudal2_agent.agent.library.preparing import LOCKS, library_cache
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import LibraryError
+from cudal2_agent.contract.settings.settings import Settings
 
 _KEY = "CUDA"
 

@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from contract.candidate import AnyCandidate, Candidate, ScheduleValue
-from contract.chip import LIMITS, Chip
-from contract.errors import PlanError
-from contract.evaluation import AUTOTUNED, Evaluation, Measured, Unmeasured
-from contract.plan import resolve
-from contract.reward import confirmed
-from contract.speedup import ratio_over
-from contract.task import GemmTask
-from contract.trajectory import Attempt, AttemptResources, Step
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import LIMITS, Chip
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, ScheduleValue
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Unmeasured
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Attempt, AttemptResources, Step
+from cudal2_agent.contract.reward.reward import confirmed
+from cudal2_agent.contract.reward.speedup import ratio_over
 
 AXES = 8  # of a schedule that are named where they differ
 

@@ -1,16 +1,16 @@
 """Earlier kernels of the run that a model is shown: contrastive exemplars, and the latest that were right. Pure.
 
-`contract/contrast.py` draws the exemplars; this module says which kernels take part, and with which score.
+`contract/reward/contrast.py` draws the exemplars; this module says which kernels take part, and with which score.
 """
 
 import math
 from collections.abc import Sequence
 
-from agent.observe.ranking import Ranked
-from contract.candidate import AnyCandidate
-from contract.contrast import MIN_WIDTH, draw_contrast
-from contract.prediction import TIE
-from contract.trajectory import Exemplar
+from cudal2_agent.agent.observe.ranking import Ranked
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.trajectory import Exemplar
+from cudal2_agent.contract.reward.contrast import MIN_WIDTH, draw_contrast
+from cudal2_agent.contract.reward.prediction import TIE
 
 
 def choose_exemplars(

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from agent.observe.ranking import Ranked
-from contract.candidate import AnyCandidate
-from contract.trajectory import Failure
+from cudal2_agent.agent.observe.ranking import Ranked
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.trajectory import Failure
 
 
 def unrepaired(ranked: Sequence[Ranked], limit: int) -> tuple[Failure, ...]:

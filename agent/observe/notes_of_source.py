@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import knowledge
-from contract.evaluation import Evaluation, Rejected, TimedOut, Wrong
-from contract.knowledge import NOTES, Chunk, Hit
-from contract.symptoms import Symptoms
-from contract.task import Arch
+import cudal2_agent.knowledge
+from cudal2_agent.contract.records.evaluation import Evaluation, Rejected, TimedOut, Wrong
+from cudal2_agent.contract.records.knowledge import NOTES, Chunk, Hit
+from cudal2_agent.contract.records.symptoms import Symptoms
+from cudal2_agent.contract.records.task import Arch
 
 SECTIONS, TOKENS = 3, 1500
-_FOLDER = Path(knowledge.__file__).parent / "notes"
+_FOLDER = Path(cudal2_agent.knowledge.__file__).parent / "notes"
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:(?:::|\.)[A-Za-z][A-Za-z0-9_]*)*")
 _PART = re.compile(r"[A-Z]?[a-z]+[0-9]*|[A-Z]+(?![a-z])|[0-9]+")
 _NAMED_LINE = re.compile(r"\bkernel\.cu:(\d+)")

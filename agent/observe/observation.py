@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from agent.observe.exemplars import choose_exemplars, recent_right
-from agent.observe.failures import unrepaired
-from agent.observe.ranking import Ranked, leader
-from contract.knowledge import Hit
-from contract.profile import Difference, Profile
-from contract.trajectory import Observation, RunRecord, Step
+from cudal2_agent.agent.observe.exemplars import choose_exemplars, recent_right
+from cudal2_agent.agent.observe.failures import unrepaired
+from cudal2_agent.agent.observe.ranking import Ranked, leader
+from cudal2_agent.contract.records.knowledge import Hit
+from cudal2_agent.contract.records.profile import Difference, Profile
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
 
 Explain = Callable[[Profile, Profile], tuple[Difference, ...]]
 

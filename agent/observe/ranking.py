@@ -1,22 +1,22 @@
 """Which step leads a run, what ties with it, and which steps are measured again at the end of a run. Pure.
 
 A measured time and a prediction are never compared: a measured candidate is ahead of all that are not. Predictions within
-`contract.prediction.TIE` are tied, and the earliest of those that tie with the fastest leads.
+`contract.reward.prediction.TIE` are tied, and the earliest of those that tie with the fastest leads.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.observe.attempts import attempt_of
-from contract.candidate import Candidate
-from contract.chip import Chip
-from contract.evaluation import AUTOTUNED, Measured, Unmeasured
-from contract.prediction import tied
-from contract.reward import beyond_roofline
-from contract.speedup import ScreenedTime, baseline_of, paired_ratio, steady_speedups
-from contract.task import GemmTask, TimingMode
-from contract.trajectory import Attempt, Step
+from cudal2_agent.agent.observe.attempts import attempt_of
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured, Unmeasured
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.records.trajectory import Attempt, Step
+from cudal2_agent.contract.reward.prediction import tied
+from cudal2_agent.contract.reward.reward import beyond_roofline
+from cudal2_agent.contract.reward.speedup import ScreenedTime, baseline_of, paired_ratio, steady_speedups
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 
-from contract.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
-from contract.diagnosis import Diagnosis
-from contract.exchange import Exchange
-from contract.knowledge import Hit, Query, Retriever
-from contract.task import Arch, GemmTask
-from contract.trajectory import Observation
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.knowledge import Hit, Query, Retriever
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.trajectory import Observation
 
 Place = tuple[str, str]  # path and symbol of a chunk; its lines and its text vary with what was asked
 

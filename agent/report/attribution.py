@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
-from agent.observe.ranking import Ranked, leader, rank
-from agent.report.provenance import Seen, seen_by
-from contract.base import Record
-from contract.chip import Chip
-from contract.task import GemmTask
-from contract.trajectory import Observation, Step
+from cudal2_agent.agent.observe.ranking import Ranked, leader, rank
+from cudal2_agent.agent.report.provenance import Seen, seen_by
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Observation, Step
 
 
 class Improvement(Record):

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.observe.ranking import Ranked, leader, rank, ties
-from contract.chip import Chip
-from contract.prediction import TIE
-from contract.task import GemmTask
-from contract.trajectory import Step
+from cudal2_agent.agent.observe.ranking import Ranked, leader, rank, ties
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.prediction import TIE
 
 SHOWN_TIES = 4
 

@@ -1,15 +1,9 @@
 """Evaluations with their times, in one line each: for tables, progress and answers."""
 
-from contract.candidate import Origin
-from contract.evaluation import (
-    AUTOTUNED,
-    Evaluation,
-    Measured,
-    Prediction,
-    Unmeasured,
-)
-from contract.reward import confirmed
-from contract.speedup import median_us, speedup_over
+from cudal2_agent.contract.records.candidate import Origin
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Prediction, Unmeasured
+from cudal2_agent.contract.reward.reward import confirmed
+from cudal2_agent.contract.reward.speedup import median_us, speedup_over
 
 
 def result_of(evaluation: Evaluation) -> str:

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from agent.report.progress_plot import draw_progress
-from agent.report.report import render_report
-from agent.run.result import RunResult
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.errors import UsageError
-from contract.whole_file import whole_file
+from cudal2_agent.agent.report.progress_plot import draw_progress
+from cudal2_agent.agent.report.report import render_report
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.whole_file import whole_file
 
 _PROBE = ".cudal2-writable"
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from html import escape
 from math import log10
 
-from contract.base import Record
-from contract.evaluation import Measured, Unmeasured
-from contract.speedup import median_us
-from contract.trajectory import Step
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.speedup import median_us
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 360, 64, 170, 36, 40
 INK, FAINT, POINT, LINE = "#333333", "#999999", "#8fb7dd", "#1f5f99"

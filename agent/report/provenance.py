@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from agent.report.one_line import result_of
-from contract.base import Record
-from contract.diagnosis import Diagnosis
-from contract.knowledge import Chunk
-from contract.profile import Difference
-from contract.trajectory import Exemplar, Observation, Step
+from cudal2_agent.agent.report.one_line import result_of
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.knowledge import Chunk
+from cudal2_agent.contract.records.profile import Difference
+from cudal2_agent.contract.records.trajectory import Exemplar, Observation, Step
 
 FINDINGS = 3
 

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from contract.base import Record
-from contract.exchange import Exchange
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.exchange import Exchange
 
 _REASON_CHARS = 80
 

@@ -4,16 +4,16 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agent.observe.ranking import rank
-from agent.report.attribution import improvements, sightings
-from agent.report.lead import lead_of
-from agent.report.one_line import witness_of
-from agent.report.replies import sum_up
-from agent.report.why import replies_lines, why_section
-from agent.run.result import RunResult
-from agent.run.stopping import roofline_fraction
-from contract.candidate import Origin
-from contract.evaluation import (
+from cudal2_agent.agent.observe.ranking import rank
+from cudal2_agent.agent.report.attribution import improvements, sightings
+from cudal2_agent.agent.report.lead import lead_of
+from cudal2_agent.agent.report.one_line import witness_of
+from cudal2_agent.agent.report.replies import sum_up
+from cudal2_agent.agent.report.why import replies_lines, why_section
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.agent.run.stopping import roofline_fraction
+from cudal2_agent.contract.records.candidate import Origin
+from cudal2_agent.contract.records.evaluation import (
     BASELINES,
     NOT_COVERED,
     Measured,
@@ -23,15 +23,15 @@ from contract.evaluation import (
     Unmeasured,
     ran_in_part,
 )
-from contract.exchange import Exchange
-from contract.inspection import Inspection
-from contract.knowledge import Hit
-from contract.reward import confirmed
-from contract.roofline import roofline_us
-from contract.ruler import Ruler
-from contract.speedup import median_us, speedup_over
-from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
-from contract.trajectory import RunRecord, Step
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.knowledge import Hit
+from cudal2_agent.contract.records.ruler import Ruler
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
+from cudal2_agent.contract.records.trajectory import RunRecord, Step
+from cudal2_agent.contract.reward.reward import confirmed
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.reward.speedup import median_us, speedup_over
 
 OPCODES = 10
 NO_KERNEL = "No candidate passed; there is no kernel to show."

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.report.attribution import Improvement, Sighting, improvements, sightings
-from agent.report.provenance import ExemplarSeen, Seen
-from agent.report.replies import Replies, sum_up
-from contract.diagnosis import Diagnosis
-from contract.trajectory import Trajectory
+from cudal2_agent.agent.report.attribution import Improvement, Sighting, improvements, sightings
+from cudal2_agent.agent.report.provenance import ExemplarSeen, Seen
+from cudal2_agent.agent.report.replies import Replies, sum_up
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.trajectory import Trajectory
 
 NOTE_CHARS = 300
 SIGHTINGS = 10

@@ -7,11 +7,11 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from contract.build import Built
-from contract.candidate import AnyCandidate
-from contract.evaluation import Evaluation
-from contract.protocols import Sandbox
-from contract.task import GemmTask
+from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.task import GemmTask
 
 
 class RoundProposal(NamedTuple):

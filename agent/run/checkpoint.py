@@ -8,7 +8,7 @@ from pathlib import Path
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from contract.errors import StoreError
+from cudal2_agent.contract.errors import StoreError
 
 BUSY_TIMEOUT_S = 10.0
 

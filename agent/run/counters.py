@@ -3,19 +3,19 @@
 import logging
 from collections.abc import Sequence
 
-from agent.observe.ranking import Ranked, leader
-from agent.run.clock import RunClock
-from agent.run.dependencies import Dependencies
-from agent.run.history import History
-from contract.build import Built
-from contract.diagnosis import Diagnosis
-from contract.errors import ProfileFailed, ProfilerUnavailable
-from contract.evaluation import Evaluation
-from contract.events import Emit, Notice, Profiled
-from contract.profile import Profile
-from contract.protocols import Sandbox
-from contract.task import GemmTask
-from contract.trajectory import RunRecord, Step
+from cudal2_agent.agent.observe.ranking import Ranked, leader
+from cudal2_agent.agent.run.clock import RunClock
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.run.history import History
+from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable
+from cudal2_agent.contract.events import Emit, Notice, Profiled
+from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.profile import Profile
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import RunRecord, Step
 
 SHARE = 0.15  # of the run's time so far that profiling schedules may take, not counting the first profile
 

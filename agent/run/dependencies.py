@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.observe.observation import Explain
-from contract.build import Built
-from contract.chip import Chip
-from contract.diagnosis import Diagnosis
-from contract.evaluation import Evaluation
-from contract.knowledge import Retriever
-from contract.profile import Profile
-from contract.protocols import Policy, Sandbox, TrajectoryStore
-from contract.task import GemmTask
+from cudal2_agent.agent.observe.observation import Explain
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.protocols.protocols import Policy, Sandbox, TrajectoryStore
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.knowledge import Retriever
+from cudal2_agent.contract.records.profile import Profile
+from cudal2_agent.contract.records.task import GemmTask
 
 Diagnose = Callable[[Built, GemmTask, Chip, Evaluation, Profile | None], Diagnosis]
 

@@ -11,8 +11,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
-from agent.run.nodes import Nodes
-from agent.run.state import RunState
+from cudal2_agent.agent.run.nodes import Nodes
+from cudal2_agent.agent.run.state import RunState
 
 Graph = CompiledStateGraph[RunState, None, RunState, RunState]
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent.observe.attempts import described
-from agent.observe.ranking import Ranked, rank
-from contract.profile import Profile
-from contract.protocols import TrajectoryStore
-from contract.trajectory import RunRecord, Step
+from cudal2_agent.agent.observe.attempts import described
+from cudal2_agent.agent.observe.ranking import Ranked, rank
+from cudal2_agent.contract.protocols.protocols import TrajectoryStore
+from cudal2_agent.contract.records.profile import Profile
+from cudal2_agent.contract.records.trajectory import RunRecord, Step
 
 
 class History:

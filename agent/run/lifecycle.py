@@ -11,20 +11,20 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 from langchain_core.runnables import RunnableConfig
 
-from agent.observe.ranking import leading_step
-from agent.run.checkpoint import open_checkpoints
-from agent.run.clock import RunClock
-from agent.run.dependencies import Dependencies
-from agent.run.graph import compile_graph
-from agent.run.nodes import Nodes
-from agent.run.result import RunResult
-from agent.run.state import initial_state
-from agent.run.versions import versions
-from contract.errors import Cudal2Error, StoreError, UsageError
-from contract.events import Emit, Notice, RunFinished, RunStarted
-from contract.settings import Settings
-from contract.task import GemmTask
-from contract.trajectory import RunRecord, Step
+from cudal2_agent.agent.observe.ranking import leading_step
+from cudal2_agent.agent.run.checkpoint import open_checkpoints
+from cudal2_agent.agent.run.clock import RunClock
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.run.graph import compile_graph
+from cudal2_agent.agent.run.nodes import Nodes
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.agent.run.state import initial_state
+from cudal2_agent.agent.run.versions import versions
+from cudal2_agent.contract.errors import Cudal2Error, StoreError, UsageError
+from cudal2_agent.contract.events import Emit, Notice, RunFinished, RunStarted
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import RunRecord, Step
+from cudal2_agent.contract.settings.settings import Settings
 
 _NO_LIMIT = 1_000_000_000  # supersteps; the budget and the clock end a run
 _OWN_PARTS = ("evaluate", "agent")  # of a step's seconds; builds overlap them, and what is shared counts once per round

@@ -10,28 +10,28 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from agent.observe.failures import unrepaired
-from agent.observe.notes_of_source import notes_of_source
-from agent.observe.observation import in_hand, observe
-from agent.observe.ranking import Ranked, finalists, leader
-from agent.observe.retrieval import Place, constructs_of, look_up, place_of, questions_of, shown_in, with_chunks
-from agent.run.batch_build import BatchBuild, Finished, RoundProposal
-from agent.run.clock import RunClock
-from agent.run.counters import RunProfiler, affordable, diagnosis_of, subjects, unprofiled
-from agent.run.dependencies import Dependencies
-from agent.run.history import History
-from agent.run.measuring.measurements import Measurements
-from agent.run.measuring.source_screen import SourceScreen
-from agent.run.state import RunState
-from agent.run.stopping import Budget, SearchEnd
-from agent.run.witnessing import SecondWitness, judged, known_verdict, proof_fits, unproved_leader
-from contract.build import Built
-from contract.candidate import AnyCandidate
-from contract.diagnosis import Diagnosis
-from contract.evaluation import Evaluation, Measured
-from contract.events import CandidateBuilt, Emit, Proposed, StepFinished
-from contract.reward import reward
-from contract.trajectory import Observation, RunRecord, Step
+from cudal2_agent.agent.observe.failures import unrepaired
+from cudal2_agent.agent.observe.notes_of_source import notes_of_source
+from cudal2_agent.agent.observe.observation import in_hand, observe
+from cudal2_agent.agent.observe.ranking import Ranked, finalists, leader
+from cudal2_agent.agent.observe.retrieval import Place, constructs_of, look_up, place_of, questions_of, shown_in, with_chunks
+from cudal2_agent.agent.run.batch_build import BatchBuild, Finished, RoundProposal
+from cudal2_agent.agent.run.clock import RunClock
+from cudal2_agent.agent.run.counters import RunProfiler, affordable, diagnosis_of, subjects, unprofiled
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.run.history import History
+from cudal2_agent.agent.run.measurements import Measurements
+from cudal2_agent.agent.run.source_screen import SourceScreen
+from cudal2_agent.agent.run.state import RunState
+from cudal2_agent.agent.run.stopping import Budget, SearchEnd
+from cudal2_agent.agent.run.witnessing import SecondWitness, judged, known_verdict, proof_fits, unproved_leader
+from cudal2_agent.contract.events import CandidateBuilt, Emit, Proposed, StepFinished
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.evaluation import Evaluation, Measured
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
+from cudal2_agent.contract.reward.reward import reward
 
 EMPTY_ROUNDS = 3  # consecutive empty rounds that end the run of a model, which may still find something
 Changes = dict[str, Any]

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from contract.evaluation import Measured, Wrong
-from contract.exchange import Exchange
-from contract.knowledge import Hit
-from contract.trajectory import Observation, RunRecord, Step
+from cudal2_agent.contract.records.evaluation import Measured, Wrong
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.knowledge import Hit
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from agent.observe.ranking import Ranked, fastest_of, is_ahead, leader
-from contract.base import Record
-from contract.chip import Chip
-from contract.evaluation import Measured
-from contract.roofline import roofline_us
-from contract.speedup import median_us
-from contract.task import GemmTask
+from cudal2_agent.agent.observe.ranking import Ranked, fastest_of, is_ahead, leader
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.reward.speedup import median_us
 
 ROOFLINE_NEAR = 0.98
 FINAL_SHARE = 0.25

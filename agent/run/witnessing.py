@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
-from agent.observe.ranking import Ranked, leader
-from agent.run.clock import RunClock
-from agent.run.history import History
-from contract.build import Built
-from contract.evaluation import (
+from cudal2_agent.agent.observe.ranking import Ranked, leader
+from cudal2_agent.agent.run.clock import RunClock
+from cudal2_agent.agent.run.history import History
+from cudal2_agent.contract.events import Emit, Witnessed
+from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.evaluation import (
     WITNESS,
     CompileFailed,
     Crashed,
@@ -20,10 +22,8 @@ from contract.evaluation import (
     Wrong,
     ran_in_part,
 )
-from contract.events import Emit, Witnessed
-from contract.protocols import Sandbox
-from contract.reward import reward
-from contract.trajectory import RunRecord, Step
+from cudal2_agent.contract.records.trajectory import RunRecord, Step
+from cudal2_agent.contract.reward.reward import reward
 
 # The witness's verdict: how far it confirms a candidate, or the test that failed.
 WitnessVerdict = Witness | TestResult

@@ -11,11 +11,11 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from contract.base import Record
-from contract.chip import Chip
-from contract.errors import UsageError
-from contract.evaluation import Environment
-from contract.whole_file import whole_file
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.evaluation import Environment
+from cudal2_agent.contract.whole_file import whole_file
 
 logger = logging.getLogger(__name__)
 IN_HOME = "chips"

@@ -8,25 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from agent.run.versions import installed_version
-from agent.wiring.gpus import visible_gpus
-from contract.base import Record
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import Cudal2Error
-from contract.settings import Settings
-from contract.task import Arch, GemmTask
-from policies.trajectories.filters import ALL_STEPS
-from policies.trajectories.statistics import run_count
-from policies.trajectories.store import open_store
-from sandbox.building.builder import Builder
-from sandbox.building.toolchain import find_nvcc, find_nvdisasm
-from sandbox.jail.kind import REMEDY as JAIL_REMEDY
-from sandbox.jail.kind import confinement
-from sandbox.profiling.complaints import PERMISSION_REMEDY
-from sandbox.profiling.ncu import find_ncu, ncu_version
-from sandbox.profiling.permission import counters_allowed
+from cudal2_agent.agent.run.versions import installed_version
+from cudal2_agent.agent.wiring.gpus import visible_gpus
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import Cudal2Error
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.building.toolchain import find_nvcc, find_nvdisasm
+from cudal2_agent.sandbox.jail.kind import REMEDY as JAIL_REMEDY
+from cudal2_agent.sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.profiling.complaints import PERMISSION_REMEDY
+from cudal2_agent.sandbox.profiling.ncu import find_ncu, ncu_version
+from cudal2_agent.sandbox.profiling.permission import counters_allowed
+from cudal2_agent.store.filters import ALL_STEPS
+from cudal2_agent.store.statistics import run_count
+from cudal2_agent.store.store import open_store
 
 PACKAGES = ("cupy-cuda13x", "cuda-bindings", "langgraph", "nvidia-cuda-nvrtc", "pydantic", "sqlalchemy")
 PROBE = """// cudal2: {"arch": "sm_80", "launches": [{"entry": "probe", "grid": [1, 1, 1], "block": [32, 1, 1],
@@ -139,7 +139,7 @@ def _gpus() -> Iterator[Check]:
 def emulator() -> Check:
     """Whether kernels can be executed without a GPU."""
     try:
-        import sandbox.emulator.core_module  # noqa: F401 (that it can be imported is the answer)
+        import cudal2_agent.sandbox.emulator.core_module  # noqa: F401 (that it can be imported is the answer)
     except Cudal2Error as exc:
         return Check(name="emulator", ok=False, needed=False, detail="without a GPU nothing is executed", remedy=str(exc))
     return Check(name="emulator", ok=True, needed=False, detail="proves kernels where there is no GPU for them")
@@ -205,7 +205,7 @@ def _store(settings: Settings) -> Check:
 
 def _knowledge(settings: Settings) -> Check:
     """The knowledge base. Where it is absent, the first run builds it and waits for it."""
-    from agent.index.knowledge_base import contents, lacking
+    from cudal2_agent.agent.index.knowledge_base import contents, lacking
 
     name, build = "knowledge base", f"cudal2-agent index add {settings.cutlass}"
     try:

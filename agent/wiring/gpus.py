@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from contract.base import Record
-from contract.task import Arch
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.task import Arch
 
 
 class Gpu(Record):
@@ -60,6 +60,6 @@ def _read(driver: Any, index: int) -> Gpu:
     _, major = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
     _, minor = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
     _, sms = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, handle)
-    from sandbox.cuda.environment import arch_of
+    from cudal2_agent.sandbox.cuda.environment import arch_of
 
     return Gpu(index=index, name=name.split(b"\0")[0].decode(), arch=arch_of(major, minor), sms=sms)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from contract.campaign import HostCost
+from cudal2_agent.contract.records.campaign import HostCost
 
 SAMPLE_S = 1.0
 PROC = Path("/proc")

@@ -3,19 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agent.index.default_index import open_retriever
-from agent.run.dependencies import Dependencies
-from agent.wiring.policy import open_policy
-from agent.wiring.run_workbench import RunWorkbench
-from agent.wiring.sandbox import open_sandbox_for
-from contract.events import Emit
-from contract.knowledge import Retriever
-from contract.protocols import Policy, Sandbox
-from contract.settings import Settings
-from contract.task import GemmTask
-from policies.trajectories.store import Store
-from sandbox.diagnosis.diagnosis import diagnose_built
-from sandbox.diagnosis.differences import explain
+from cudal2_agent.agent.index.default_index import open_retriever
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.wiring.policy import open_policy
+from cudal2_agent.agent.wiring.run_workbench import RunWorkbench
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.contract.events import Emit
+from cudal2_agent.contract.protocols.protocols import Policy, Sandbox
+from cudal2_agent.contract.records.knowledge import Retriever
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
+from cudal2_agent.sandbox.diagnosis.differences import explain
+from cudal2_agent.store.store import Store
 
 
 @contextmanager

@@ -4,28 +4,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
-from agent.wiring.schedule_prior import open_prior
-from contract.errors import UsageError
-from contract.events import Emit, Notice
-from contract.options import ChatOptions
-from contract.protocols import Policy, TrajectoryStore
-from contract.settings import Settings
-from contract.task import Arch
-from contract.workbench import Workbench
-from policies.chat.account import Account
-from policies.chat.policy import ChatPolicy
-from policies.chat.server.chat_server import ChatServer
-from policies.chat.server.connection import open_server
-from policies.chat.server.key import checked_base_url, resolve_key
-from policies.chat.server.replay import RecordedFirst, ReplayServer
-from policies.lm.needs import SAMPLING, require
-from policies.portfolio.policy import Portfolio
-from policies.schedule.families.registry import families
-from policies.schedule.policy import SchedulePolicy
-from policies.trajectories.exchanges import RunExchanges
-from policies.trajectories.precedents import StoredPrecedents
-from policies.trajectories.store import Store
-from sandbox.building.headers import OWN_ROOT
+from cudal2_agent.agent.wiring.schedule_prior import open_prior
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.events import Emit, Notice
+from cudal2_agent.contract.protocols.protocols import Policy, TrajectoryStore
+from cudal2_agent.contract.protocols.workbench import Workbench
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.policies.chat.account import Account
+from cudal2_agent.policies.chat.policy import ChatPolicy
+from cudal2_agent.policies.chat.server.chat_server import ChatServer
+from cudal2_agent.policies.chat.server.connection import open_server
+from cudal2_agent.policies.chat.server.key import checked_base_url, resolve_key
+from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
+from cudal2_agent.policies.lm.needs import SAMPLING, require
+from cudal2_agent.policies.portfolio.policy import Portfolio
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.policy import SchedulePolicy
+from cudal2_agent.sandbox.building.headers import OWN_ROOT
+from cudal2_agent.store.exchanges import RunExchanges
+from cudal2_agent.store.precedents import StoredPrecedents
+from cudal2_agent.store.store import Store
 
 POLICIES = ("schedule", "chat", "portfolio", "lm")
 
@@ -61,9 +61,9 @@ def _open_lm(settings: Settings, emit: Emit) -> Policy:
     if settings.lm is None:
         raise UsageError("the policy lm needs an adapter; train one with `cudal2-agent train lm` and name it with --lm FOLDER")
     require(SAMPLING)
-    from policies.lm.adapter_folder import open_adapter
-    from policies.lm.policy import LanguageModelPolicy
-    from policies.lm.replies.reply_sampler import ReplySampler
+    from cudal2_agent.policies.lm.adapter_folder import open_adapter
+    from cudal2_agent.policies.lm.policy import LanguageModelPolicy
+    from cudal2_agent.policies.lm.replies.reply_sampler import ReplySampler
 
     device = None if settings.device == "auto" else settings.device if settings.device.startswith("cuda") else "cpu"
     loaded, _ = open_adapter(settings.lm, settings.chat.model or None, device)

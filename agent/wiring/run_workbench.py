@@ -5,17 +5,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agent.observe.retrieval import look_up
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.evaluation import Evaluation, Prediction, Unmeasured
-from contract.knowledge import Hit, Retriever
-from contract.protocols import Sandbox
-from contract.task import GemmTask
+from cudal2_agent.agent.observe.retrieval import look_up
+from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, Unmeasured
+from cudal2_agent.contract.records.knowledge import Hit, Retriever
+from cudal2_agent.contract.records.task import GemmTask
 
 
 class RunWorkbench:
-    """`contract.workbench.Workbench` of one run. It proves kernels on the emulator, also beside a GPU.
+    """`contract.protocols.workbench.Workbench` of one run. It proves kernels on the emulator, also beside a GPU.
 
     While a model is asked, its run times nothing on a GPU: rounds are begun ahead only for policies without a model.
     The parts are given later (`connect`), since a policy opens before them: its errors are the cheapest to find.

@@ -4,16 +4,16 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 
-from agent.wiring.schedule_prior import open_prior
-from contract.baseline import BaselineBook
-from contract.events import Emit
-from contract.settings import Settings
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import rewrite
-from policies.schedule.prediction import predict
-from sandbox.building.headers import find_headers
-from sandbox.building.toolchain import nvrtc_version
-from sandbox.local import LocalSandbox, open_sandbox, require_memory
+from cudal2_agent.agent.wiring.schedule_prior import open_prior
+from cudal2_agent.contract.events import Emit
+from cudal2_agent.contract.records.baseline import BaselineBook
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.policies.schedule.families.registry import rewrite
+from cudal2_agent.policies.schedule.prediction import predict
+from cudal2_agent.sandbox.building.headers import find_headers
+from cudal2_agent.sandbox.building.toolchain import nvrtc_version
+from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox, require_memory
 
 
 @contextmanager

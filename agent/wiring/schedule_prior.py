@@ -4,15 +4,15 @@ import logging
 from functools import cache, partial
 from pathlib import Path
 
-from agent.wiring.chip_rates import rates_of
-from contract.chip import Chip
-from contract.errors import UsageError
-from contract.settings import Settings
-from contract.task import GemmTask
-from policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, find_policy, known_policies
-from policies.schedule.learned.learned_prior import LearnedPrior
-from policies.schedule.learned.policy_file import read_weights
-from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf, RatedPrior
+from cudal2_agent.agent.wiring.chip_rates import rates_of
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, find_policy, known_policies
+from cudal2_agent.policies.schedule.learned.learned_prior import LearnedPrior
+from cudal2_agent.policies.schedule.learned.policy_file import read_weights
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf, RatedPrior
 
 logger = logging.getLogger(__name__)
 

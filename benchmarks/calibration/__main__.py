@@ -17,14 +17,14 @@ import numpy as np
 
 from benchmarks.calibration.adaptation_rows import AdaptationArm, rows_of, table
 from benchmarks.calibration.merged_runs import merged_runs, thinned
-from contract.task import TimingMode
-from policies.schedule.learned.network import Tensors
-from policies.training.checkpoints import Checkpoints
-from policies.training.group_cache import GroupCache
-from policies.training.groups import TimedRun, read_runs
-from policies.training.schedule_training import ScheduleTraining
-from policies.training.training_plan import NetworkSize, StagePlan, TrainingPlan
-from policies.trajectories.store import open_store
+from cudal2_agent.contract.records.task import TimingMode
+from cudal2_agent.policies.schedule.learned.network import Tensors
+from cudal2_agent.policies.training.checkpoints import Checkpoints
+from cudal2_agent.policies.training.group_cache import GroupCache
+from cudal2_agent.policies.training.groups import TimedRun, read_runs
+from cudal2_agent.policies.training.schedule_training import ScheduleTraining
+from cudal2_agent.policies.training.training_plan import NetworkSize, StagePlan, TrainingPlan
+from cudal2_agent.store.store import open_store
 
 HELD_OUT = Path(__file__).parent.parent / "h200" / "held_out.json"
 SHAPES = (2, 4, 8, 16, 32)

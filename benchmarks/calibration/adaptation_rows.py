@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.schedule.learned.network import Tensors
-from policies.training.adapting import adapted, scores_of
-from policies.training.groups import ScheduleGroup
-from policies.training.judging import judged
+from cudal2_agent.policies.schedule.learned.network import Tensors
+from cudal2_agent.policies.training.adapting import adapted, scores_of
+from cudal2_agent.policies.training.groups import ScheduleGroup
+from cudal2_agent.policies.training.judging import judged
 
 FIGURES = ("first within 5 %", "best of 8 within 2 %", "first over best", "best of 8 over best", "rank correlation")
 AdaptationRow = dict[str, object]

@@ -21,19 +21,19 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from agent.calibration.calibration_runs import measured_runs
-from agent.calibration.calibration_tasks import calibration_tasks
 from benchmarks.calibration.adaptation_rows import AdaptationArm, AdaptationRow, rows_of, table
 from benchmarks.h200.grid import held_out
-from contract.errors import UsageError
-from contract.task import AccumulatorType, Arch, GemmTask, Layout, TimingMode
-from policies.schedule.learned.known_policies import find_policy
-from policies.schedule.learned.policy_file import SHIPPED, SUFFIX, kind_of, read_weights, write_weights
-from policies.training.adapting import adapted
-from policies.training.group_cache import GroupCache
-from policies.training.groups import ScheduleGroup, TimedRun, read_runs
-from policies.training.training_plan import ADAPTING, stages_of
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.learning.calibration.calibration_runs import measured_runs
+from cudal2_agent.agent.learning.calibration.calibration_tasks import calibration_tasks
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, Layout, TimingMode
+from cudal2_agent.policies.schedule.learned.known_policies import find_policy
+from cudal2_agent.policies.schedule.learned.policy_file import SHIPPED, SUFFIX, kind_of, read_weights, write_weights
+from cudal2_agent.policies.training.adapting import adapted
+from cudal2_agent.policies.training.group_cache import GroupCache
+from cudal2_agent.policies.training.groups import ScheduleGroup, TimedRun, read_runs
+from cudal2_agent.policies.training.training_plan import ADAPTING, stages_of
+from cudal2_agent.store.store import open_store
 
 SHAPES = (2, 4, 8, 16, 32, 64)
 POLICY = "h200"

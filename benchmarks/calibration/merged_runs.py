@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from policies.schedule.optimiser.pool_entry import Key, schedule_key
-from policies.training.groups import TimedRun, TimedSchedule
+from cudal2_agent.policies.schedule.optimiser.pool_entry import Key, schedule_key
+from cudal2_agent.policies.training.groups import TimedRun, TimedSchedule
 
 
 def merged_runs(runs: Iterable[TimedRun]) -> list[TimedRun]:

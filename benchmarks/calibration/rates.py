@@ -15,15 +15,15 @@ import numpy as np
 
 from benchmarks.calibration.__main__ import SCHEDULES, held_out_lists
 from benchmarks.calibration.merged_runs import merged_runs, thinned
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.task import Arch, TimingMode
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser.pool_entry import PoolEntry, read_entry
-from policies.schedule.prior import predict_many_us
-from policies.schedule.rate_fitting import RATES, TimedWorks, fitted_chip
-from policies.training.groups import ScheduleGroup, TimedRun, read_runs
-from policies.training.judging import judged
-from policies.trajectories.store import open_store
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.records.task import Arch, TimingMode
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry, read_entry
+from cudal2_agent.policies.schedule.prior import predict_many_us
+from cudal2_agent.policies.schedule.rate_fitting import RATES, TimedWorks, fitted_chip
+from cudal2_agent.policies.training.groups import ScheduleGroup, TimedRun, read_runs
+from cudal2_agent.policies.training.judging import judged
+from cudal2_agent.store.store import open_store
 
 H200 = REFERENCE_CHIPS[Arch.SM_90A]
 # Factors on the tensor rate, the DRAM rate and the time per launch of an H200.

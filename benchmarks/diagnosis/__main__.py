@@ -21,25 +21,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.wiring.sandbox import open_sandbox_for
 from benchmarks.diagnosis.diagnosis_table import DiagnosisResult, DiagnosisRow, Trial, render
 from benchmarks.diagnosis.faulty_kernels import FaultyCase, all_cases
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import Chip
-from contract.diagnosis import Bottleneck, Diagnosis
-from contract.errors import ProfileFailed, ProfilerUnavailable
-from contract.evaluation import AUTOTUNED, Evaluation
-from contract.events import Event, Notice
-from contract.profile import Profile
-from contract.protocols import Sandbox
-from contract.settings import load_settings
-from contract.speedup import ratio_over
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.optimiser.schedule_pool import SchedulePool
-from policies.schedule.optimiser.steering import Neighbourhood
-from sandbox.diagnosis.diagnosis import diagnose_built
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable
+from cudal2_agent.contract.events import Event, Notice
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.diagnosis import Bottleneck, Diagnosis
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation
+from cudal2_agent.contract.records.profile import Profile
+from cudal2_agent.contract.reward.speedup import ratio_over
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.policies.schedule.optimiser.steering import Neighbourhood
+from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
 
 TRIED = 3  # neighbours of each kind
 SEED = 0

@@ -4,10 +4,10 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from contract.base import Record
-from contract.diagnosis import Bottleneck, Finding
-from contract.evaluation import Environment
-from contract.profile import Profile
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.diagnosis import Bottleneck, Finding
+from cudal2_agent.contract.records.evaluation import Environment
+from cudal2_agent.contract.records.profile import Profile
 
 IMPROVED = 1.02  # speed ratio from which a candidate counts as faster
 SHOWN = 3  # findings in the table

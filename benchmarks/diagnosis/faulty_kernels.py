@@ -7,9 +7,7 @@ the fault; these come with a corrected version, which sets the macro well.
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.candidate import Candidate, Origin, ScheduleValue
-from contract.diagnosis import Bottleneck
-from contract.plan import (
+from cudal2_agent.contract.plan.plan import (
     Launch,
     LaunchPlan,
     ScalarArg,
@@ -20,8 +18,10 @@ from contract.plan import (
     WorkspaceArg,
     render_plan,
 )
-from contract.task import Arch, GemmTask, parse_shape
-from policies.schedule.families.registry import families
+from cudal2_agent.contract.records.candidate import Candidate, Origin, ScheduleValue
+from cudal2_agent.contract.records.diagnosis import Bottleneck
+from cudal2_agent.contract.records.task import Arch, GemmTask, parse_shape
+from cudal2_agent.policies.schedule.families.registry import families
 
 KERNELS = Path(__file__).parent / "kernels"
 _LEGACY: tuple[Bottleneck, ...] = ("legacy-mma",)  # mma.sync on sm_90a, in addition to the fault

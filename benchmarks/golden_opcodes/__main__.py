@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.golden_opcodes.golden_device import GoldenDevice, Hung, describe_device
-from sandbox.cuda.driver import Fault
+from cudal2_agent.sandbox.cuda.driver import Fault
 from tests.sandbox.emulator.golden.agreement import differences
 from tests.sandbox.emulator.golden.case import Bytes, Case, Family
 from tests.sandbox.emulator.golden.compiled import compile_family

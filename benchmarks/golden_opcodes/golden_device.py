@@ -6,7 +6,7 @@ import time
 import numpy as np
 from cuda.bindings import driver, nvrtc
 
-from sandbox.cuda.driver import DriverFault, call
+from cudal2_agent.sandbox.cuda.driver import DriverFault, call
 from tests.sandbox.emulator.golden.case import Bytes, Case, MapSpec
 
 _TYPES = driver.CUtensorMapDataType

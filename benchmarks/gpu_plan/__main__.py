@@ -13,13 +13,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.campaign.result_files import SUFFIX, read_results
-from agent.wiring.gpus import visible_gpus
 from benchmarks.gpu_plan.plan import H100_ROWS, STABILITY, Stage, gpu_seconds, stages_of
 from benchmarks.gpu_plan.running import collect, run_stages
 from benchmarks.h200.summary import ROWS
-from contract.campaign import ShapeResult
-from contract.errors import UsageError
+from cudal2_agent.agent.campaign.result_files import SUFFIX, read_results
+from cudal2_agent.agent.wiring.gpus import visible_gpus
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.campaign import ShapeResult
 
 CHIPS = ("H200", "H100")
 

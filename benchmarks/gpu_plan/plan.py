@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
-from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import grid_shapes, shapes_in
 from benchmarks.h200.h100_table import h100_shapes
 from benchmarks.h200.summary import is_headline
-from contract.base import Record
-from contract.campaign import ShapeResult, Winner
-from contract.errors import UsageError
-from contract.task import GemmTask, Layout, TimingMode
-from policies.schedule.families.registry import written
+from cudal2_agent.agent.campaign.report.newest_rows import counting
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.campaign import ShapeResult, Winner
+from cudal2_agent.contract.records.task import GemmTask, Layout, TimingMode
+from cudal2_agent.policies.schedule.families.registry import written
 
 FOLDER = Path(__file__).parents[1] / "h200"
 H100_ROWS = FOLDER / "h100_rows"  # apart from those of an H200

@@ -11,11 +11,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agent.campaign.result_files import write_results
 from benchmarks.gpu_plan.plan import PlannedCampaign, Stage
-from policies.trajectories.campaigns.queue import CampaignQueue, campaign_names
-from policies.trajectories.compression import zstd
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.campaign.result_files import write_results
+from cudal2_agent.store.campaigns.queue import CampaignQueue, campaign_names
+from cudal2_agent.store.compression import zstd
+from cudal2_agent.store.store import open_store
 
 LEAST_S = 30.0
 HANDED_BACK_S = 25.0  # a campaign whose time is up needs so long at most to hand back what is in progress
@@ -45,7 +45,17 @@ def gpus_of(stage: Stage, available: Sequence[int]) -> dict[str, list[int]]:
 
 def command_of(campaign: PlannedCampaign, gpus: Sequence[int], shapes: Path, seconds: float) -> list[str]:
     return [
-        *(sys.executable, "-m", "agent.cli.main", "campaign", "run", "--name", campaign.name, "--shapes", str(shapes)),
+        *(
+            sys.executable,
+            "-m",
+            "cudal2_agent.agent.cli.main",
+            "campaign",
+            "run",
+            "--name",
+            campaign.name,
+            "--shapes",
+            str(shapes),
+        ),
         *("--layout", campaign.layout.value, "--mode", campaign.mode.value, "--gpus", ",".join(map(str, gpus))),
         *("--budget", str(campaign.budget), "--seed", str(campaign.seed), "--provers", "0", "--hours", f"{seconds / 3600:.5f}"),
     ]

@@ -22,15 +22,15 @@ from pathlib import Path
 from statistics import geometric_mean, mean, median
 from typing import Any
 
-from agent.campaign.result_files import read_results
-from agent.campaign_report.figures import CLASS_NAMES, CLASSES, class_of, has_result, rounded
-from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.marked_page import between, fill, table_row
 from benchmarks.h200.searches import Search, read_searches
 from benchmarks.h200.summary import ROWS, is_headline
-from contract.campaign import ShapeResult
-from contract.task import TimingMode
-from contract.whole_file import whole_file
+from cudal2_agent.agent.campaign.report.figures import CLASS_NAMES, CLASSES, class_of, has_result, rounded
+from cudal2_agent.agent.campaign.report.newest_rows import counting
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.task import TimingMode
+from cudal2_agent.contract.whole_file import whole_file
 
 FOLDER = Path(__file__).parent
 STEPS, CURVES = FOLDER / "steps", FOLDER / "curves.json"

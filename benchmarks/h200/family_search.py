@@ -14,17 +14,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.wiring.sandbox import open_sandbox_for
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.evaluation import AUTOTUNED, Evaluation, Measured
-from contract.settings import Settings
-from contract.speedup import baseline_of, median_us, ratio_over
-from contract.task import GemmTask, Layout, parse_shape
-from contract.trajectory import Attempt, Observation
-from policies.schedule.families.registry import families
-from policies.schedule.policy import SchedulePolicy
-from sandbox.local import LocalSandbox
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured
+from cudal2_agent.contract.records.task import GemmTask, Layout, parse_shape
+from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.contract.reward.speedup import baseline_of, median_us, ratio_over
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.policy import SchedulePolicy
+from cudal2_agent.sandbox.local import LocalSandbox
 
 ROUND = 8
 Row = dict[str, Any]

@@ -11,11 +11,11 @@ the same shapes, and a home of its own, so that none finds the compile cache of 
 import argparse
 from collections.abc import Iterator, Sequence
 
-from agent.campaign.overview import cost_of
 from benchmarks.h200.stability import read_rows
-from contract.base import Record
-from contract.campaign import ShapeResult
-from contract.errors import UsageError
+from cudal2_agent.agent.campaign.overview import cost_of
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.campaign import ShapeResult
 
 
 class Rates(Record):

@@ -19,15 +19,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
-from agent.campaign.result_files import read_results
-from agent.campaign_report.figures import CLASS_NAMES, CLASSES, class_of, has_result, speedups
-from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import grid_shapes
 from benchmarks.h200.marked_page import table_row
 from benchmarks.h200.summary import is_headline
-from contract.campaign import ShapeResult
-from contract.errors import UsageError
-from contract.task import TimingMode
+from cudal2_agent.agent.campaign.report.figures import CLASS_NAMES, CLASSES, class_of, has_result, speedups
+from cudal2_agent.agent.campaign.report.newest_rows import counting
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.task import TimingMode
 
 PUBLISHED = Path(__file__).parent / "h100_rows" / "published_h100.csv"
 COUNT, SEED = 100, 17

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from contract.errors import UsageError
-from contract.whole_file import whole_file
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.whole_file import whole_file
 
 
 class Marks(NamedTuple):

@@ -14,16 +14,16 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import median
 
-from agent.campaign.winners import decides, gpu_seconds_of, ratios_of
-from agent.observe.ranking import Ranked, rank
-from contract.campaign import ShapeResult
-from contract.errors import UsageError
-from contract.speedup import ScreenedTime, steady_speedups
-from contract.task import GemmTask
-from contract.trajectory import RunRecord, Step
-from policies.trajectories.importing.incoming import IncomingStep
-from policies.trajectories.importing.input_lines import lines_of
-from policies.trajectories.sweep.sweep_reading import SweepReader
+from cudal2_agent.agent.campaign.winners import decides, gpu_seconds_of, ratios_of
+from cudal2_agent.agent.observe.ranking import Ranked, rank
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import RunRecord, Step
+from cudal2_agent.contract.reward.speedup import ScreenedTime, steady_speedups
+from cudal2_agent.store.importing.incoming import IncomingStep
+from cudal2_agent.store.importing.input_lines import lines_of
+from cudal2_agent.store.sweep.sweep_reading import SweepReader
 
 SUFFIX = ".sweep.zst"
 
@@ -145,7 +145,7 @@ def _trial(one: Ranked, *, again: bool) -> TimedTrial:
 
 
 def _under_equal_conditions(trials: Sequence[TimedTrial], ranked: Sequence[Ranked]) -> Iterator[TimedTrial]:
-    """The ratios of screens, as the search orders them (`contract.speedup.steady_speedups`)."""
+    """The ratios of screens, as the search orders them (`contract.reward.speedup.steady_speedups`)."""
     places = [place for place, one in enumerate(trials) if not one.raced and one.ratio is not None]
     screened = [ScreenedTime(ranked[place].time_us, trials[place].ratio or 0.0, ranked[place].overlaps) for place in places]
     ratios = dict(zip(places, steady_speedups(screened), strict=True))

@@ -3,7 +3,7 @@
 Run from the repository's root: python -m benchmarks.h200.short_launches [STEPS ...]
 
 A launch that waits for the end of the one before it takes about 0.34 µs less while another process works on the GPU
-(`contract.speedup.steady_speedups`). Searches share a GPU by turns. Counted are samples of AutoTuning in offline runs, where it
+(`contract.reward.speedup.steady_speedups`). Searches share a GPU by turns. Counted are samples of AutoTuning in offline runs, where it
 takes less than 12 µs, and as short those that are more than 0.22 µs below the longer time. The longer time is the median of the
 upper quarter of a run's screens. The table has a line for each class of the longer time. `drop`: of the median short sample.
 """
@@ -16,10 +16,10 @@ from statistics import median
 
 from benchmarks.h200.marked_page import table_row
 from benchmarks.h200.searches import SUFFIX, runs_in
-from contract.evaluation import AUTOTUNED, Measured
-from contract.speedup import baseline_of
-from contract.task import TimingMode
-from contract.trajectory import Step
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured
+from cudal2_agent.contract.records.task import TimingMode
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.speedup import baseline_of
 
 STEPS = Path(__file__).parent / "steps"
 CLASSES_US = ((0.0, 4.0), (4.0, 8.0), (8.0, 12.0))

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean, mean
 
-from agent.campaign.result_files import read_results
-from agent.campaign_report.figures import CLASS_NAMES, CLASSES, class_of, has_result
-from agent.campaign_report.newest_rows import counting
-from contract.campaign import ShapeResult
-from contract.errors import UsageError
+from cudal2_agent.agent.campaign.report.figures import CLASS_NAMES, CLASSES, class_of, has_result
+from cudal2_agent.agent.campaign.report.newest_rows import counting
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.campaign import ShapeResult
 
 NEAR = 0.98
 WORST = 5

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.campaign.result_files import read_results
-from agent.campaign_report.figures import CLASS_NAMES, CLASSES, figures_of, has_result
-from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import grid_shapes, held_out
 from benchmarks.h200.marked_page import between, fill, table_row
-from contract.campaign import ShapeResult
-from contract.task import AccumulatorType, ElementType, Layout, TimingMode
-from contract.whole_file import whole_file
+from cudal2_agent.agent.campaign.report.figures import CLASS_NAMES, CLASSES, figures_of, has_result
+from cudal2_agent.agent.campaign.report.newest_rows import counting
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, Layout, TimingMode
+from cudal2_agent.contract.whole_file import whole_file
 
 FOLDER = Path(__file__).parent
 ROWS = FOLDER / "rows"

@@ -9,15 +9,15 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agent.campaign.result_files import read_results
-from agent.campaign_report.figures import slowest
-from agent.campaign_report.newest_rows import counting
-from agent.campaign_report.panel import kinds_of
-from agent.campaign_report.reasons import reason_of
 from benchmarks.h200.marked_page import between, fill
 from benchmarks.h200.summary import ROWS, is_headline
-from contract.campaign import ShapeResult
-from contract.task import TimingMode
+from cudal2_agent.agent.campaign.report.figures import slowest
+from cudal2_agent.agent.campaign.report.newest_rows import counting
+from cudal2_agent.agent.campaign.report.panel import kinds_of
+from cudal2_agent.agent.campaign.report.reasons import reason_of
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.task import TimingMode
 
 MARKS = between("benchmarks.h200.worst")
 COUNT = 10

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from agent.policy_bench.estimates import estimate
 from benchmarks.h200.marked_page import between, fill, table_row
-from contract.errors import UsageError
-from policies.lm.proposal_worth import ProposalComparison
+from cudal2_agent.agent.bench.proposals.estimates import estimate
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.policies.lm.proposal_worth import ProposalComparison
 
 MARKS = between("benchmarks.language_model.gains")
 PAIRS = (

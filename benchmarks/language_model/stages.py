@@ -7,7 +7,7 @@ then on a GPU, as often as needed; what is in OUT already is not done again:
 OUT gets the adapters `sft`, `contrastive` and `grpo`, the proposals of each proposer in `proposals`, and `results.json`:
 figures, curves with the seconds of a group-relative step by part, settings, versions. The last lines are the table. Shapes of
 `h200/held_out.json` train nothing and are all that is evaluated, unless --shapes names others.
-Values: rewards where a GPU measures, else those of verified candidates' predicted times (`contract/score.py`).
+Values: rewards where a GPU measures, else those of verified candidates' predicted times (`contract/reward/score.py`).
 """
 
 import argparse
@@ -21,15 +21,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent.cli.render.progress import Progress
-from agent.cli.render.proposal_table import proposal_lines
-from agent.environment.sandbox_score import open_score
 from benchmarks.h200.grid import held_out
-from contract.events import Emit
-from contract.settings import load_settings
-from contract.task import GemmTask, parse_shape
-from policies.lm.examples import STAGES, MapTasks, Stage, make_examples, read_examples, write_examples
-from policies.lm.proposal_worth import (
+from cudal2_agent.agent.cli.render.progress import Progress
+from cudal2_agent.agent.cli.render.proposal_table import proposal_lines
+from cudal2_agent.agent.learning.environment.sandbox_score import open_score
+from cudal2_agent.contract.events import Emit
+from cudal2_agent.contract.records.task import GemmTask, parse_shape
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.policies.exports.splits import ShapeSplit
+from cudal2_agent.policies.lm.examples import STAGES, MapTasks, Stage, make_examples, read_examples, write_examples
+from cudal2_agent.policies.lm.proposal_worth import (
     ModelProposer,
     PriorProposer,
     ProposalComparison,
@@ -38,11 +39,10 @@ from policies.lm.proposal_worth import (
     RandomProposer,
     compare,
 )
-from policies.lm.replies.reply_reward import ScoredCandidates
-from policies.lm.stages.stage_settings import LEARNING_RATES, StageSettings, work_of
-from policies.lm.stored_searches import stored_searches
-from policies.trajectories.exports.splits import ShapeSplit
-from policies.trajectories.store import open_store
+from cudal2_agent.policies.lm.replies.reply_reward import ScoredCandidates
+from cudal2_agent.policies.lm.stages.stage_settings import LEARNING_RATES, StageSettings, work_of
+from cudal2_agent.policies.lm.stored_searches import stored_searches
+from cudal2_agent.store.store import open_store
 
 BASE = "base model"
 CONSTRAINED = ", constrained"  # to schedules of the task, token by token
@@ -163,20 +163,20 @@ class StagesRun:
         self._place(name).write_text(found.model_dump_json(), encoding="utf-8")
 
     def _base(self, name: str, constrained: bool) -> Proposer:
-        from policies.lm.base_model import load_base
-        from policies.lm.replies.reply_sampler import ReplySampler
+        from cudal2_agent.policies.lm.base_model import load_base
+        from cudal2_agent.policies.lm.replies.reply_sampler import ReplySampler
 
         return ModelProposer(name, ReplySampler(load_base(self._arguments.model)), constrained=constrained)
 
     def _adapter(self, stage: Stage, name: str, constrained: bool) -> Proposer:
-        from policies.lm.adapter_folder import open_adapter
-        from policies.lm.replies.reply_sampler import ReplySampler
+        from cudal2_agent.policies.lm.adapter_folder import open_adapter
+        from cudal2_agent.policies.lm.replies.reply_sampler import ReplySampler
 
         sampler = ReplySampler(open_adapter(self._out / stage, self._arguments.model)[0])
         return ModelProposer(name, sampler, constrained=constrained)
 
     def _train(self, stage: Stage, before: Stage | None) -> None:
-        from policies.lm.stages.stages import begin, train_stage
+        from cudal2_agent.policies.lm.stages.stages import begin, train_stage
 
         arguments = self._arguments
         settings = StageSettings(

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 import cudal2
-from agent.policy_bench.bench_shapes import read_part
 from benchmarks.h200.grid import grid_shapes
 from benchmarks.library.dispatched_shapes import (
     CalledProduct,
@@ -33,11 +32,12 @@ from benchmarks.library.dispatched_shapes import (
 )
 from benchmarks.library.host_costs import host_costs
 from benchmarks.library.transformer_block import MODES, BlockSize, measure_block
-from contract.errors import UsageError
-from contract.task import ElementType, Layout
-from contract.whole_file import whole_file
 from cudal2.torch import torch_session
 from cudal2.torch.product_service import DeviceDispatch
+from cudal2_agent.agent.bench.proposals.bench_shapes import read_part
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import ElementType, Layout
+from cudal2_agent.contract.whole_file import whole_file
 
 PARTS = ("host", "blocks", "shapes")
 HIDDEN, BATCHES, SEQUENCE = (1024, 2048, 4096, 8192), (1, 4, 16, 64), 512

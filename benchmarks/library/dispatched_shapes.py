@@ -13,13 +13,13 @@ import torch
 import cudal2
 from benchmarks.h200.grid import SIZES
 from benchmarks.library.paired_rounds import Program, graph_of, paired_times
-from contract.task import AccumulatorType, ElementType, Layout, parse_shape
 from cudal2.dispatch.decision import Choice
 from cudal2.dispatch.dispatcher import kind_code
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.torch import torch_session
 from cudal2.torch.matrix_signature import DTYPE_OF
 from cudal2.torch.product_service import DeviceDispatch
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, Layout, parse_shape
 
 RANDOM_SHAPES, SEED = 200, 1811
 SET_BYTES, MAX_SETS = 256 * 2**20, 32

@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 
 import cudal2
-from contract.task import GemmTask
 from cudal2.dispatch.dispatcher import Dispatcher
 from cudal2.library.prepared_kernels import CachedKernel
 from cudal2.torch import compiled_build, torch_session
 from cudal2.torch.aten_override import OPERATORS, AtenOverride, unregister
 from cudal2.torch.compiled_kernels import CompiledKernels
 from cudal2.torch.product_service import ProductService
+from cudal2_agent.contract.records.task import GemmTask
 from tests.doubles.host_products import HostKernel, HostPlatform, HostProducts
 
 CALLS, SAMPLES = 200, 11

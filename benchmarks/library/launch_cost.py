@@ -18,14 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contract.build import Built
-from contract.chip import LIMITS
-from contract.options import CompileOptions
-from contract.plan import ResolvedPlan, TensorMapArg, plan_from_json, resolve
-from contract.task import Arch, GemmTask
 from cudal2.launcher.compiled import CompiledLauncher
 from cudal2.launcher.interpreted import InterpretedLauncher
 from cudal2.launcher.launcher import DRIVER, BuiltKernel
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import ResolvedPlan, TensorMapArg, plan_from_json, resolve
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions
 
 SHAPES = ((64, 64, 64), (256, 512, 1024), (128, 128, 8192))
 BURST = 200  # launches; the queue of a stream holds about a thousand
@@ -87,9 +87,9 @@ def on_the_gpu(device: int, bursts: int) -> Iterator[LaunchCost]:
 
 def drawn_kernels(task: GemmTask, device: int) -> Iterator[BuiltKernel]:
     """One kernel of each family that supports the task, drawn from its space."""
-    from policies.schedule.families.registry import families
-    from sandbox.building.builder import Builder
-    from sandbox.cuda.device import Device
+    from cudal2_agent.policies.schedule.families.registry import families
+    from cudal2_agent.sandbox.building.builder import Builder
+    from cudal2_agent.sandbox.cuda.device import Device
 
     chip = Device(device).chip
     task = task.model_copy(update={"arch": chip.arch})

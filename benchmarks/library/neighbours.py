@@ -23,15 +23,15 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from agent.library.entry_source import source_sha256
-from agent.library.library_writing import manifest_of, write_library
-from contract.base import Record
-from contract.library import LibraryEntry
-from contract.task import Layout
 from cudal2.dispatch.neighbour_rule import margin, shipped_rule
 from cudal2.library.kernel_library import open_library
 from cudal2.library.shipped_libraries import shipped_paths
-from policies.schedule.families.registry import written
+from cudal2_agent.agent.library.entry_source import source_sha256
+from cudal2_agent.agent.library.library_writing import manifest_of, write_library
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.library import LibraryEntry
+from cudal2_agent.contract.records.task import Layout
+from cudal2_agent.policies.schedule.families.registry import written
 
 ROWS = Path(__file__).parents[1] / "results" / "h200_library_lent_2026-11-23.json"
 SEED, OCTAVES = 1823, 1.0

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from contract.evaluation import Timing
-from contract.speedup import median_us, paired_ratio, paired_speedup
+from cudal2_agent.contract.records.evaluation import Timing
+from cudal2_agent.contract.reward.speedup import median_us, paired_ratio, paired_speedup
 
 Program = Callable[[], object]
 # Two-sided 95 % quantiles of Student's t for 1, 2, 3 ... degrees of freedom.

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 import cudal2
-from agent.library.algorithms.product_graphs import drawn
 from benchmarks.library.dispatched_shapes import COPIES, MAX_SETS, SEED, SET_BYTES
 from benchmarks.library.paired_rounds import Program, graph_of, paired_times, run_us
-from contract.library import LibraryEntry
 from cudal2.library.kernel_library import open_library
 from cudal2.torch import torch_session
+from cudal2_agent.agent.library.algorithms.product_graphs import drawn
+from cudal2_agent.contract.records.library import LibraryEntry
 
 Pair = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

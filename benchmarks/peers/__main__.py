@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks.peers.shapes import chosen_shapes
 from benchmarks.peers.supervision import ShapeJob, TimeAllowance, supervise
 from benchmarks.peers.table import PEERS, tables
-from contract.errors import Cudal2Error, UsageError
-from contract.whole_file import whole_file
+from cudal2_agent.contract.errors import Cudal2Error, UsageError
+from cudal2_agent.contract.whole_file import whole_file
 
 WORKER = (sys.executable, "-m", "benchmarks.peers.worker")
 DEEP_GEMM = "deepgemm"

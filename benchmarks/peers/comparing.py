@@ -11,17 +11,17 @@ from typing import Any, Literal, Protocol
 from benchmarks.peers.judging import Judging
 from benchmarks.peers.kernel_lane import KernelLane, TimesItself
 from benchmarks.peers.supervision import RACE
-from contract.base import Record
-from contract.evaluation import AUTOTUNED, Timing
-from contract.options import TimeOptions
-from contract.speedup import Speedup, median_us, paired_speedup
-from contract.task import GemmTask
-from sandbox.cuda.baselines.library import Unavailable
-from sandbox.cuda.contender import Contender
-from sandbox.cuda.device import Device
-from sandbox.cuda.timing.sample_plan import shuffled_rounds
-from sandbox.cuda.timing.sampling import Lane, open_lane
-from sandbox.cuda.timing.track import Track
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Timing
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.speedup import Speedup, median_us, paired_speedup
+from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.sandbox.cuda.baselines.library import Unavailable
+from cudal2_agent.sandbox.cuda.contender import Contender
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.timing.sample_plan import shuffled_rounds
+from cudal2_agent.sandbox.cuda.timing.sampling import Lane, open_lane
+from cudal2_agent.sandbox.cuda.timing.track import Track
 
 BRIEF_US, ROUND_US, ROUNDS = 150.0, 1500.0, 9
 

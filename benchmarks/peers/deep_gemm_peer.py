@@ -13,9 +13,9 @@ from typing import Any
 import cupy
 
 from benchmarks.peers.comparing import Bench, Offer
-from contract.task import ElementType
-from sandbox.cuda.baselines.library import LibraryContender, Unavailable
-from sandbox.cuda.contender import Operands
+from cudal2_agent.contract.records.task import ElementType
+from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable
+from cudal2_agent.sandbox.cuda.contender import Operands
 
 FUNCTIONS = {False: "bf16_gemm_nn", True: "bf16_gemm_nt"}  # by whether B is stored transposed
 CACHE, CACHE_VARIABLE = "compiled-kernels", "DG_JIT_CACHE_DIR"  # where DeepGEMM keeps its kernels, and how it is told

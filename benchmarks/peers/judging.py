@@ -7,12 +7,12 @@ Not covered: what verification does besides, such as guarded buffers, special va
 
 import random
 
-from contract.options import VerifyOptions
-from contract.task import GemmTask
-from sandbox.cuda.timing.sampling import Lane
-from sandbox.cuda.timing.track import Track
-from sandbox.verification.bounds import rounding_floor
-from sandbox.verification.comparison import Comparison
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.cuda.timing.sampling import Lane
+from cudal2_agent.sandbox.cuda.timing.track import Track
+from cudal2_agent.sandbox.verification.bounds import rounding_floor
+from cudal2_agent.sandbox.verification.comparison import Comparison
 
 
 class Judging:

@@ -9,9 +9,9 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sandbox.cuda.baselines.library import Unavailable
-from sandbox.cuda.contender import Contender
-from sandbox.cuda.timing.track import Pair, Track
+from cudal2_agent.sandbox.cuda.baselines.library import Unavailable
+from cudal2_agent.sandbox.cuda.contender import Contender
+from cudal2_agent.sandbox.cuda.timing.track import Pair, Track
 
 LAUNCHES = 8  # of one sample
 

@@ -11,9 +11,9 @@ import cupy
 from benchmarks.peers.comparing import Bench, Offer
 from benchmarks.peers.kernel_lane import TimesItself
 from benchmarks.peers.libraries.jobs import CUTLASS, PAPER
-from contract.task import ElementType, GemmTask
-from sandbox.cuda.baselines.library import LibraryContender, Unavailable
-from sandbox.cuda.contender import Operands
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable
+from cudal2_agent.sandbox.cuda.contender import Operands
 
 WORKSPACE_BYTES = 64 * 1024**2
 # What the entry of a published kernel returns; see libraries/published_launch.cu.

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.comparing import Bench, Offer
-from contract.evaluation import AUTOTUNED
-from contract.task import GemmTask, Layout
-from sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
-from sandbox.cuda.baselines.library import Unavailable, competing_layouts, compute_type, data_type, scale_type
-from sandbox.cuda.baselines.library_baselines import LibraryBaselines
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.task import GemmTask, Layout
+from cudal2_agent.sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
+from cudal2_agent.sandbox.cuda.baselines.library import Unavailable, competing_layouts, compute_type, data_type, scale_type
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import LibraryBaselines
 
 # A configuration: the values of an algorithm's attributes, `ID` first.
 LtConfiguration = Mapping[str, int]

@@ -7,18 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from agent.campaign.result_files import read_results
-from agent.campaign_report.newest_rows import counting
 from benchmarks.peers.comparing import Bench, Offer
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import REFERENCE_CHIPS
-from contract.options import CompileOptions
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import families
-from sandbox.building.builder import Builder
-from sandbox.cuda.baselines.library import Unavailable
-from sandbox.cuda.evaluator import load
+from cudal2_agent.agent.campaign.report.newest_rows import counting
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.cuda.baselines.library import Unavailable
+from cudal2_agent.sandbox.cuda.evaluator import load
 
 
 class OwnPeer:

@@ -6,8 +6,8 @@ A run that ends early has timed a random sample too.
 import random
 
 from benchmarks.h200.grid import grid_shapes, held_out
-from contract.errors import UsageError
-from contract.task import parse_shape
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import parse_shape
 
 COUNT = 40
 SEED = 16

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contract.base import Record
+from cudal2_agent.contract.base import Record
 
 START_S = 120.0  # a worker that opens its peers for so long hangs
 CRASHES = 3  # of one peer, after which it is left out of all shapes

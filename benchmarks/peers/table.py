@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from contract.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
 
 # In the order of the columns; a peer without a time on any shape has a line instead.
 PEERS = ("cublaslt-searched", "triton", "cutlass", "cuda-l2-paper", "cudal2-agent", "cudal2-agent, plain", "deepgemm")

@@ -11,9 +11,9 @@ from typing import Any
 import cupy
 
 from benchmarks.peers.comparing import Bench, Offer
-from contract.task import ElementType, GemmTask
-from sandbox.cuda.baselines.library import LibraryContender, Unavailable
-from sandbox.cuda.contender import Operands
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable
+from cudal2_agent.sandbox.cuda.contender import Operands
 
 COMPILERS = 12
 

@@ -15,8 +15,8 @@ from benchmarks.peers.lt_search import AutoTuned, BeyondSuggestions
 from benchmarks.peers.own_peer import OwnPeer, schedules_of
 from benchmarks.peers.supervision import START, ShapeJob
 from benchmarks.peers.triton_peer import TritonPeer
-from contract.evaluation import AUTOTUNED
-from contract.task import Arch, ElementType, GemmTask, parse_shape
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, parse_shape
 
 
 def work(request: dict[str, Any], answers: TextIO) -> None:
@@ -29,7 +29,7 @@ def work(request: dict[str, Any], answers: TextIO) -> None:
     jobs = [ShapeJob.model_validate(job) for job in request["jobs"]]
     tell(begins=START)
     peers = open_peers(request, [task_of(job) for job in jobs])
-    from sandbox.cuda.device import Device
+    from cudal2_agent.sandbox.cuda.device import Device
 
     device = Device(0)
     tell(environment=device.environment.model_dump() | {"key": device.environment.key})

@@ -12,7 +12,7 @@ from math import ceil, floor
 from statistics import mean
 
 from benchmarks.pictures.svg import FAINT, GOOD, OTHERS, OURS, LogAxis, document, dot, line, main, text
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FOOT = 690, 340, 60.0, 460.0, 50.0, 290.0
 NAME_HEIGHT = 15.0

@@ -26,7 +26,7 @@ from benchmarks.pictures.svg import (
     main,
     text,
 )
-from contract.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
 
 WIDTH, LEFT, RIGHT, NAMES, TOP = 900, 20, 880, 46, 84
 FAILED_ROW, TIMED_ROW = 26, 64

@@ -10,17 +10,25 @@ from itertools import pairwise
 from math import log2
 from pathlib import Path
 
-from agent.campaign.result_files import read_results
-from agent.campaign_report.figures import BOUNDS_US, CLASS_NAMES, CLASSES, class_of, figures_of, has_result, speedups
-from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import held_out
 from benchmarks.h200.summary import is_headline
 from benchmarks.pictures.svg import BAND, FAINT, INK, OURS, RULE, LogAxis, bar, document, dot, line, text
-from contract.campaign import ShapeResult
-from contract.errors import UsageError
-from contract.evaluation import AUTOTUNED
-from contract.task import TimingMode
-from contract.whole_file import whole_file
+from cudal2_agent.agent.campaign.report.figures import (
+    BOUNDS_US,
+    CLASS_NAMES,
+    CLASSES,
+    class_of,
+    figures_of,
+    has_result,
+    speedups,
+)
+from cudal2_agent.agent.campaign.report.newest_rows import counting
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.task import TimingMode
+from cudal2_agent.contract.whole_file import whole_file
 
 WIDTH, LEFT, RIGHT, TOP, PLOT, GAP = 860, 56, 840, 84, 230, 88
 TICKS = (0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0)

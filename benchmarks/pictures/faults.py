@@ -17,7 +17,7 @@ from benchmarks.sanitizer_corpus.sanitizer_table import (
     agreement,
     compare,
 )
-from sandbox.emulator.detector import Detector
+from cudal2_agent.sandbox.emulator.detector import Detector
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 900, 20, 880, 134, 26
 COUNTS, GAP = 40.0, 1.5  # space after a row of squares, and between two; one square per fault

@@ -14,7 +14,7 @@ from statistics import geometric_mean
 
 from benchmarks.pictures.svg import BAD, FAINT, GOOD, OTHERS, OURS, LogAxis, document, dot, line, text
 from benchmarks.proposals.budgets import Arms, BudgetedSearch, read_arms
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FOOT = 680, 350, 60.0, 520.0, 56.0, 296.0
 CANDIDATES = (1, 2, 4, 8, 16, 24, 32, 48)

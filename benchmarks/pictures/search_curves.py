@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.pictures.svg import FAINT, INK, OTHERS, OURS, LogAxis, document, dot, line, main, text
-from contract.errors import UsageError
-from contract.task import TimingMode
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import TimingMode
 
 WIDTH, TOP, PLOT, GAP = 860, 90, 190, 84
 PANELS = (("over_gpu_seconds", "GPU seconds of screening", 56.0, 390.0), ("over_candidates", "candidates", 490.0, 812.0))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.pictures.svg import INK, RULE, bar, document, line, main, text
-from contract.evaluation import BASELINES
+from cudal2_agent.contract.records.evaluation import BASELINES
 
 COLOURS = ("#9aa5b1", "#6b8fb5", "#3d6fa5", "#d1662b")
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 860, 380, 56, 56, 54

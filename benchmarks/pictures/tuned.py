@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.pictures.svg import FAINT, OTHERS, OURS, LogAxis, document, dot, line, main, text
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 
 PASSES = (("tn", "forward"), ("nn", "dX"), ("nt", "dW"))
 WIDTH, LEFT, PANEL, GAP, TOP, PLOT = 860, 62, 240, 28, 92, 210

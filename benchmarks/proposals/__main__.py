@@ -27,24 +27,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.campaign.shapes import WantedShape
-from agent.cli.arguments import choice, read_task
-from agent.cli.policy import show
-from agent.cli.render.progress import Progress
-from agent.policy_bench.arms import own_arms, read_arms
-from agent.policy_bench.bench_session import BenchSession
-from agent.policy_bench.bench_shapes import read_bench_shapes
-from agent.policy_bench.estimates import Estimate
-from agent.policy_bench.proposal_rows import BenchSize, ProposalRow, read_rows
 from benchmarks.h200.grid import held_out
 from benchmarks.proposals.other_arms import other_arms, trained_forest
 from benchmarks.proposals.replay import WARNING, ReplayFigures, analytic_ranker, learned_ranker, replay, search_ranker
 from benchmarks.proposals.sweeps import stored_sweeps, sweeps_of_rows
-from contract.errors import Cudal2Error, UsageError
-from contract.events import Notice
-from contract.settings import load_settings
-from contract.task import Arch, Layout, TimingMode
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.bench.proposals.arms import own_arms, read_arms
+from cudal2_agent.agent.bench.proposals.bench_session import BenchSession
+from cudal2_agent.agent.bench.proposals.bench_shapes import read_bench_shapes
+from cudal2_agent.agent.bench.proposals.estimates import Estimate
+from cudal2_agent.agent.bench.proposals.proposal_rows import BenchSize, ProposalRow, read_rows
+from cudal2_agent.agent.campaign.shapes import WantedShape
+from cudal2_agent.agent.cli.arguments import choice, read_task
+from cudal2_agent.agent.cli.policy import show
+from cudal2_agent.agent.cli.render.progress import Progress
+from cudal2_agent.contract.errors import Cudal2Error, UsageError
+from cudal2_agent.contract.events import Notice
+from cudal2_agent.contract.records.task import Arch, Layout, TimingMode
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.store.store import open_store
 
 HELD_OUT = "benchmarks/h200/held_out.json:grid"
 ARMS = "schedule,store,random,heuristics,lfbo,lfbo-trained"

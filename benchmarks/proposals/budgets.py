@@ -19,14 +19,14 @@ from math import exp, inf, log
 from pathlib import Path
 from statistics import geometric_mean, mean, median
 
-from agent.campaign.result_files import read_results
-from agent.campaign_report.figures import CLASS_NAMES, CLASSES, class_of, has_result
-from agent.policy_bench.estimates import estimate
 from benchmarks.h200.marked_page import between, fill, table_row
 from benchmarks.h200.searches import SUFFIX, Search, read_searches
 from benchmarks.h200.summary import ROWS
-from contract.campaign import ShapeResult
-from contract.errors import UsageError
+from cudal2_agent.agent.bench.proposals.estimates import estimate
+from cudal2_agent.agent.campaign.report.figures import CLASS_NAMES, CLASSES, class_of, has_result
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.campaign import ShapeResult
 
 MARKS = between("benchmarks.proposals.budgets")
 ROWS_SUFFIX = ".jsonl.gz"

@@ -15,11 +15,11 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_extraction import DictVectorizer
 
 from benchmarks.proposals.sweeps import Sweep
-from contract.chip import Chip
-from contract.task import GemmTask, TimingMode
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.prior import Floats
-from policies.training.tree_training import utility_of
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.prior import Floats
+from cudal2_agent.policies.training.tree_training import utility_of
 
 Table = npt.NDArray[np.float32]
 

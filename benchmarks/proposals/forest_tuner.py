@@ -14,13 +14,13 @@ import numpy as np
 
 from benchmarks.proposals.forest import FeatureColumns, ScheduleForest, features_of
 from benchmarks.proposals.sweeps import Sweep
-from contract.candidate import Candidate
-from contract.chip import Chip
-from contract.task import GemmTask
-from contract.trajectory import Observation
-from policies.schedule.families.kernel_family import Family
-from policies.schedule.optimiser.pool_entry import Key, PoolEntry
-from policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.policies.schedule.families.kernel_family import Family
+from cudal2_agent.policies.schedule.optimiser.pool_entry import Key, PoolEntry
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
 
 PARENTS = 3
 SAME_GROUP = 2  # schedules of a round

@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from contract.base import Record
-from contract.candidate import Candidate
-from contract.chip import Chip
-from contract.errors import UsageError
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
-from contract.trajectory import Observation
-from policies.schedule.families.wgmma_tma.family import WgmmaTma
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
-from policies.schedule.prior import Floats
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
+from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.policies.schedule.prior import Floats
 
 CHILD = (sys.executable, str(Path(__file__).with_name("heuristics_child.py")))
 PATIENCE_S = 60.0

@@ -9,15 +9,15 @@
 
 from collections.abc import Collection
 
-from agent.policy_bench.arms import BenchArm, MakeArm
 from benchmarks.h200.grid import held_out
 from benchmarks.proposals.forest import ScheduleForest
 from benchmarks.proposals.forest_tuner import ForestTuner
 from benchmarks.proposals.heuristics import MatmulHeuristics, require_library
 from benchmarks.proposals.sweeps import stored_sweeps
-from contract.errors import UsageError
-from policies.schedule.families.registry import families
-from policies.trajectories.store import Store
+from cudal2_agent.agent.bench.proposals.arms import BenchArm, MakeArm
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.store.store import Store
 
 
 def other_arms(store: Store, judged: Collection[str]) -> dict[str, MakeArm]:

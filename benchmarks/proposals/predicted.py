@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from agent.policy_bench.arms import BenchArm, own_arms, read_arms
 from benchmarks.h200.grid import held_out
 from benchmarks.proposals.sweeps import Sweep, stored_sweeps
 from benchmarks.timing_model.predicting import prepared
-from contract.candidate import Candidate
-from contract.settings import load_settings
-from contract.task import TimingMode
-from contract.trajectory import Observation
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.bench.proposals.arms import BenchArm, own_arms, read_arms
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import TimingMode
+from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.store.store import open_store
 
 PROPOSALS = 8
 LEADERS = 3  # schedules of a measured sweep

@@ -16,19 +16,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agent.policy_bench.estimates import Estimate, estimate
-from agent.policy_bench.proposal_figures import BEST_WITHIN, FIRST_WITHIN, PROPOSALS
-from agent.wiring.schedule_prior import read_prior
 from benchmarks.proposals.sweeps import Sweep
-from contract.base import Record
-from contract.chip import Chip
-from contract.errors import UsageError
-from contract.task import GemmTask
-from policies.schedule.learned.known_policies import find_policy
-from policies.schedule.optimiser.acquisition import rank_by_prior
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.optimiser.pool_prior import ANALYTIC
-from policies.schedule.prior import Floats, predict_many_us
+from cudal2_agent.agent.bench.proposals.estimates import Estimate, estimate
+from cudal2_agent.agent.bench.proposals.proposal_figures import BEST_WITHIN, FIRST_WITHIN, PROPOSALS
+from cudal2_agent.agent.wiring.schedule_prior import read_prior
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule.learned.known_policies import find_policy
+from cudal2_agent.policies.schedule.optimiser.acquisition import rank_by_prior
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
+from cudal2_agent.policies.schedule.prior import Floats, predict_many_us
 
 Ranker = Callable[[GemmTask, Chip, Sequence[PoolEntry]], Floats]
 WARNING = "only schedules that earlier searches measured are ordered: proposals that nobody measured are not judged"

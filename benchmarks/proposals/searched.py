@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from agent.campaign.result_files import read_results
-from agent.policy_bench.estimates import estimate
 from benchmarks.h200.grid import grid_shapes, held_out
 from benchmarks.h200.marked_page import table_row
 from benchmarks.h200.searches import Search, read_searches
-from contract.campaign import ShapeResult
+from cudal2_agent.agent.bench.proposals.estimates import estimate
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.records.campaign import ShapeResult
 
 FOLDER = Path(__file__).parents[1] / "h200"
 ROWS = [FOLDER / f"rows/{name}-2026-11-26.jsonl.gz" for name in ("offline", "tn", "nt", "server")]

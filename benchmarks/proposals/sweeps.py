@@ -1,6 +1,6 @@
 """The stored sweeps: of each task the schedules that earlier runs tried, with their speed over cuBLASLt-AutoTuning.
 
-A schedule counts as in `agent/policy_bench/proposal_figures.py`: by its race, else by its screen times the median of raced over
+A schedule counts as in `agent/bench/proposals/proposal_figures.py`: by its race, else by its screen times the median of raced over
 screened ratio of its run. Of a schedule in several runs of a task the median counts. Schedules that this version cannot write
 any more are left out.
 """
@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select
 
-from agent.policy_bench.proposal_figures import worths_of
-from agent.policy_bench.proposal_rows import ProposalRow
 from benchmarks.prior import entry_of
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.evaluation import AUTOTUNED, Timing
-from contract.speedup import ScreenedTime, median_us, paired_ratio, steady_speedups
-from contract.task import GemmTask, TimingMode
-from policies.schedule.optimiser.pool_entry import Key, PoolEntry, launched_programmatically
-from policies.schedule.prior import Floats
-from policies.trajectories import tables
-from policies.trajectories.reader import PlainReader
-from policies.trajectories.store import Store
+from cudal2_agent.agent.bench.proposals.proposal_figures import worths_of
+from cudal2_agent.agent.bench.proposals.proposal_rows import ProposalRow
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Timing
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.reward.speedup import ScreenedTime, median_us, paired_ratio, steady_speedups
+from cudal2_agent.policies.schedule.optimiser.pool_entry import Key, PoolEntry, launched_programmatically
+from cudal2_agent.policies.schedule.prior import Floats
+from cudal2_agent.store import tables
+from cudal2_agent.store.reader import PlainReader
+from cudal2_agent.store.store import Store
 
 Wanted = Callable[[GemmTask], bool]
 Tries = Mapping[Key, float | None]

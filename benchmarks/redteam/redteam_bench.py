@@ -10,17 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from benchmarks.redteam.redteam_table import RedteamRow
-from contract.build import Built
-from contract.candidate import AnyCandidate, Candidate, Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import Cudal2Error, PlanError
-from contract.evaluation import Evaluation, Prediction, Rejected
-from contract.events import ignore
-from contract.inspection import Inspection
-from contract.options import CompileOptions, EmulateOptions, TimeOptions, VerifyOptions, WorkerOptions
-from contract.roofline import roofline_us
-from contract.task import GemmTask
-from sandbox.local import LocalSandbox, open_sandbox
+from cudal2_agent.contract.errors import Cudal2Error, PlanError
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, Rejected
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.settings.options import CompileOptions, EmulateOptions, TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox
 from tests.redteam.case import COMPARED, SEEDED, Case, label, message_of, verdict
 
 ROUNDS = 7  # as a search measures
@@ -32,10 +32,10 @@ HANG_S = 5.0  # limit for a candidate that is meant to hang
 ENDED = "ENDED THE RUN"
 # Prints the first eight bytes of each A that the timer makes from seed 0. An author could know them if seeds were not secret.
 _SEEDED = """
-from contract.options import TimeOptions
-from contract.task import GemmTask
-from sandbox.cuda.device import Device
-from sandbox.cuda.timing.track import Track
+from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.timing.track import Track
 import random, sys
 track = Track(GemmTask.model_validate_json(sys.argv[1]), Device(0), TimeOptions())
 track.pools.renew(random.Random(0))

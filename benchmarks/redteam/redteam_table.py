@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from contract.base import Record
-from contract.task import GemmTask
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.task import GemmTask
 
 GOOD = frozenset({"passed", "refused", "no gain", "harmless", "not visible here"})
 

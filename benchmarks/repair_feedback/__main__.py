@@ -14,15 +14,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.repair_feedback.rules import POOL, RULES, SEED, drawn, rest
-from contract.base import Record
-from contract.build import Built
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import TimedOut, Wrong
-from contract.options import CompileOptions, VerifyOptions
-from policies.chat.prompts.failures import failure_text
-from sandbox.building.builder import Builder
-from sandbox.emulator.evaluator import Evaluator
-from sandbox.workers.messages import Done, Evaluate
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.evaluation import TimedOut, Wrong
+from cudal2_agent.contract.settings.options import CompileOptions, VerifyOptions
+from cudal2_agent.policies.chat.prompts.failures import failure_text
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.emulator.evaluator import Evaluator
+from cudal2_agent.sandbox.workers.messages import Done, Evaluate
 from tests.sandbox.emulator.corpus import FAULTS
 from tests.sandbox.emulator.corpus.fault import Fault
 

@@ -19,16 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
-from agent.index.knowledge_base import open_library
 from benchmarks.retrieval.score import LINES, AnswerSpan, RetrievalScore, ScoredQuestion, by_kind, read_questions, table
-from contract.knowledge import Query
-from contract.settings import load_settings
-from knowledge.embedding.embedder import Embedder
-from knowledge.embedding.minilm import MiniLm
-from knowledge.lexical.word_index import WordIndex
-from knowledge.search import open_search
-from knowledge.search.weights import SearchWeights
-from knowledge.store import KnowledgeBase
+from cudal2_agent.agent.index.knowledge_base import open_library
+from cudal2_agent.contract.records.knowledge import Query
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.knowledge.embedding.embedder import Embedder
+from cudal2_agent.knowledge.embedding.minilm import MiniLm
+from cudal2_agent.knowledge.lexical.word_index import WordIndex
+from cudal2_agent.knowledge.search import open_search
+from cudal2_agent.knowledge.search.weights import SearchWeights
+from cudal2_agent.knowledge.store import KnowledgeBase
 
 FOLDER = Path(__file__).parent
 SETS = ("dev", "heldout", "final")

@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.index.knowledge_base import open_library
 from benchmarks.retrieval.score import read_questions
-from contract.knowledge import Query
-from contract.settings import load_settings
-from knowledge.search import open_search
+from cudal2_agent.agent.index.knowledge_base import open_library
+from cudal2_agent.contract.records.knowledge import Query
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.knowledge.search import open_search
 
 QUESTIONS = Path(__file__).parent / "questions_dev.jsonl"
 SHORT = "how do consumers hand a buffer back to the loader"
@@ -35,7 +35,7 @@ COLD_RUNS = 5
 def index(home: Path, *arguments: str) -> dict[str, Any]:
     """One command: its seconds, the peak memory of its largest process in MB, and its answer."""
     environment = {**os.environ, "CUDAL2_HOME": str(home)}
-    command = [sys.executable, "-m", "agent.cli.main", "index", *arguments, "--json"]
+    command = [sys.executable, "-m", "cudal2_agent.agent.cli.main", "index", *arguments, "--json"]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
         begin = time.monotonic()
         child = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.DEVNULL)

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from contract.base import Record
+from cudal2_agent.contract.base import Record
 
 KINDS = ("identifier", "error", "concept", "agent")
 FILES, LINES, MAX_LINES = 5, 10, 150

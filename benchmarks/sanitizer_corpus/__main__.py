@@ -33,14 +33,14 @@ from benchmarks.sanitizer_corpus.sanitizer_table import (
     right_name,
 )
 from benchmarks.sanitizer_corpus.watched_launch import ENDED, FAULT, HUNG, Launchable, put
-from contract.candidate import Candidate
-from contract.chip import LIMITS
-from contract.options import CompileOptions
-from contract.plan import resolve
-from contract.task import GemmTask
-from sandbox.building.compiler import Compiled, Compiler
-from sandbox.cuda.device import Device
-from sandbox.workers.process import Limits, run
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.workers.process import Limits, run
 from tests.sandbox.emulator.corpus import FAULTS
 
 PROGRAM = (sys.executable, "-m", "benchmarks.sanitizer_corpus.watched_launch")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from contract.base import Record, digest
-from contract.evaluation import Environment
+from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.records.evaluation import Environment
 from tests.sandbox.emulator.corpus import RECORDED_FAULTS
 from tests.sandbox.emulator.corpus.fault import Fault
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import cupy
 import numpy as np
 
-from contract.base import Record
-from contract.plan import ResolvedPlan, TensorName, operand_shape
-from contract.task import GemmTask
-from sandbox.cuda.contender import Operands
-from sandbox.cuda.device import Device
-from sandbox.cuda.driver import Fault
-from sandbox.cuda.launch.launcher import Kernel
-from sandbox.verification.elements import encode
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.plan.plan import ResolvedPlan, TensorName, operand_shape
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.cuda.contender import Operands
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.driver import Fault
+from cudal2_agent.sandbox.cuda.launch.launcher import Kernel
+from cudal2_agent.sandbox.verification.elements import encode
 
 ENDED, FAULT, HUNG = "launch ended", "launch failed: ", "Timeout ("
 HANG_S = 15.0  # a launch takes microseconds, and milliseconds under a tool

@@ -19,15 +19,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from agent.wiring.sandbox import open_sandbox_for
 from benchmarks.steering.arms import ARMS, Arm, ArmSearch, Late, Shared
-from contract.base import Record
-from contract.errors import ProfilerUnavailable
-from contract.evaluation import AUTOTUNED, Environment
-from contract.events import Event, Notice
-from contract.settings import load_settings
-from contract.speedup import ratio_over
-from contract.task import Arch, GemmTask, parse_shape
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import ProfilerUnavailable
+from cudal2_agent.contract.events import Event, Notice
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Environment
+from cudal2_agent.contract.records.task import Arch, GemmTask, parse_shape
+from cudal2_agent.contract.reward.speedup import ratio_over
+from cudal2_agent.contract.settings.settings import load_settings
 
 SHAPES = (
     "64x64x64",

@@ -6,26 +6,26 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from agent.observe.observation import observe
-from agent.observe.ranking import Ranked, rank
-from agent.run.counters import subjects, unprofiled
-from contract.base import Record
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.diagnosis import Diagnosis
-from contract.errors import ProfileFailed
-from contract.evaluation import AUTOTUNED, Evaluation
-from contract.profile import Profile
-from contract.protocols import Sandbox
-from contract.reward import reward
-from contract.run_settings import RunSettings
-from contract.speedup import ratio_over
-from contract.task import GemmTask
-from contract.trajectory import RunRecord, Step
-from policies.schedule.families.registry import families
-from policies.schedule.policy import SchedulePolicy
-from sandbox.diagnosis.diagnosis import diagnose_built
-from sandbox.diagnosis.differences import explain
+from cudal2_agent.agent.observe.observation import observe
+from cudal2_agent.agent.observe.ranking import Ranked, rank
+from cudal2_agent.agent.run.counters import subjects, unprofiled
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import ProfileFailed
+from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation
+from cudal2_agent.contract.records.profile import Profile
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import RunRecord, Step
+from cudal2_agent.contract.reward.reward import reward
+from cudal2_agent.contract.reward.speedup import ratio_over
+from cudal2_agent.contract.settings.run_settings import RunSettings
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.policy import SchedulePolicy
+from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
+from cudal2_agent.sandbox.diagnosis.differences import explain
 
 ARMS = ("off", "timed", "counters")
 

@@ -21,7 +21,7 @@ from benchmarks.store.invented_runs import STEPS_PER_RUN, Inventor
 from benchmarks.store.real_runs import load_runs
 from benchmarks.store.store_bench import command, file_bytes, reading, resemblance, writing
 from benchmarks.store.store_table import StoreResult, misses, render
-from policies.trajectories.store import open_store
+from cudal2_agent.store.store import open_store
 
 PACKAGES = ("sqlalchemy", "pydantic", "backports.zstd")
 STEPS = 1_000_000

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from benchmarks.store.invented_runs import RUNS_PER_SHAPE, STEPS_PER_RUN, Inventor, shapes
 from benchmarks.store.real_runs import RunEvent, load_runs
-from contract.trajectory import Observation, RunRecord, Step
-from policies.trajectories.store import Store, Writer, open_store
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
+from cudal2_agent.store.store import Store, Writer, open_store
 
 RUNS_PER_BATCH = 4
 STEPS_PER_SHAPE = RUNS_PER_SHAPE * STEPS_PER_RUN

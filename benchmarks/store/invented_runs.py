@@ -7,19 +7,19 @@ from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
 
-from agent.observe.ranking import finalists
 from benchmarks.store.invented_steps import InventedWorker, Models, inspect_like, profile_like, time_out_like
 from benchmarks.store.real_runs import RealRun, RunEvent, RunReplay
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import Chip
-from contract.evaluation import Evaluation, Measured
-from contract.reward import reward
-from contract.task import GemmTask
-from contract.trajectory import RunRecord, Step
-from policies.schedule.families.kernel_family import Family
-from policies.schedule.families.registry import families
-from sandbox.diagnosis.diagnosis import diagnose_built
+from cudal2_agent.agent.observe.ranking import finalists
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Evaluation, Measured
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import RunRecord, Step
+from cudal2_agent.contract.reward.reward import reward
+from cudal2_agent.policies.schedule.families.kernel_family import Family
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 RUNS_PER_SHAPE = 20

@@ -13,16 +13,16 @@ from random import Random
 from typing import NamedTuple
 
 from benchmarks.store.real_runs import RealRun
-from contract.candidate import Candidate
-from contract.chip import Chip
-from contract.evaluation import AUTOTUNED, Measured, SideFigures, Telemetry, TestResult, TimedOut, Timing
-from contract.inspection import Inspection
-from contract.profile import Profile
-from contract.roofline import roofline_us
-from contract.ruler import ComparedOutput, Ruler
-from contract.speedup import median_us
-from contract.task import GemmTask
-from contract.trajectory import Step
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured, SideFigures, Telemetry, TestResult, TimedOut, Timing
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.profile import Profile
+from cudal2_agent.contract.records.ruler import ComparedOutput, Ruler
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.reward.speedup import median_us
 
 TICK_US = 0.032  # resolution of the GPU's clock
 SAMPLE_US = 3840.0  # the launches of one sample together

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.observe.observation import observe
-from agent.observe.ranking import Ranked, rank
-from contract.errors import UsageError
-from contract.profile import Difference, Profile
-from contract.trajectory import Observation, RunRecord, Step, Trajectory
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.observe.observation import observe
+from cudal2_agent.agent.observe.ranking import Ranked, rank
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.profile import Difference, Profile
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
+from cudal2_agent.store.store import open_store
 
 FILE = Path(__file__).with_name("h200_runs.json.xz")
 RunEvent = RunRecord | Observation | Step

@@ -15,9 +15,9 @@ from benchmarks.store.filling import peak_bytes, write
 from benchmarks.store.invented_runs import Inventor, RunSize
 from benchmarks.store.real_runs import RealRun, RunEvent, replayed
 from benchmarks.store.store_table import CommandFigures, ReadingFigures, Resemblance, WritingFigures
-from contract.evaluation import Measured
-from contract.trajectory import Step
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.store.store import Store, open_store
 
 RUNS_WRITTEN = 20  # for the rates of one process
 REPEATS = 3
@@ -25,7 +25,7 @@ REPEATS = 3
 _COMMAND = """
 import atexit, os, re, sys
 from pathlib import Path
-from agent.cli.main import run
+from cudal2_agent.agent.cli.main import run
 
 def tell_peak():
     [kilobytes] = re.findall(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())

@@ -1,6 +1,6 @@
 """What was measured of a store, and its table."""
 
-from contract.base import Record
+from cudal2_agent.contract.base import Record
 
 MAX_LIST_S = 1.0
 MAX_BYTES_PER_STEP = 2048

@@ -19,12 +19,12 @@ import numpy as np
 
 from benchmarks.timing_model.fresh import apart
 from benchmarks.timing_model.predicting import Prepared, prepared
-from contract.candidate import Candidate
-from contract.evaluation import Measured
-from contract.task import GemmTask
-from contract.trajectory import Step
-from policies.trajectories.store import Store, open_store
-from sandbox.timing_model.rates import H200, TimingRates
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.sandbox.timing_model.rates import H200, TimingRates
+from cudal2_agent.store.store import Store, open_store
 
 FIXED = frozenset({"clock_mhz", "cool_clock_mhz", "smem_bytes", "line_us", "fitted"})
 MAX_ERROR = 0.5  # of a logarithm: what lies further off counts no more

@@ -13,9 +13,9 @@ import statistics
 from pathlib import Path
 
 from benchmarks.timing_model.predicting import spearman
-from contract.evaluation import Measured
-from contract.task import TimingMode
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.task import TimingMode
+from cudal2_agent.store.store import Store, open_store
 
 MIN_RATIOS = 20  # of an octave; one with fewer takes those of the nearest octave that has as many
 DRAWS = 200

@@ -10,9 +10,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from contract.chip import REFERENCE_CHIPS
-from contract.task import GemmTask, parse_shape
-from policies.schedule.families.registry import families
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import GemmTask, parse_shape
+from cudal2_agent.policies.schedule.families.registry import families
 
 SETS = Path(__file__).parent / "sets"
 SHAPES, DRAWN = SETS / "shapes.json", SETS / "drawn.json"

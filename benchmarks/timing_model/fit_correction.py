@@ -25,11 +25,11 @@ from benchmarks.timing_model.draw import SETS
 from benchmarks.timing_model.fresh import apart
 from benchmarks.timing_model.predicting import prepared, spearman
 from benchmarks.timing_model.sources import rows_by_name, scheduled
-from contract.candidate import Candidate
-from contract.evaluation import Measured
-from contract.task import GemmTask, TimingMode
-from policies.trajectories.store import Store, open_store
-from sandbox.timing_model.correction import FITTED, LEAF, MAX_FACTOR, MIN_FACTOR, Correction
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.sandbox.timing_model.correction import FITTED, LEAF, MAX_FACTOR, MIN_FACTOR, Correction
+from cudal2_agent.store.store import Store, open_store
 
 DRAWN_FIT = SETS / "fit" / "drawn.json.gz"
 FOLDS = 5

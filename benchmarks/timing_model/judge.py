@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.timing_model.draw import DRAWN
 from benchmarks.timing_model.predicting import prepared, spearman
 from benchmarks.timing_model.sources import TimedKernel, free, rows_by_name, scheduled, stored
-from policies.trajectories.store import open_store
+from cudal2_agent.store.store import open_store
 
 Row = dict[str, Any]
 

@@ -15,15 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from agent.policy_bench.bench_shapes import read_part
-from agent.wiring.sandbox import open_sandbox_for
 from benchmarks.timing_model.draw import DRAWN
 from benchmarks.timing_model.sources import TimedKernel, free, scheduled
-from contract.build import Built
-from contract.errors import UsageError
-from contract.evaluation import Evaluation, Measured
-from contract.settings import Settings
-from sandbox.local import LocalSandbox
+from cudal2_agent.agent.bench.proposals.bench_shapes import read_part
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.evaluation import Evaluation, Measured
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.sandbox.local import LocalSandbox
 
 Outcomes = dict[int, Built | Evaluation]
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import REFERENCE_CHIPS
-from contract.inspection import Inspection
-from contract.options import CompileOptions
-from contract.task import GemmTask
-from sandbox.building.builder import Builder
-from sandbox.emulator.evaluator import load_kernel
-from sandbox.timing_model.model import Predicted, predict_traced
-from sandbox.timing_model.rates import TimingRates
-from sandbox.timing_model.trace import Traced, trace
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.emulator.evaluator import load_kernel
+from cudal2_agent.sandbox.timing_model.model import Predicted, predict_traced
+from cudal2_agent.sandbox.timing_model.rates import TimingRates
+from cudal2_agent.sandbox.timing_model.trace import Traced, trace
 
 
 @dataclass(frozen=True)

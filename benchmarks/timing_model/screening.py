@@ -1,6 +1,6 @@
 """What a search loses where candidates that are predicted far behind the best measured time are not timed. Needs no GPU.
 
-Rows of `judge` are proposed in random orders, in rounds. As in `agent/run/measuring/source_screen.py`, a candidate is left out
+Rows of `judge` are proposed in random orders, in rounds. As in `agent/run/source_screen.py`, a candidate is left out
 if its prediction exceeds a factor times the best measured time so far; the best-predicted one of a round is always timed.
 Run from the repository's root: python -m benchmarks.timing_model.screening RESULTS.json ...
 """

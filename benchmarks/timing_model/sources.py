@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.timing_model.draw import DRAWN, SETS, rows_of, task_of, uncompressed
-from contract.candidate import Candidate, Origin
-from contract.evaluation import Measured
-from contract.task import GemmTask, TimingMode
-from policies.schedule.families.registry import written
-from policies.trajectories.store import Store
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.policies.schedule.families.registry import written
+from cudal2_agent.store.store import Store
 
 LISTED = SETS / "sources.json"
 STORE_SHAPES = SETS / "store_shapes.json"

@@ -2,10 +2,10 @@
 
 from enum import StrEnum
 
-from contract.base import Record
-from contract.library import LibraryEntry, StoredAlgorithm
-from contract.task import Arch, GemmTask
 from cudal2.dispatch.causes import FallbackCause
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
+from cudal2_agent.contract.records.task import Arch, GemmTask
 
 
 class GpuIdentity(Record):

@@ -5,12 +5,12 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from contract.library import LibraryEntry, StoredAlgorithm
-from contract.task import AccumulatorType, ElementType, GemmTask, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice, Decision, GpuIdentity
 from cudal2.dispatch.neighbour_rule import NeighbourRule
 from cudal2.library.kernel_library import TaskKey
+from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout
 
 LAYOUTS = tuple(Layout)
 ELEMENTS = tuple(ElementType)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pydantic import Field
 
-from contract.base import Record
-from contract.library import LibraryEntry
-from contract.task import ElementType, GemmTask, Layout
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.library import LibraryEntry
+from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 
 _FILE = Path(__file__).parent / "neighbours.json"
 

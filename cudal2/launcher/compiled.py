@@ -3,12 +3,21 @@
 from collections.abc import Sequence
 
 import cudal2.launcher._native as native
-from contract.launching import pack_argument
-from contract.library import StoredAlgorithm
-from contract.plan import Arg, ResolvedLaunch, ResolvedPlan, ScalarArg, TensorArg, TensorMapArg, WorkspaceArg, operand_shape
-from contract.task import ElementType, GemmTask
 from cudal2.launcher.launcher import BuiltKernel, LoadedKernel
 from cudal2.launcher.lt_algorithms import configuration_of
+from cudal2_agent.contract.plan.launching import pack_argument
+from cudal2_agent.contract.plan.plan import (
+    Arg,
+    ResolvedLaunch,
+    ResolvedPlan,
+    ScalarArg,
+    TensorArg,
+    TensorMapArg,
+    WorkspaceArg,
+    operand_shape,
+)
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import ElementType, GemmTask
 
 _OPERAND = {"A": native.Operand.A, "B": native.Operand.B, "D": native.Operand.D}
 _ZERO = {False: native.Zero.NEVER, True: native.Zero.EVERY_RUN, "restored": native.Zero.RESTORED}

@@ -4,7 +4,7 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-from contract.errors import DeviceUnavailable, LauncherError
+from cudal2_agent.contract.errors import DeviceUnavailable, LauncherError
 
 INVALID_VALUE = 1
 SM_COUNT = 16

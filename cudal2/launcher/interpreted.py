@@ -13,14 +13,20 @@ from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cached_property
 from typing import NamedTuple
 
-from contract.errors import DeviceUnavailable, LauncherError
-from contract.launching import TENSOR_MAP_BYTES, argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
-from contract.library import StoredAlgorithm
-from contract.plan import PORTABLE_CLUSTER, ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
-from contract.task import ElementType, GemmTask
 from cudal2.launcher import driver_types as types
 from cudal2.launcher.driver_types import DriverLibrary
 from cudal2.launcher.launcher import ALIGNMENT, BuiltKernel
+from cudal2_agent.contract.errors import DeviceUnavailable, LauncherError
+from cudal2_agent.contract.plan.launching import (
+    TENSOR_MAP_BYTES,
+    argument_bytes,
+    pack_argument,
+    programmatic_edges,
+    zeroes_every_run,
+)
+from cudal2_agent.contract.plan.plan import PORTABLE_CLUSTER, ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import ElementType, GemmTask
 
 MAX_TENSOR_MAPS = 256  # per kernel
 MAX_WORKSPACES = 256  # per kernel

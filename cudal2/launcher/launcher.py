@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple, Protocol
 
-from contract.library import StoredAlgorithm
-from contract.plan import ResolvedPlan
-from contract.task import GemmTask
+from cudal2_agent.contract.plan.plan import ResolvedPlan
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import GemmTask
 
 ALIGNMENT = 256  # of operands, in bytes: kernels were verified with it
 DRIVER = "libcuda.so.1"

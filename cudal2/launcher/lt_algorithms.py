@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from contract.errors import DeviceUnavailable, LauncherError
+from cudal2_agent.contract.errors import DeviceUnavailable, LauncherError
 
 _NAMES = Path(__file__).with_name("cublaslt_names.json")
 _FIELDS = ("algorithm", "tile", "stages", "split-K", "reduction", "cluster")  # in the order of the words, and of C++

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from contract.errors import LibraryError, UsageError
-from contract.library import LibraryEntry, LibraryManifest, StoredAlgorithm
-from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from cudal2.library.library_form import CUBINS, cubin_name, plan_name, read_library_files
 from cudal2.library.prepared_kernels import CachedKernel, read_kernel
+from cudal2_agent.contract.errors import LibraryError, UsageError
+from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, StoredAlgorithm
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 
 MIN_ID_CHARS = 4  # of a shortened id
 _AGAIN = "copy the library anew"

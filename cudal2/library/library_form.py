@@ -15,10 +15,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from contract.base import canonical_json
-from contract.errors import LibraryError, UsageError
-from contract.library import LibraryEntry, LibraryManifest, StoredAlgorithm
-from contract.task import GemmTask
+from cudal2_agent.contract.base import canonical_json
+from cudal2_agent.contract.errors import LibraryError, UsageError
+from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, StoredAlgorithm
+from cudal2_agent.contract.records.task import GemmTask
 
 MANIFEST, ENTRIES, CUBINS, PACKED = "manifest.json", "entries.jsonl", "cubins", ".jsonl.gz"
 ID_CHARS = 32

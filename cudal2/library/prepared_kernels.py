@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from contract.errors import LibraryError
-from contract.library import LentKernel, LibraryEntry, PreparedKernel
-from contract.plan import ResolvedPlan
-from contract.task import GemmTask
+from cudal2_agent.contract.errors import LibraryError
+from cudal2_agent.contract.plan.plan import ResolvedPlan
+from cudal2_agent.contract.records.library import LentKernel, LibraryEntry, PreparedKernel
+from cudal2_agent.contract.records.task import GemmTask
 
 _AGAIN = "`cudal2-agent library prepare` builds it again"
 

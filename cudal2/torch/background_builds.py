@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from contract.errors import Cudal2Error, LibraryError, UsageError
-from contract.library import LibraryEntry
-from contract.task import GemmTask
 from cudal2.dispatch.causes import FallbackCause
+from cudal2_agent.contract.errors import Cudal2Error, LibraryError, UsageError
+from cudal2_agent.contract.records.library import LibraryEntry
+from cudal2_agent.contract.records.task import GemmTask
 
 _LOG = logging.getLogger(__name__)
 _PROGRAM = "cudal2-agent"

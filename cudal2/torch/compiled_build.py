@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from contract.base import Record
-from contract.errors import LibraryError
-from contract.whole_file import whole_file
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import LibraryError
+from cudal2_agent.contract.whole_file import whole_file
 
 COMPILERS = ("c++", "g++", "clang++")
 _OPTIONS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")

@@ -14,13 +14,13 @@ from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_size_t, c_uin
 from pathlib import Path
 from typing import Any
 
-from contract.errors import Cudal2Error, LibraryError
-from contract.task import ElementType
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.launcher.launcher import LoadedKernel
 from cudal2.torch.call_routes import CallRoute, CallTally
 from cudal2.torch.matrix_signature import MatrixForm
 from cudal2.torch.product_service import ProductService
+from cudal2_agent.contract.errors import Cudal2Error, LibraryError
+from cudal2_agent.contract.records.task import ElementType
 
 _OPERATORS = ("mm", "addmm")  # in the order of the enumeration in C++
 _ELEMENTS = (None, ElementType.F16, ElementType.BF16)

@@ -5,12 +5,12 @@ from typing import Protocol
 
 import torch
 
-from contract.library import StoredAlgorithm
-from contract.task import Arch, GemmTask
 from cudal2.dispatch.decision import GpuIdentity
 from cudal2.launcher.launcher import ALIGNMENT, BuiltKernel, Launcher, LoadedKernel, open_launcher
 from cudal2.launcher.lt_algorithms import cublas_version, library_files
 from cudal2.library.prepared_kernels import CachedKernel
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import Arch, GemmTask
 
 _NVML = "libnvidia-ml.so.1"
 _VERSION_CHARS = 80

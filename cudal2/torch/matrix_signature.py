@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import torch
 
-from contract.task import MAX_OPERAND_ELEMENTS, AccumulatorType, ElementType, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.dispatcher import kind_code
+from cudal2_agent.contract.records.task import MAX_OPERAND_ELEMENTS, AccumulatorType, ElementType, Layout
 
 ELEMENT_OF = {torch.float16: ElementType.F16, torch.bfloat16: ElementType.BF16}
 DTYPE_OF = {element: dtype for dtype, element in ELEMENT_OF.items()}

@@ -13,9 +13,6 @@ from typing import Any
 
 import torch
 
-from contract.errors import Cudal2Error, DeviceUnavailable
-from contract.library import StoredAlgorithm
-from contract.task import GemmTask
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Decision, GpuIdentity
 from cudal2.dispatch.dispatcher import Dispatcher
@@ -27,6 +24,9 @@ from cudal2.torch.background_builds import BackgroundBuilds, BuildOrder, EntryBu
 from cudal2.torch.call_routes import CallRoute, CallTally
 from cudal2.torch.gpu_platform import Platform
 from cudal2.torch.matrix_signature import MatrixForm, MatrixSignature, form_of, read_signature
+from cudal2_agent.contract.errors import Cudal2Error, DeviceUnavailable
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import GemmTask
 
 _LOG = logging.getLogger(__name__)
 MAX_ROUTES = 65536  # a program with more signatures than that starts anew

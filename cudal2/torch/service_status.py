@@ -2,9 +2,9 @@
 
 import torch
 
-from contract.base import Record
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.torch.product_service import DeviceDispatch, ProductService
+from cudal2_agent.contract.base import Record
 
 
 class DeviceStatus(Record):

@@ -6,8 +6,6 @@ from types import TracebackType
 
 import torch
 
-from contract.errors import LibraryError
-from contract.settings import load_settings
 from cudal2.dispatch.decision import GpuIdentity
 from cudal2.library.kernel_library import KernelLibrary, open_library
 from cudal2.library.prepared_kernels import PreparedKernels
@@ -19,6 +17,8 @@ from cudal2.torch.compiled_kernels import CompiledKernels
 from cudal2.torch.gpu_platform import CudaPlatform
 from cudal2.torch.product_service import LibraryChoice, ProductService
 from cudal2.torch.service_status import Status, read_status
+from cudal2_agent.contract.errors import LibraryError
+from cudal2_agent.contract.settings.settings import load_settings
 
 
 class _ProcessState:

@@ -22,10 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
-from contract.base import Record
-from contract.errors import SourceError
-from indexer.listing import is_wanted
-from indexer.skips import printable
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.indexer.listing import is_wanted
+from cudal2_agent.indexer.skips import printable
 
 _OPENERS: dict[str, Callable[[Any], Any]] = {
     ".tar": lambda raw: raw,

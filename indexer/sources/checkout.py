@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from contract.base import Record
-from contract.errors import SourceError
-from contract.events import Emit
-from indexer.listing import is_sound, is_wanted
-from indexer.skips import Skips
-from indexer.sources.command import CommandResult, RunCommand
-from indexer.sources.scratch import scratch
-from indexer.tree import ReleaseLabel, Tree, plant
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.events import Emit
+from cudal2_agent.indexer.listing import is_sound, is_wanted
+from cudal2_agent.indexer.skips import Skips
+from cudal2_agent.indexer.sources.command import CommandResult, RunCommand
+from cudal2_agent.indexer.sources.scratch import scratch
+from cudal2_agent.indexer.tree import ReleaseLabel, Tree, plant
 
 FETCH_TIMEOUT_S = 900.0
 _LOCAL_TIMEOUT_S = 60.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.errors import SourceError
+from cudal2_agent.contract.errors import SourceError
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from contract.errors import SourceError
-from contract.events import Emit
-from indexer.listing import is_wanted, list_files
-from indexer.skips import Skips
-from indexer.tree import ReleaseLabel, Tree, plant
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.events import Emit
+from cudal2_agent.indexer.listing import is_wanted, list_files
+from cudal2_agent.indexer.skips import Skips
+from cudal2_agent.indexer.tree import ReleaseLabel, Tree, plant
 
 
 def folder_tree(folder: Path, label: ReleaseLabel, emit: Emit) -> Tree:

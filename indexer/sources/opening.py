@@ -6,15 +6,15 @@ from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from contract.errors import SourceError
-from contract.events import Emit, IndexProgress
-from indexer.sources.archive import SUFFIXES, archive_suffix, stem, unpack, version_in
-from indexer.sources.checkout import checkout_tree, remote, remote_tree
-from indexer.sources.command import RunCommand, run_command
-from indexer.sources.folder import file_tree, folder_tree
-from indexer.sources.package import package_tree, wanted_package
-from indexer.sources.scratch import scratch
-from indexer.tree import ReleaseLabel, Tree
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.events import Emit, IndexProgress
+from cudal2_agent.indexer.sources.archive import SUFFIXES, archive_suffix, stem, unpack, version_in
+from cudal2_agent.indexer.sources.checkout import checkout_tree, remote, remote_tree
+from cudal2_agent.indexer.sources.command import RunCommand, run_command
+from cudal2_agent.indexer.sources.folder import file_tree, folder_tree
+from cudal2_agent.indexer.sources.package import package_tree, wanted_package
+from cudal2_agent.indexer.sources.scratch import scratch
+from cudal2_agent.indexer.tree import ReleaseLabel, Tree
 
 
 @contextmanager

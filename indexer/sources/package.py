@@ -11,16 +11,16 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
-from contract.base import Record
-from contract.errors import SourceError
-from contract.events import Emit, Notice
-from indexer.listing import is_sound, is_wanted
-from indexer.skips import Skips
-from indexer.sources.archive import unpack
-from indexer.sources.command import CommandResult, RunCommand
-from indexer.sources.folder import folder_tree
-from indexer.sources.scratch import scratch
-from indexer.tree import ReleaseLabel, Tree, plant
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.events import Emit, Notice
+from cudal2_agent.indexer.listing import is_sound, is_wanted
+from cudal2_agent.indexer.skips import Skips
+from cudal2_agent.indexer.sources.archive import unpack
+from cudal2_agent.indexer.sources.command import CommandResult, RunCommand
+from cudal2_agent.indexer.sources.folder import folder_tree
+from cudal2_agent.indexer.sources.scratch import scratch
+from cudal2_agent.indexer.tree import ReleaseLabel, Tree, plant
 
 CUTLASS_PACKAGE = "nvidia-cutlass"
 FETCH_TIMEOUT_S = 600.0

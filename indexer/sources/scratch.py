@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from contract.errors import SourceError
+from cudal2_agent.contract.errors import SourceError
 
 _PREFIX = "source-"
 _ABANDONED_S = 24 * 3600

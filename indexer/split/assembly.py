@@ -3,11 +3,11 @@
 import hashlib
 from collections.abc import Sequence
 
-from contract.base import digest
-from contract.knowledge import Piece, SplitFile
-from indexer.split.archs import archs_in, piece_archs
-from indexer.split.card import area, card
-from indexer.split.spans import Span
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.records.knowledge import Piece, SplitFile
+from cudal2_agent.indexer.split.archs import archs_in, piece_archs
+from cudal2_agent.indexer.split.card import area, card
+from cudal2_agent.indexer.split.spans import Span
 
 SPLITTER = "syntax-5"  # part of every file version's key; change it when the same file is split differently
 

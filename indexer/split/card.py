@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from indexer.split.spans import Span
+from cudal2_agent.indexer.split.spans import Span
 
 WORDS = 60
 _PART = re.compile(

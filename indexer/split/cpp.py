@@ -10,9 +10,9 @@ from functools import cache
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
-from contract.knowledge import PieceKind
-from indexer.split.blanking import blanked
-from indexer.split.outline import Definition, disjoint
+from cudal2_agent.contract.records.knowledge import PieceKind
+from cudal2_agent.indexer.split.blanking import blanked
+from cudal2_agent.indexer.split.outline import Definition, disjoint
 
 _DEPTH = 40  # maximum nesting of namespaces and classes; deeper definitions are not split
 _CLASSES = frozenset({"class_specifier", "struct_specifier", "union_specifier"})

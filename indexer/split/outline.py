@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from contract.knowledge import PieceKind
+from cudal2_agent.contract.records.knowledge import PieceKind
 
 _MIN_FAMILY = 4
 _VARIES = re.compile(r"(?:(?:tf|TF|bf|BF|f|F|s|S|u|U|e|E)\d+(?:[mM]\d+)?(?:[eE]\d+|[xX]\d+)?)+|\d+")

@@ -1,9 +1,9 @@
 """Splits text without a grammar into windows that end at blank lines. Never fails."""
 
-from contract.knowledge import SplitFile
-from indexer.split.assembly import assemble
-from indexer.split.spans import Span
-from indexer.split.text_lines import read_lines, windows
+from cudal2_agent.contract.records.knowledge import SplitFile
+from cudal2_agent.indexer.split.assembly import assemble
+from cudal2_agent.indexer.split.spans import Span
+from cudal2_agent.indexer.split.text_lines import read_lines, windows
 
 
 def split_plain(path: str, data: bytes) -> SplitFile:

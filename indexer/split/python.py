@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
-from indexer.split.outline import Definition, disjoint
+from cudal2_agent.indexer.split.outline import Definition, disjoint
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

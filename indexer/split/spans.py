@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from contract.knowledge import PieceKind
-from indexer.split.outline import Definition
-from indexer.split.text_lines import WINDOW, trim, windows
+from cudal2_agent.contract.records.knowledge import PieceKind
+from cudal2_agent.indexer.split.outline import Definition
+from cudal2_agent.indexer.split.text_lines import WINDOW, trim, windows
 
 WHOLE = 80  # maximum lines of a definition that stays one piece
 MERGED = 40  # maximum lines of short definitions that are merged

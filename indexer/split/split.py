@@ -4,17 +4,17 @@ import re
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
-from contract.knowledge import SplitFile
-from indexer.split.assembly import SPLITTER, assemble
-from indexer.split.cpp import cpp_outline
-from indexer.split.documents.hypertext import split_html
-from indexer.split.documents.markdown import split_markdown
-from indexer.split.documents.restructured import split_restructured
-from indexer.split.outline import Definition, with_families
-from indexer.split.plain import split_plain
-from indexer.split.python import python_outline
-from indexer.split.spans import cut
-from indexer.split.text_lines import read_lines
+from cudal2_agent.contract.records.knowledge import SplitFile
+from cudal2_agent.indexer.split.assembly import SPLITTER, assemble
+from cudal2_agent.indexer.split.cpp import cpp_outline
+from cudal2_agent.indexer.split.documents.hypertext import split_html
+from cudal2_agent.indexer.split.documents.markdown import split_markdown
+from cudal2_agent.indexer.split.documents.restructured import split_restructured
+from cudal2_agent.indexer.split.outline import Definition, with_families
+from cudal2_agent.indexer.split.plain import split_plain
+from cudal2_agent.indexer.split.python import python_outline
+from cudal2_agent.indexer.split.spans import cut
+from cudal2_agent.indexer.split.text_lines import read_lines
 
 __all__ = ["SPLITTER", "split_file"]
 
@@ -43,7 +43,7 @@ def _split_python(path: str, data: bytes) -> SplitFile:
 
 
 def _split_pdf(path: str, data: bytes) -> SplitFile:
-    from indexer.split.documents.pdf import split_pdf  # takes 0.1 s per process, and few processes need it
+    from cudal2_agent.indexer.split.documents.pdf import split_pdf  # takes 0.1 s per process, and few processes need it
 
     return split_pdf(path, data)
 

@@ -1,9 +1,9 @@
 """The embedder that a setting names."""
 
-from knowledge.embedding.embedder import Embedder
-from knowledge.embedding.minilm import MiniLm
-from knowledge.embedding.static import StaticModel
-from knowledge.embedding.transformer import TransformerModel
+from cudal2_agent.knowledge.embedding.embedder import Embedder
+from cudal2_agent.knowledge.embedding.minilm import MiniLm
+from cudal2_agent.knowledge.embedding.static import StaticModel
+from cudal2_agent.knowledge.embedding.transformer import TransformerModel
 
 
 def make_embedder(model: str = "default", device: str = "cpu", precision: str = "float32") -> Embedder:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.errors import KnowledgeError
+from cudal2_agent.contract.errors import KnowledgeError
 
 Vectors = NDArray[np.float32]
 

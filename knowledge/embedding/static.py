@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from contract.errors import KnowledgeError
-from knowledge.embedding.embedder import Vectors, encodable, fingerprint, packaged, unit_rows
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.knowledge.embedding.embedder import Vectors, encodable, fingerprint, packaged, unit_rows
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -10,9 +10,9 @@ from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
-from contract.base import digest
-from contract.errors import KnowledgeError
-from knowledge.embedding.embedder import Vectors, encodable, fingerprint, unit_rows
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.knowledge.embedding.embedder import Vectors, encodable, fingerprint, unit_rows
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -3,6 +3,6 @@
 - `glossary`: reads and checks the files.
 """
 
-from knowledge.glossary.glossary import Concept, Glossary, load_glossary
+from cudal2_agent.knowledge.glossary.glossary import Concept, Glossary, load_glossary
 
 __all__ = ["Concept", "Glossary", "load_glossary"]

@@ -4,8 +4,8 @@ import tomllib
 from functools import cached_property
 from pathlib import Path
 
-from contract.base import Record, digest
-from contract.errors import KnowledgeError
+from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.errors import KnowledgeError
 
 GLOSSARY_FOLDER = Path(__file__).parent
 

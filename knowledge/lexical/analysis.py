@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from contract.knowledge import Piece, SplitFile
-from knowledge.lexical.signatures import packed
-from knowledge.lexical.words import words_of
+from cudal2_agent.contract.records.knowledge import Piece, SplitFile
+from cudal2_agent.knowledge.lexical.signatures import packed
+from cudal2_agent.knowledge.lexical.words import words_of
 
 ANALYSIS = "words-3"  # part of every file version's key; change it when the analysis changes
 FIELDS = ("names", "card", "body")

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from knowledge.glossary.glossary import Glossary
+from cudal2_agent.knowledge.glossary.glossary import Glossary
 
 _FILE = "anchors.npz"
 _MAX_POSITIONS = 400  # a name in more positions carries no information

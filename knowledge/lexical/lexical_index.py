@@ -10,13 +10,13 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.errors import KnowledgeError
-from contract.knowledge import Piece
-from knowledge.glossary.glossary import Glossary, load_glossary
-from knowledge.lexical.analysis import FIELDS, SIGNATURE, Terms
-from knowledge.lexical.anchors import Anchors, find_anchors
-from knowledge.lexical.signatures import unpacked
-from knowledge.lexical.word_index import Scores, WordIndex
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.contract.records.knowledge import Piece
+from cudal2_agent.knowledge.glossary.glossary import Glossary, load_glossary
+from cudal2_agent.knowledge.lexical.analysis import FIELDS, SIGNATURE, Terms
+from cudal2_agent.knowledge.lexical.anchors import Anchors, find_anchors
+from cudal2_agent.knowledge.lexical.signatures import unpacked
+from cudal2_agent.knowledge.lexical.word_index import Scores, WordIndex
 
 Mask = NDArray[np.bool_]
 Column = NDArray[np.int32]

@@ -11,6 +11,6 @@
 - `weights`: what each part of the search counts.
 """
 
-from knowledge.search.searcher import open_search
+from cudal2_agent.knowledge.search.searcher import open_search
 
 __all__ = ["open_search"]

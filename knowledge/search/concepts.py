@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from knowledge.embedding.embedder import Vectors, unit_rows
-from knowledge.glossary.glossary import Glossary
-from knowledge.lexical.word_index import WordIndex
-from knowledge.lexical.words import words_of
+from cudal2_agent.knowledge.embedding.embedder import Vectors, unit_rows
+from cudal2_agent.knowledge.glossary.glossary import Glossary
+from cudal2_agent.knowledge.lexical.word_index import WordIndex
+from cudal2_agent.knowledge.lexical.words import words_of
 
 Embed = Callable[[Sequence[str]], Vectors]  # rows of unit length
 

@@ -1,6 +1,6 @@
 """The lines that are shown for a piece: its enclosing definition if that is short enough, and neighbouring pieces."""
 
-from knowledge.lexical.lexical_index import LexicalIndex
+from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex
 
 MAX_LINES = 148
 _REACH = 40  # positions before and after a piece that are searched for neighbours

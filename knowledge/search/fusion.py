@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from knowledge.lexical.word_index import Scores
+from cudal2_agent.knowledge.lexical.word_index import Scores
 
 _DEPTH = 500
 

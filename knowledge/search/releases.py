@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from contract.knowledge import Query
+from cudal2_agent.contract.records.knowledge import Query
 
 
 def last_release(names: Sequence[str], query: Query) -> str:

@@ -6,17 +6,17 @@ from typing import Protocol
 
 import numpy as np
 
-from contract.knowledge import Query, arch_number, fits
-from knowledge.embedding.embedder import Vectors
-from knowledge.lexical.analysis import FIELDS
-from knowledge.lexical.lexical_index import LexicalIndex, Mask
-from knowledge.lexical.word_index import Scores
-from knowledge.lexical.words import words_of
-from knowledge.search.concepts import Concepts, ConceptWeights
-from knowledge.search.fusion import by_rank, by_score
-from knowledge.search.releases import last_release, release_age
-from knowledge.search.variants import factors
-from knowledge.search.weights import SearchWeights
+from cudal2_agent.contract.records.knowledge import Query, arch_number, fits
+from cudal2_agent.knowledge.embedding.embedder import Vectors
+from cudal2_agent.knowledge.lexical.analysis import FIELDS
+from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex, Mask
+from cudal2_agent.knowledge.lexical.word_index import Scores
+from cudal2_agent.knowledge.lexical.words import words_of
+from cudal2_agent.knowledge.search.concepts import Concepts, ConceptWeights
+from cudal2_agent.knowledge.search.fusion import by_rank, by_score
+from cudal2_agent.knowledge.search.releases import last_release, release_age
+from cudal2_agent.knowledge.search.variants import factors
+from cudal2_agent.knowledge.search.weights import SearchWeights
 
 _NEAREST = 300
 _MAX_LISTED = 2000  # vectors that a filter may list; above this all vectors are searched and then filtered

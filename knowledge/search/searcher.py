@@ -9,20 +9,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from contract.knowledge import Chunk, Hit, Query, Retriever
-from knowledge.embedding.embedder import Embedder
-from knowledge.embedding.static import StaticModel
-from knowledge.glossary.glossary import Glossary, load_glossary
-from knowledge.lexical.lexical_index import LexicalIndex
-from knowledge.lexical.word_index import Scores
-from knowledge.lexical.words import words_of
-from knowledge.search.concepts import Concepts
-from knowledge.search.fusion import best
-from knowledge.search.releases import last_release
-from knowledge.search.scoring import Scoring, VectorSearch
-from knowledge.search.selection import Excerpt, Selection
-from knowledge.search.weights import SearchWeights
-from knowledge.store.rows import Row
+from cudal2_agent.contract.records.knowledge import Chunk, Hit, Query, Retriever
+from cudal2_agent.knowledge.embedding.embedder import Embedder
+from cudal2_agent.knowledge.embedding.static import StaticModel
+from cudal2_agent.knowledge.glossary.glossary import Glossary, load_glossary
+from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex
+from cudal2_agent.knowledge.lexical.word_index import Scores
+from cudal2_agent.knowledge.lexical.words import words_of
+from cudal2_agent.knowledge.search.concepts import Concepts
+from cudal2_agent.knowledge.search.fusion import best
+from cudal2_agent.knowledge.search.releases import last_release
+from cudal2_agent.knowledge.search.scoring import Scoring, VectorSearch
+from cudal2_agent.knowledge.search.selection import Excerpt, Selection
+from cudal2_agent.knowledge.search.weights import SearchWeights
+from cudal2_agent.knowledge.store.rows import Row
 
 _CANDIDATES = 400
 
@@ -37,7 +37,7 @@ class Pieces(VectorSearch, Protocol):
 
 
 class Searcher:
-    """Implements `contract.knowledge.Retriever` over one published state of the knowledge base."""
+    """Implements `contract.records.knowledge.Retriever` over one published state of the knowledge base."""
 
     def __init__(self, store: Pieces, index: LexicalIndex, concepts: Concepts, weights: SearchWeights) -> None:
         self._store = store

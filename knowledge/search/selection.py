@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from knowledge.lexical.lexical_index import LexicalIndex
-from knowledge.lexical.signatures import likeness, same_name
-from knowledge.search.excerpts import LineSpan, grow, overlap, own_lines
-from knowledge.search.weights import SearchWeights
+from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex
+from cudal2_agent.knowledge.lexical.signatures import likeness, same_name
+from cudal2_agent.knowledge.search.excerpts import LineSpan, grow, overlap, own_lines
+from cudal2_agent.knowledge.search.weights import SearchWeights
 
 
 @dataclass(frozen=True)

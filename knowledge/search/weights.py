@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from contract.base import Record
+from cudal2_agent.contract.base import Record
 
 
 class SearchWeights(Record):

@@ -13,7 +13,7 @@
 - `integrity`: consistency checks.
 """
 
-from knowledge.store.rows import Row
-from knowledge.store.store import KnowledgeBase, open_store
+from cudal2_agent.knowledge.store.rows import Row
+from cudal2_agent.knowledge.store.store import KnowledgeBase, open_store
 
 __all__ = ["KnowledgeBase", "Row", "open_store"]

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, event, inser
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from contract.errors import KnowledgeBusy, KnowledgeError
-from knowledge.store.tables import FORMAT, meta, metadata
+from cudal2_agent.contract.errors import KnowledgeBusy, KnowledgeError
+from cudal2_agent.knowledge.store.tables import FORMAT, meta, metadata
 
 FILE = "knowledge.sqlite"
 _BUSY_S = 10.0

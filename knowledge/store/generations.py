@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from knowledge.lexical.lexical_index import IndexedPiece, build
+from cudal2_agent.knowledge.lexical.lexical_index import IndexedPiece, build
 
 _CONTENTS = "contents.json"
 

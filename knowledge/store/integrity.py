@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, func, select
 
-from contract.errors import KnowledgeError
-from contract.knowledge import Piece, Release
-from knowledge.store.database import get
-from knowledge.store.generations import Generations
-from knowledge.store.rows import unpack
-from knowledge.store.staging import text_sha256
-from knowledge.store.tables import files, members, pieces, releases
-from knowledge.store.vectors import VectorStore
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.contract.records.knowledge import Piece, Release
+from cudal2_agent.knowledge.store.database import get
+from cudal2_agent.knowledge.store.generations import Generations
+from cudal2_agent.knowledge.store.rows import unpack
+from cudal2_agent.knowledge.store.staging import text_sha256
+from cudal2_agent.knowledge.store.tables import files, members, pieces, releases
+from cudal2_agent.knowledge.store.vectors import VectorStore
 
 
 def problems(connection: Connection, generations: Generations, vectors: VectorStore) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from contract.errors import KnowledgeBusy
+from cudal2_agent.contract.errors import KnowledgeBusy
 
 
 @contextmanager

@@ -5,10 +5,10 @@ from collections.abc import Collection
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from contract.errors import KnowledgeError
-from contract.knowledge import Release
-from knowledge.store.staging import known
-from knowledge.store.tables import files, members, pieces, releases
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.contract.records.knowledge import Release
+from cudal2_agent.knowledge.store.staging import known
+from cudal2_agent.knowledge.store.tables import files, members, pieces, releases
 
 
 def put_release(connection: Connection, release: Release, keys: dict[str, str]) -> None:

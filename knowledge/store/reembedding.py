@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection, bindparam, select, update
 
-from contract.knowledge import Piece
-from knowledge.embedding.embedder import Embedder
-from knowledge.store.staging import document
-from knowledge.store.tables import files, pieces
-from knowledge.store.vectors import Document, VectorStore
+from cudal2_agent.contract.records.knowledge import Piece
+from cudal2_agent.knowledge.embedding.embedder import Embedder
+from cudal2_agent.knowledge.store.staging import document
+from cudal2_agent.knowledge.store.tables import files, pieces
+from cudal2_agent.knowledge.store.vectors import Document, VectorStore
 
 _BATCH = 512
 

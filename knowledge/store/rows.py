@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Connection, func, select
 from sqlalchemy import Row as RowTuple
 
-from contract.base import Record
-from contract.knowledge import Piece
-from knowledge.lexical.lexical_index import IndexedPiece
-from knowledge.store.tables import files, members, pieces
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.knowledge import Piece
+from cudal2_agent.knowledge.lexical.lexical_index import IndexedPiece
+from cudal2_agent.knowledge.store.tables import files, members, pieces
 
 _PAGE = 500  # ids per statement
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, insert, select
 
-from contract.knowledge import Piece, SplitFile
-from knowledge.lexical.analysis import Terms, analysed, embedded_text
-from knowledge.store.rows import pack
-from knowledge.store.tables import files, pieces
-from knowledge.store.vectors import Document
+from cudal2_agent.contract.records.knowledge import Piece, SplitFile
+from cudal2_agent.knowledge.lexical.analysis import Terms, analysed, embedded_text
+from cudal2_agent.knowledge.store.rows import pack
+from cudal2_agent.knowledge.store.tables import files, pieces
+from cudal2_agent.knowledge.store.vectors import Document
 
 _BATCH_PIECES = 4000
 _BATCH_DOCUMENTS = 1000

@@ -10,19 +10,19 @@ from typing import Self
 
 from sqlalchemy import Connection, Engine, select
 
-from contract.base import digest
-from contract.errors import KnowledgeError, ModelMismatch
-from contract.knowledge import Piece, Release, SplitFile, StoreCounts
-from knowledge.embedding.embedder import Embedder, Vectors
-from knowledge.store import integrity, reembedding
-from knowledge.store.database import get, open_reader, open_writer, put, translated, writing
-from knowledge.store.generations import Generations
-from knowledge.store.lock import write_lock
-from knowledge.store.publication import delete_release, delete_unlisted, put_release
-from knowledge.store.rows import Row, entries, has_vectors, manifest_of, pieces_of, rows_by_id, unpack
-from knowledge.store.staging import StagedFile, batches, insert_batch, known
-from knowledge.store.tables import files, pieces, releases
-from knowledge.store.vectors import ChromaAddress, Document, VectorStore
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.errors import KnowledgeError, ModelMismatch
+from cudal2_agent.contract.records.knowledge import Piece, Release, SplitFile, StoreCounts
+from cudal2_agent.knowledge.embedding.embedder import Embedder, Vectors
+from cudal2_agent.knowledge.store import integrity, reembedding
+from cudal2_agent.knowledge.store.database import get, open_reader, open_writer, put, translated, writing
+from cudal2_agent.knowledge.store.generations import Generations
+from cudal2_agent.knowledge.store.lock import write_lock
+from cudal2_agent.knowledge.store.publication import delete_release, delete_unlisted, put_release
+from cudal2_agent.knowledge.store.rows import Row, entries, has_vectors, manifest_of, pieces_of, rows_by_id, unpack
+from cudal2_agent.knowledge.store.staging import StagedFile, batches, insert_batch, known
+from cudal2_agent.knowledge.store.tables import files, pieces, releases
+from cudal2_agent.knowledge.store.vectors import ChromaAddress, Document, VectorStore
 
 _CACHED_FILES = 64
 
@@ -56,7 +56,7 @@ def open_store(
 
 
 class KnowledgeBase:
-    """Implements `contract.knowledge.KnowledgeStore` and the reads of the search. Threads may share it."""
+    """Implements `contract.records.knowledge.KnowledgeStore` and the reads of the search. Threads may share it."""
 
     def __init__(
         self, folder: Path, engine: Engine, embedder: Embedder, host: str | None, port: int, *, read_only: bool

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from contract.errors import KnowledgeError
-from knowledge.embedding.embedder import Vectors
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.knowledge.embedding.embedder import Vectors
 
 if TYPE_CHECKING:
     import chromadb

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from contract.exchange import Exchange, Prompt, Usage
-from contract.options import ChatOptions
-from policies.chat.server.chat_server import ExchangePlace, Limit
-from policies.chat.tokens import chars_of
+from cudal2_agent.contract.records.exchange import Exchange, Prompt, Usage
+from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Limit
+from cudal2_agent.policies.chat.tokens import chars_of
 
 MIN_REPLY_TOKENS = 512  # a shorter reply cannot hold a kernel, so paying for one is useless
 _CAUTIOUS_TOKENS_PER_CHAR = 0.5  # used until a server has counted a prompt of this run

@@ -4,9 +4,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from contract.candidate import Candidate
-from contract.options import ChatOptions
-from contract.trajectory import Exemplar, Failure, Observation
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.trajectory import Exemplar, Failure, Observation
+from cudal2_agent.contract.settings.options import ChatOptions
 
 SHOWN_EXEMPLARS = 2
 POLICY = "chat"

@@ -10,24 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from contract.candidate import Candidate, Origin
-from contract.chip import Chip
-from contract.errors import EndpointError, UsageError
-from contract.events import Emit, Replied, ToolUsed
-from contract.exchange import Exchange, Prompt, ToolCall, ToolResult
-from contract.options import ChatOptions
-from contract.protocols import ExchangeLog
-from contract.task import GemmTask
-from policies.chat.account import Account, Capped
-from policies.chat.assignment import POLICY
-from policies.chat.prompts.citing import cited_chunks
-from policies.chat.prompts.composition import ComposedPrompt, Prompts
-from policies.chat.prompts.quoting import inline
-from policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
-from policies.chat.replies.forms import read_reply
-from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
-from policies.chat.tools.tool_talk import ToolTalk
-from policies.chat.tools.toolbox import Toolbox
+from cudal2_agent.contract.errors import EndpointError, UsageError
+from cudal2_agent.contract.events import Emit, Replied, ToolUsed
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.protocols.protocols import ExchangeLog
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.exchange import Exchange, Prompt, ToolCall, ToolResult
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.policies.chat.account import Account, Capped
+from cudal2_agent.policies.chat.assignment import POLICY
+from cudal2_agent.policies.chat.prompts.citing import cited_chunks
+from cudal2_agent.policies.chat.prompts.composition import ComposedPrompt, Prompts
+from cudal2_agent.policies.chat.prompts.quoting import inline
+from cudal2_agent.policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
+from cudal2_agent.policies.chat.replies.forms import read_reply
+from cudal2_agent.policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
+from cudal2_agent.policies.chat.tools.tool_talk import ToolTalk
+from cudal2_agent.policies.chat.tools.toolbox import Toolbox
 
 MIN_SECONDS = 5.0  # of search time; a useful reply takes longer
 _CUT_SHORT = frozenset({"truncated", "stopped", "cut"})

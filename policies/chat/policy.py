@@ -5,22 +5,22 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 
-from contract.candidate import Candidate
-from contract.events import Emit, Notice
-from contract.exchange import Exchange
-from contract.options import ChatOptions
-from contract.protocols import ExchangeLog
-from contract.trajectory import Observation
-from contract.workbench import Workbench
-from policies.chat.account import Account
-from policies.chat.assignment import POLICY, Assignment, assign
-from policies.chat.conversation import ConversationEnd, Conversations, Round, Topic
-from policies.chat.prompts.composition import Prompts
-from policies.chat.prompts.primitives import Header
-from policies.chat.prompts.schedules import PromptedReplies
-from policies.chat.replies.candidates import shown_kernels
-from policies.chat.server.chat_server import ChatServer
-from policies.chat.tools.toolbox import Toolbox
+from cudal2_agent.contract.events import Emit, Notice
+from cudal2_agent.contract.protocols.protocols import ExchangeLog
+from cudal2_agent.contract.protocols.workbench import Workbench
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.policies.chat.account import Account
+from cudal2_agent.policies.chat.assignment import POLICY, Assignment, assign
+from cudal2_agent.policies.chat.conversation import ConversationEnd, Conversations, Round, Topic
+from cudal2_agent.policies.chat.prompts.composition import Prompts
+from cudal2_agent.policies.chat.prompts.primitives import Header
+from cudal2_agent.policies.chat.prompts.schedules import PromptedReplies
+from cudal2_agent.policies.chat.replies.candidates import shown_kernels
+from cudal2_agent.policies.chat.server.chat_server import ChatServer
+from cudal2_agent.policies.chat.tools.toolbox import Toolbox
 
 
 class ChatPolicy:

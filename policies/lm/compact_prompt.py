@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
-from contract.candidate import ScheduleValue
-from contract.chip import LIMITS, Chip
-from contract.exchange import Message
-from contract.roofline import arithmetic_us, memory_us
-from contract.task import GemmTask
-from contract.trajectory import Attempt
-from policies.chat.prompts.schedules import SLOWER
-from policies.schedule.named_schedules import FamilySchedules, TaskSchedules
+from cudal2_agent.contract.plan.chip import LIMITS, Chip
+from cudal2_agent.contract.records.candidate import ScheduleValue
+from cudal2_agent.contract.records.exchange import Message
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Attempt
+from cudal2_agent.contract.reward.roofline import arithmetic_us, memory_us
+from cudal2_agent.policies.chat.prompts.schedules import SLOWER
+from cudal2_agent.policies.schedule.named_schedules import FamilySchedules, TaskSchedules
 
 SYSTEM = (
     "You choose a GPU kernel's schedule for one matrix product. Reply with one JSON object on one line: the family, and axes "

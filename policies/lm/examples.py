@@ -2,7 +2,7 @@
 
 - `sft`: the prompt without schedules; the completion is one of a run's best.
 - `contrastive`: the prompt shows two schedules of different score buckets, and the completion is a clearly better one
-  (`contract.contrast`). Half of the examples are those of `sft`, so that the plain prompt is not forgotten.
+  (`contract.reward.contrast`). Half of the examples are those of `sft`, so that the plain prompt is not forgotten.
 - `grpo`: one prompt for each task, without a completion.
 """
 
@@ -16,19 +16,19 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from contract.base import Record, digest
-from contract.chip import Chip
-from contract.contrast import MIN_WIDTH, draw_contrast
-from contract.errors import UsageError
-from contract.events import Emit, Notice
-from contract.exchange import Message
-from contract.task import GemmTask
-from contract.whole_file import whole_file
-from policies.lm.axes_version import axes_fingerprint
-from policies.lm.compact_prompt import SHOWN, ShownSchedule, messages_of, reply_of, speedup_score
-from policies.lm.stored_searches import ScoredSchedule, StoredSearch
-from policies.schedule.named_schedules import TaskSchedules
-from policies.trajectories.exports.splits import TEST, ShapeSplit
+from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.events import Emit, Notice
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.exchange import Message
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.contrast import MIN_WIDTH, draw_contrast
+from cudal2_agent.contract.whole_file import whole_file
+from cudal2_agent.policies.exports.splits import TEST, ShapeSplit
+from cudal2_agent.policies.lm.axes_version import axes_fingerprint
+from cudal2_agent.policies.lm.compact_prompt import SHOWN, ShownSchedule, messages_of, reply_of, speedup_score
+from cudal2_agent.policies.lm.stored_searches import ScoredSchedule, StoredSearch
+from cudal2_agent.policies.schedule.named_schedules import TaskSchedules
 
 Stage = Literal["sft", "contrastive", "grpo"]
 STAGES: tuple[Stage, ...] = ("sft", "contrastive", "grpo")

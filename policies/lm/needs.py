@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 
 TRAINING = ("torch", "transformers", "peft", "trl", "accelerate", "datasets")
 SAMPLING = ("torch", "transformers", "peft", "safetensors")

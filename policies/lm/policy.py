@@ -4,18 +4,18 @@ import json
 import math
 from collections.abc import Sequence
 
-from contract.base import digest
-from contract.candidate import Candidate, Origin
-from contract.contrast import draw_contrast
-from contract.events import Emit, Notice
-from contract.exchange import Message, Prompt
-from contract.trajectory import Attempt, Observation
-from policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
-from policies.chat.replies.forms import read_reply
-from policies.lm.compact_prompt import SHOWN, ShownSchedule, messages_of, replies_of, score_of
-from policies.lm.replies.reply_sampler import ReplySampler
-from policies.lm.replies.reply_tree import ReplyTree
-from policies.schedule.named_schedules import TaskSchedules, schedules_for
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.events import Emit, Notice
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.exchange import Message, Prompt
+from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.contract.reward.contrast import draw_contrast
+from cudal2_agent.policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
+from cudal2_agent.policies.chat.replies.forms import read_reply
+from cudal2_agent.policies.lm.compact_prompt import SHOWN, ShownSchedule, messages_of, replies_of, score_of
+from cudal2_agent.policies.lm.replies.reply_sampler import ReplySampler
+from cudal2_agent.policies.lm.replies.reply_tree import ReplyTree
+from cudal2_agent.policies.schedule.named_schedules import TaskSchedules, schedules_for
 
 NAME = "lm"
 REPLIES_PER_CANDIDATE = 2  # sampled, since some are no schedules or repeat one

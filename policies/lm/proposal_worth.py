@@ -10,21 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from contract.base import Record
-from contract.candidate import Candidate
-from contract.chip import Chip
-from contract.events import Emit, Notice
-from contract.reward import FLOOR
-from contract.score import Scored, TaskCandidates
-from contract.task import GemmTask
-from policies.lm.compact_prompt import messages_of, replies_of
-from policies.lm.replies.reply_readers import schedules_of
-from policies.lm.replies.reply_reading import read_schedule
-from policies.lm.replies.reply_reward import ScoredCandidates
-from policies.schedule.named_schedules import PredictedSchedule, TaskSchedules
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.events import Emit, Notice
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.contract.reward.score import Scored, TaskCandidates
+from cudal2_agent.policies.lm.compact_prompt import messages_of, replies_of
+from cudal2_agent.policies.lm.replies.reply_readers import schedules_of
+from cudal2_agent.policies.lm.replies.reply_reading import read_schedule
+from cudal2_agent.policies.lm.replies.reply_reward import ScoredCandidates
+from cudal2_agent.policies.schedule.named_schedules import PredictedSchedule, TaskSchedules
 
 if TYPE_CHECKING:  # it imports torch, which processes that are started from a benchmark do not need
-    from policies.lm.replies.reply_sampler import ReplySampler, SampledReply
+    from cudal2_agent.policies.lm.replies.reply_sampler import ReplySampler, SampledReply
 
 PROPOSALS = 8
 _VALUED = ("measured", "predicted")

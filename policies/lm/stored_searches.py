@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
-from contract.candidate import ScheduleValue
-from contract.chip import Chip
-from contract.reward import FLOOR
-from contract.task import GemmTask
-from policies.trajectories import tables
-from policies.trajectories.reader import PlainReader
-from policies.trajectories.store import Store
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import ScheduleValue
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.store import tables
+from cudal2_agent.store.reader import PlainReader
+from cudal2_agent.store.store import Store
 
 
 class ScoredSchedule(NamedTuple):

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from math import inf
 
-from contract.prediction import TIE
-from contract.reward import FLOOR
-from contract.trajectory import Attempt
+from cudal2_agent.contract.records.trajectory import Attempt
+from cudal2_agent.contract.reward.prediction import TIE
+from cudal2_agent.contract.reward.reward import FLOOR
 
 MIN_GAIN = 0.01  # share of a measured time; a smaller gain is not worth a slot
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from contract.candidate import Candidate, ScheduleValue
-from contract.chip import Chip
-from contract.task import GemmTask
-from policies.schedule.families.kernel_family import Family, Schedule
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser.pool_entry import Values
-from policies.schedule.optimiser.schedule_pool import MAX_OF_FAMILY
-from policies.schedule.prior import predict_many_us
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import Candidate, ScheduleValue
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Family, Schedule
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.pool_entry import Values
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import MAX_OF_FAMILY
+from cudal2_agent.policies.schedule.prior import predict_many_us
 
 MAX_COMPLETIONS = 64  # schedules of the space that lend their other axes to a combination that the space does not hold
 _SHOWN_CHARS = 40

@@ -10,20 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from contract.candidate import Candidate
-from contract.chip import Chip
-from contract.diagnosis import Bottleneck
-from contract.task import GemmTask
-from contract.trajectory import Attempt, Observation, Precedent
-from policies.schedule.families.kernel_family import Family
-from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
-from policies.schedule.optimiser.neighbours import NeighbourDraws, Pick, choose, neighbours_of_best, steady_times_us
-from policies.schedule.optimiser.pool_entry import Key, PoolEntry, schedule_key
-from policies.schedule.optimiser.pool_prior import ANALYTIC, EntryEncoding, PriorOf, SecondOpinion
-from policies.schedule.optimiser.risk import Risk
-from policies.schedule.optimiser.schedule_pool import SchedulePool
-from policies.schedule.optimiser.steering import Steering, steer
-from policies.schedule.optimiser.surrogate import Surrogate
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.diagnosis import Bottleneck
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Attempt, Observation, Precedent
+from cudal2_agent.policies.schedule.families.kernel_family import Family
+from cudal2_agent.policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
+from cudal2_agent.policies.schedule.optimiser.neighbours import (
+    NeighbourDraws,
+    Pick,
+    choose,
+    neighbours_of_best,
+    steady_times_us,
+)
+from cudal2_agent.policies.schedule.optimiser.pool_entry import Key, PoolEntry, schedule_key
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, EntryEncoding, PriorOf, SecondOpinion
+from cudal2_agent.policies.schedule.optimiser.risk import Risk
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.policies.schedule.optimiser.steering import Steering, steer
+from cudal2_agent.policies.schedule.optimiser.surrogate import Surrogate
 
 # Schedules of earlier runs on similar tasks, the most promising first.
 Precedents = Callable[[GemmTask, Chip], Sequence[Precedent]]

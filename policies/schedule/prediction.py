@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from contract.candidate import AnyCandidate
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import Prediction
-from contract.inspection import Inspection
-from contract.roofline import roofline_us
-from contract.task import GemmTask
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser.pool_entry import read_entry
-from policies.schedule.optimiser.pool_prior import ANALYTIC, PriorOf
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.evaluation import Prediction
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.pool_entry import read_entry
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, PriorOf
 
 
 def predict(

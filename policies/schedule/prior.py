@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.roofline import memory_us, tensor_flops_per_us
-from contract.task import Arch, GemmTask, TimingMode
-from policies.schedule.families.kernel_family import Work, cluster_sms
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.records.task import Arch, GemmTask, TimingMode
+from cudal2_agent.contract.reward.roofline import memory_us, tensor_flops_per_us
+from cudal2_agent.policies.schedule.families.kernel_family import Work, cluster_sms
 
 Floats = npt.NDArray[np.float64]
 

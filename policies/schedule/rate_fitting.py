@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contract.chip import Chip
-from contract.roofline import dram_bytes_per_us, tensor_flops_per_us
-from contract.task import GemmTask
-from policies.schedule.families.kernel_family import Work
-from policies.schedule.prior import Floats, predict_many_us
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.roofline import dram_bytes_per_us, tensor_flops_per_us
+from cudal2_agent.policies.schedule.families.kernel_family import Work
+from cudal2_agent.policies.schedule.prior import Floats, predict_many_us
 
 RATES = ("tensor_tflops", "dram_tbps", "launch_us")
 EXPECTED_WITHIN = 0.4  # standard deviation of ln(rate / expected rate): a datasheet's rate may be half as much again off

@@ -7,13 +7,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from policies.schedule.learned.network import Network, Tensors
-from policies.schedule.prior import Floats
-from policies.training.checkpoints import Checkpoints
-from policies.training.groups import ScheduleGroup
-from policies.training.judging import first_losses
-from policies.training.schedule_training import OnEpoch, ScheduleTraining
-from policies.training.training_plan import ADAPTING, ANEW
+from cudal2_agent.policies.schedule.learned.network import Network, Tensors
+from cudal2_agent.policies.schedule.prior import Floats
+from cudal2_agent.policies.training.checkpoints import Checkpoints
+from cudal2_agent.policies.training.groups import ScheduleGroup
+from cudal2_agent.policies.training.judging import first_losses
+from cudal2_agent.policies.training.schedule_training import OnEpoch, ScheduleTraining
+from cudal2_agent.policies.training.training_plan import ADAPTING, ANEW
 
 QUARTER = 0.25  # of the way from the weights before to the trained ones
 APART = 4  # every fourth group decides how far

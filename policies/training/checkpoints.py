@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from contract.errors import UsageError
-from contract.whole_file import whole_file
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.whole_file import whole_file
 
 EVERY_S = 20.0
 State = dict[str, Any]

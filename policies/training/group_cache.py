@@ -10,10 +10,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from contract.base import digest
-from contract.whole_file import whole_file
-from policies.schedule.learned.features import FINGERPRINT
-from policies.training.groups import ScheduleGroup, TimedRun, group_of
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.whole_file import whole_file
+from cudal2_agent.policies.schedule.learned.features import FINGERPRINT
+from cudal2_agent.policies.training.groups import ScheduleGroup, TimedRun, group_of
 
 ARRAYS = ("features", "prior", "costs", "raced", "rounds", "rival_features", "rival_prior")
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.training.groups import ScheduleGroup
+from cudal2_agent.policies.training.groups import ScheduleGroup
 
 CLIPPED_ADVANTAGE = 1.5  # in standard deviations, as in CUDA-L1
 

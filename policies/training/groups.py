@@ -13,18 +13,24 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import Connection, select
 
-from contract.candidate import ScheduleValue
-from contract.chip import Chip
-from contract.speedup import ScreenedTime, steady_speedups, usual_baseline_us
-from contract.task import GemmTask, TimingMode
-from policies.schedule.families.registry import families
-from policies.schedule.learned.features import features_of
-from policies.schedule.optimiser.pool_entry import Key, PoolEntry, launched_programmatically, read_entry, schedule_key
-from policies.schedule.optimiser.schedule_pool import SchedulePool
-from policies.schedule.prior import Floats
-from policies.trajectories import tables
-from policies.trajectories.reader import PlainReader
-from policies.trajectories.store import Store
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import ScheduleValue
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.reward.speedup import ScreenedTime, steady_speedups, usual_baseline_us
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.learned.features import features_of
+from cudal2_agent.policies.schedule.optimiser.pool_entry import (
+    Key,
+    PoolEntry,
+    launched_programmatically,
+    read_entry,
+    schedule_key,
+)
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.policies.schedule.prior import Floats
+from cudal2_agent.store import tables
+from cudal2_agent.store.reader import PlainReader
+from cudal2_agent.store.store import Store
 
 MIN_SCHEDULES = 4  # of a run; fewer say little
 RIVALS = 256  # schedules of a task that no run tried: half of them drawn, half the best by the analytic prior
@@ -129,7 +135,7 @@ def _pool(task: GemmTask, chip: Chip, seed: int) -> SchedulePool:
 def _timed(connection: Connection, reader: PlainReader, run: int, mode: TimingMode) -> tuple[tuple[TimedSchedule, ...], float]:
     """The schedules of a run that were timed, each once, in the order in which they were proposed, and AutoTuning's time.
 
-    Costs are of speedups under equal conditions (`contract.speedup.steady_speedups`).
+    Costs are of speedups under equal conditions (`contract.reward.speedup.steady_speedups`).
     """
     own = tables.steps.c
     query = (

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from policies.schedule.prior import Floats
-from policies.training.groups import ScheduleGroup
+from cudal2_agent.policies.schedule.prior import Floats
+from cudal2_agent.policies.training.groups import ScheduleGroup
 
 FIRST_WITHIN = 0.05  # of the best time, for a first proposal
 EIGHT, EIGHT_WITHIN = 8, 0.02  # of the best time, for the best of eight

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from policies.training.group_tensors import GroupTensors
+from cudal2_agent.policies.training.group_tensors import GroupTensors
 
 TEMPERATURE = 0.03  # of the policy, in units of ln(time): 3 % slower is e times less likely
 HUBER = 0.1  # differences of ln(time) above this count linearly: failures to predict a bad schedule should not dominate

@@ -13,22 +13,22 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from contract.base import Record, digest
-from contract.errors import TrainingFailed
-from contract.score import Score, Scored
-from contract.task import GemmTask
-from policies.schedule.families.registry import families
-from policies.schedule.learned.features import features_of
-from policies.schedule.learned.learned_prior import LearnedPrior
-from policies.schedule.learned.network import Network, Tensors
-from policies.schedule.learned.policy_file import PolicyCard, read_weights, write_weights
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.optimiser.schedule_pool import SchedulePool
-from policies.training.checkpoints import Checkpoint, Checkpoints
-from policies.training.group_tensors import GroupTensors, advantages
-from policies.training.losses import TEMPERATURE, group_relative
-from policies.training.schedule_network import ScheduleNetwork
-from policies.training.training_log import TrainingLog
+from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.errors import TrainingFailed
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.score import Score, Scored
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.learned.features import features_of
+from cudal2_agent.policies.schedule.learned.learned_prior import LearnedPrior
+from cudal2_agent.policies.schedule.learned.network import Network, Tensors
+from cudal2_agent.policies.schedule.learned.policy_file import PolicyCard, read_weights, write_weights
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.policies.training.checkpoints import Checkpoint, Checkpoints
+from cudal2_agent.policies.training.group_tensors import GroupTensors, advantages
+from cudal2_agent.policies.training.losses import TEMPERATURE, group_relative
+from cudal2_agent.policies.training.schedule_network import ScheduleNetwork
+from cudal2_agent.policies.training.training_log import TrainingLog
 
 EXPLORATION = 3.0  # times the temperature of the policy, at which it draws: else it would only repeat its favourites
 MIN_SCORED = 2  # of a group; one alone has nothing to be compared with

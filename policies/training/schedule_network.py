@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from policies.schedule.learned.network import DEVIATION, MAX_DEVIATION, MEAN, Floats32, Tensors, members_in
-from policies.training.training_plan import NetworkSize
+from cudal2_agent.policies.schedule.learned.network import DEVIATION, MAX_DEVIATION, MEAN, Floats32, Tensors, members_in
+from cudal2_agent.policies.training.training_plan import NetworkSize
 
 UNSEEN = 1e6  # deviation of a column that was constant, so that its scaled value is next to 0
 

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contract.errors import TrainingFailed
-from policies.schedule.learned.network import Tensors
-from policies.training.checkpoints import Checkpoint, Checkpoints, State
-from policies.training.group_tensors import GroupTensors, tensors_of
-from policies.training.groups import ScheduleGroup
-from policies.training.losses import contrastive, feedback, group_relative, pinned, supervised
-from policies.training.schedule_network import ScheduleNetwork, feature_scale
-from policies.training.training_plan import Stage, StagePlan, TrainingPlan
+from cudal2_agent.contract.errors import TrainingFailed
+from cudal2_agent.policies.schedule.learned.network import Tensors
+from cudal2_agent.policies.training.checkpoints import Checkpoint, Checkpoints, State
+from cudal2_agent.policies.training.group_tensors import GroupTensors, tensors_of
+from cudal2_agent.policies.training.groups import ScheduleGroup
+from cudal2_agent.policies.training.losses import contrastive, feedback, group_relative, pinned, supervised
+from cudal2_agent.policies.training.schedule_network import ScheduleNetwork, feature_scale
+from cudal2_agent.policies.training.training_plan import Stage, StagePlan, TrainingPlan
 
 MAX_NORM = 5.0  # of a step's gradient
 FEEDBACK_WEIGHT = 0.5

@@ -8,24 +8,24 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from contract.base import Record, digest
-from contract.errors import UsageError
-from contract.task import GemmTask
-from policies.schedule.learned.boosted_trees import ScheduleTrees
-from policies.schedule.learned.features import FINGERPRINT
-from policies.schedule.learned.network import Network
-from policies.schedule.learned.policy_file import PolicyCard, as_read, read_weights, write_weights
-from policies.training.checkpoints import Checkpoints
-from policies.training.group_cache import GroupCache
-from policies.training.groups import ScheduleGroup, read_runs
-from policies.training.judging import judged
-from policies.training.schedule_network import ScheduleNetwork
-from policies.training.schedule_training import EpochReport, ScheduleTraining
-from policies.training.training_log import TrainingLog
-from policies.training.training_plan import TREES, TrainingPlan, stages_of
-from policies.training.tree_training import grown_trees
-from policies.trajectories.exports.splits import TEST, ShapeSplit
-from policies.trajectories.store import Store
+from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.exports.splits import TEST, ShapeSplit
+from cudal2_agent.policies.schedule.learned.boosted_trees import ScheduleTrees
+from cudal2_agent.policies.schedule.learned.features import FINGERPRINT
+from cudal2_agent.policies.schedule.learned.network import Network
+from cudal2_agent.policies.schedule.learned.policy_file import PolicyCard, as_read, read_weights, write_weights
+from cudal2_agent.policies.training.checkpoints import Checkpoints
+from cudal2_agent.policies.training.group_cache import GroupCache
+from cudal2_agent.policies.training.groups import ScheduleGroup, read_runs
+from cudal2_agent.policies.training.judging import judged
+from cudal2_agent.policies.training.schedule_network import ScheduleNetwork
+from cudal2_agent.policies.training.schedule_training import EpochReport, ScheduleTraining
+from cudal2_agent.policies.training.training_log import TrainingLog
+from cudal2_agent.policies.training.training_plan import TREES, TrainingPlan, stages_of
+from cudal2_agent.policies.training.tree_training import grown_trees
+from cudal2_agent.store.store import Store
 
 JUDGED_EVERY = 10  # epochs
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from contract.base import Record
+from cudal2_agent.contract.base import Record
 
 Stage = Literal["supervised", "contrastive", "group-relative"]
 STAGES: tuple[Stage, ...] = ("supervised", "contrastive", "group-relative")

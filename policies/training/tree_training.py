@@ -7,10 +7,19 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from policies.schedule.learned.boosted_trees import BOUND, FIRST, HIGHER, LOWER, SPLIT, VALUE, BoostedTrees, ScheduleTrees
-from policies.schedule.learned.network import Floats32, Network
-from policies.schedule.prior import Floats
-from policies.training.groups import ScheduleGroup
+from cudal2_agent.policies.schedule.learned.boosted_trees import (
+    BOUND,
+    FIRST,
+    HIGHER,
+    LOWER,
+    SPLIT,
+    VALUE,
+    BoostedTrees,
+    ScheduleTrees,
+)
+from cudal2_agent.policies.schedule.learned.network import Floats32, Network
+from cudal2_agent.policies.schedule.prior import Floats
+from cudal2_agent.policies.training.groups import ScheduleGroup
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor

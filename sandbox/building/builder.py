@@ -7,17 +7,17 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
-from contract.build import Built
-from contract.candidate import AnyCandidate, HostCandidate
-from contract.chip import LIMITS, Chip
-from contract.errors import MachineError
-from contract.evaluation import CompileFailed, Evaluation, Rejected, TimedOut
-from contract.options import CompileOptions
-from contract.task import GemmTask
-from sandbox.building.check import check
-from sandbox.building.compiler import Cancelled, Compiler
-from sandbox.inspect.inspection import inspect
-from sandbox.workers.internal_errors import NOT_OURS, InternalErrors, describe, machine_error
+from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.contract.plan.chip import LIMITS, Chip
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate, HostCandidate
+from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Rejected, TimedOut
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building.check import check
+from cudal2_agent.sandbox.building.compiler import Cancelled, Compiler
+from cudal2_agent.sandbox.inspect.inspection import inspect
+from cudal2_agent.sandbox.workers.internal_errors import NOT_OURS, InternalErrors, describe, machine_error
 
 MIN_FREE_BYTES = 4 * 2**20  # of the cache's file system; with less, a compiler's failure is not the candidate's fault
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from contract.base import Record
-from contract.errors import MachineError
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import MachineError
 
 _ENTRY = "entry.json"
 _BUILDING = "building-"

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.candidate import AnyCandidate, Candidate, HostCandidate
-from contract.chip import ChipLimits
-from contract.errors import PlanError
-from contract.evaluation import Rejected
-from contract.plan import ResolvedPlan, parse_plan, resolve
-from contract.task import GemmTask
-from sandbox.building.headers import NVRTC_HEADERS
-from sandbox.building.source import CppSource
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import ChipLimits
+from cudal2_agent.contract.plan.plan import ResolvedPlan, parse_plan, resolve
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, HostCandidate
+from cudal2_agent.contract.records.evaluation import Rejected
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.building.headers import NVRTC_HEADERS
+from cudal2_agent.sandbox.building.source import CppSource
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_FLAGS = 32

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sandbox.jail.entering import NEW_NETWORK, NOT_JAILED, Jail, enter, enter_namespace
-from sandbox.workers.confined import die_with, limit
+from cudal2_agent.sandbox.jail.entering import NEW_NETWORK, NOT_JAILED, Jail, enter, enter_namespace
+from cudal2_agent.sandbox.workers.confined import die_with, limit
 
 COMPILED = 0
 REFUSED = 3  # by the compiler; not 1, with which Python ends on an exception

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.errors import WorkerError
-from sandbox.building.compile_child import REQUEST
-from sandbox.workers.process import ChildExit, Limits, child_environment, confine, kill_group
+from cudal2_agent.contract.errors import WorkerError
+from cudal2_agent.sandbox.building.compile_child import REQUEST
+from cudal2_agent.sandbox.workers.process import ChildExit, Limits, child_environment, confine, kill_group
 
-_COMMAND = (sys.executable, "-P", "-s", "-m", "sandbox.building.compile_child")
+_COMMAND = (sys.executable, "-P", "-s", "-m", "cudal2_agent.sandbox.building.compile_child")
 _POLL_S = 0.05
 _END_S = 2.0  # that a server has to end its child and itself
 _READ_BYTES = 1 << 16

@@ -17,19 +17,19 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from contract.base import Record, digest
-from contract.candidate import AnyCandidate, Candidate, HostCandidate
-from contract.errors import CompilerMissing, MachineError
-from contract.evaluation import CompileFailed, TimedOut
-from contract.options import CompileOptions
-from contract.task import Arch
-from sandbox.building import compile_child
-from sandbox.building.cache import FORMAT, CompileCache
-from sandbox.building.compile_child import CUBIN, LOG, PTX
-from sandbox.building.compile_log import first_error, shortened, shown_log
-from sandbox.building.compile_servers import CompileServers
-from sandbox.building.headers import NVRTC_HEADERS, Headers, find_headers, find_own_headers, folder_fingerprint
-from sandbox.building.toolchain import (
+from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.errors import CompilerMissing, MachineError
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, HostCandidate
+from cudal2_agent.contract.records.evaluation import CompileFailed, TimedOut
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building import compile_child
+from cudal2_agent.sandbox.building.cache import FORMAT, CompileCache
+from cudal2_agent.sandbox.building.compile_child import CUBIN, LOG, PTX
+from cudal2_agent.sandbox.building.compile_log import first_error, shortened, shown_log
+from cudal2_agent.sandbox.building.compile_servers import CompileServers
+from cudal2_agent.sandbox.building.headers import NVRTC_HEADERS, Headers, find_headers, find_own_headers, folder_fingerprint
+from cudal2_agent.sandbox.building.toolchain import (
     NVRTC_REMEDY,
     SYSTEM_HEADERS,
     find_nvcc,
@@ -38,9 +38,9 @@ from sandbox.building.toolchain import (
     nvrtc_version,
     toolkit_folder,
 )
-from sandbox.jail.entering import NOT_JAILED, Jail
-from sandbox.jail.kind import confinement
-from sandbox.workers.process import ChildExit, Limits, run
+from cudal2_agent.sandbox.jail.entering import NOT_JAILED, Jail
+from cudal2_agent.sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.workers.process import ChildExit, Limits, run
 
 SHARED = "kernel.so"
 SOURCE = "kernel.cu"

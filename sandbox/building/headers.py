@@ -5,7 +5,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.errors import CompilerMissing
+from cudal2_agent.contract.errors import CompilerMissing
 
 OWN_ROOT = Path(__file__).parents[1] / "include"
 _TOOLKITS = (Path("/usr/local/cuda/include"), Path("/opt/cuda/include"))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
-from contract.task import Layout
+from cudal2_agent.contract.records.task import Layout
 
 
 @dataclass(frozen=True)

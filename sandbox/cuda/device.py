@@ -5,13 +5,13 @@ from functools import cached_property
 import cupy
 from cuda.bindings import driver
 
-from contract.chip import Chip
-from contract.errors import DeviceUnavailable
-from contract.evaluation import Environment
-from contract.task import Arch
-from sandbox.cuda.driver import NO_DRIVER, DriverFault, call
-from sandbox.cuda.environment import arch_of, device_attribute, device_name, read_chip, read_environment
-from sandbox.cuda.guard.mapping import Allocator
+from cudal2_agent.contract.errors import DeviceUnavailable
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.evaluation import Environment
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox.cuda.driver import NO_DRIVER, DriverFault, call
+from cudal2_agent.sandbox.cuda.environment import arch_of, device_attribute, device_name, read_chip, read_environment
+from cudal2_agent.sandbox.cuda.guard.mapping import Allocator
 
 _ATTRIBUTE = driver.CUdevice_attribute
 

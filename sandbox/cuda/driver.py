@@ -6,7 +6,7 @@ from typing import Any
 from cuda.bindings import driver
 from cuda.pathfinder import DynamicLibNotFoundError
 
-from contract.errors import DeviceUnavailable
+from cudal2_agent.contract.errors import DeviceUnavailable
 
 NO_DRIVER = "no NVIDIA driver (libcuda) on this machine; install the driver, or run with --device none"
 

@@ -7,10 +7,10 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.evaluation import Environment
-from contract.task import Arch
-from sandbox.cuda.driver import call
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.records.evaluation import Environment
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox.cuda.driver import call
 
 _ATTRIBUTE = driver.CUdevice_attribute
 _DDR = 2  # transfers per memory clock

@@ -6,22 +6,22 @@ from typing import Protocol, TypeVar, assert_never
 
 import cupy
 
-from contract.build import Built
-from contract.candidate import Candidate, HostCandidate
-from contract.errors import MachineError
-from contract.evaluation import Crashed, Measured, TestResult, Wrong
-from contract.options import Effort, TimeOptions
-from contract.task import GemmTask
-from sandbox.cuda.contender import Contender
-from sandbox.cuda.device import Device
-from sandbox.cuda.driver import Fault
-from sandbox.cuda.guard.fault_log import describe_fault
-from sandbox.cuda.launch.host import HostKernel
-from sandbox.cuda.launch.launcher import Kernel
-from sandbox.cuda.timing.timer import Measurement, Timer
-from sandbox.cuda.timing.watch import WrongWhileTimed
-from sandbox.cuda.verifier import Verifier
-from sandbox.workers.messages import Done, Evaluate, Stage, Verified
+from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, HostCandidate
+from cudal2_agent.contract.records.evaluation import Crashed, Measured, TestResult, Wrong
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import Effort, TimeOptions
+from cudal2_agent.sandbox.cuda.contender import Contender
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.driver import Fault
+from cudal2_agent.sandbox.cuda.guard.fault_log import describe_fault
+from cudal2_agent.sandbox.cuda.launch.host import HostKernel
+from cudal2_agent.sandbox.cuda.launch.launcher import Kernel
+from cudal2_agent.sandbox.cuda.timing.timer import Measurement, Timer
+from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
+from cudal2_agent.sandbox.cuda.verifier import Verifier
+from cudal2_agent.sandbox.workers.messages import Done, Evaluate, Stage, Verified
 
 # Sticky errors that no kernel causes.
 _MACHINE_FAULTS = frozenset(

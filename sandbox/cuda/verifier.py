@@ -7,21 +7,21 @@ from typing import Any
 
 import cupy
 
-from contract.evaluation import TestResult
-from contract.options import VerifyOptions
-from contract.task import GemmTask
-from sandbox.cuda.baselines.library_baselines import open_reference_library
-from sandbox.cuda.contender import Bound, Contender, Operands
-from sandbox.cuda.device import Device
-from sandbox.cuda.guard.buffers import POISON as POISON_BYTE
-from sandbox.cuda.guard.buffers import Guarded, GuardedOperands, map_guarded
-from sandbox.cuda.launch.trusted import Bystanders
-from sandbox.verification.cases import CaseStore
-from sandbox.verification.elements import Array, Poisons
-from sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
-from sandbox.verification.inputs import Inputs
-from sandbox.verification.probes.probing import with_symptoms
-from sandbox.verification.tiers import Proof, run_until_failure
+from cudal2_agent.contract.records.evaluation import TestResult
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import open_reference_library
+from cudal2_agent.sandbox.cuda.contender import Bound, Contender, Operands
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.guard.buffers import POISON as POISON_BYTE
+from cudal2_agent.sandbox.cuda.guard.buffers import Guarded, GuardedOperands, map_guarded
+from cudal2_agent.sandbox.cuda.launch.trusted import Bystanders
+from cudal2_agent.sandbox.verification.cases import CaseStore
+from cudal2_agent.sandbox.verification.elements import Array, Poisons
+from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
+from cudal2_agent.sandbox.verification.inputs import Inputs
+from cudal2_agent.sandbox.verification.probes.probing import with_symptoms
+from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
 
 PROBES_S = 20.0  # after which no further probe of a failed kernel begins
 CASE_SHARE = 0.25  # of the free device memory, for inputs and references kept between candidates

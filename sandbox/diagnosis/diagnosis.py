@@ -6,18 +6,18 @@ Where counters decide about a bottleneck, they replace the estimate made without
 import statistics
 from collections.abc import Iterator, Sequence
 
-from contract.build import Built
-from contract.chip import Chip
-from contract.diagnosis import Diagnosis, Finding
-from contract.evaluation import Evaluation, Measured, Unmeasured
-from contract.inspection import Inspection
-from contract.plan import ResolvedPlan
-from contract.profile import Profile
-from contract.roofline import arithmetic_us, is_latency, memory_us, roofline_us
-from contract.task import GemmTask
-from sandbox.diagnosis.findings import judge, merged
-from sandbox.diagnosis.predicted_rules import predicted_findings
-from sandbox.diagnosis.static_rules import code_findings, fence_findings, grid_findings, has_roles
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.plan.plan import ResolvedPlan
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.diagnosis import Diagnosis, Finding
+from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Unmeasured
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.profile import Profile
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.roofline import arithmetic_us, is_latency, memory_us, roofline_us
+from cudal2_agent.sandbox.diagnosis.findings import judge, merged
+from cudal2_agent.sandbox.diagnosis.predicted_rules import predicted_findings
+from cudal2_agent.sandbox.diagnosis.static_rules import code_findings, fence_findings, grid_findings, has_roles
 
 _NEAR_ROOFLINE = 0.8
 _EXPLAINED = 0.1  # a finding from counters of this weight explains the distance from the roofline

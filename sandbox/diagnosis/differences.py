@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from contract.profile import Difference, LaunchProfile, Profile
-from sandbox.diagnosis.findings import shares
+from cudal2_agent.contract.records.profile import Difference, LaunchProfile, Profile
+from cudal2_agent.sandbox.diagnosis.findings import shares
 
 MAX_CHANGES = 8
 _POINTS = 20.0  # percentage points that count as much as a factor of e

@@ -9,13 +9,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from contract.chip import Chip
-from contract.diagnosis import Bottleneck, Finding
-from contract.profile import LaunchProfile, Profile
-from contract.roofline import spared_by_tensor_cores
-from contract.task import GemmTask
-from sandbox.diagnosis.counter_rules import instructions, spread, stalls, throughput, traffic
-from sandbox.diagnosis.counter_rules.counted import MIN_FUSED_WEIGHT, MIN_WEIGHT, CountedLaunch
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.diagnosis import Bottleneck, Finding
+from cudal2_agent.contract.records.profile import LaunchProfile, Profile
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.roofline import spared_by_tensor_cores
+from cudal2_agent.sandbox.diagnosis.counter_rules import instructions, spread, stalls, throughput, traffic
+from cudal2_agent.sandbox.diagnosis.counter_rules.counted import MIN_FUSED_WEIGHT, MIN_WEIGHT, CountedLaunch
 
 _CAUSES: dict[Bottleneck, tuple[Bottleneck, ...]] = {
     "l2-bound": ("redundant-traffic", "reduction-traffic", "spills", "uncoalesced"),

@@ -6,8 +6,8 @@ where none is, the time goes into latencies and waits that nothing overlaps.
 
 from collections.abc import Iterator
 
-from contract.diagnosis import Bottleneck, Finding
-from contract.evaluation import Prediction
+from cudal2_agent.contract.records.diagnosis import Bottleneck, Finding
+from cudal2_agent.contract.records.evaluation import Prediction
 
 _BOUND = 0.6  # share of the prediction from which a term is reported
 _RULES: dict[str, tuple[Bottleneck, str]] = {

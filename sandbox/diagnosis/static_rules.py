@@ -8,14 +8,14 @@ what good kernels never show.
 import math
 from collections.abc import Iterator
 
-from contract.chip import Chip
-from contract.diagnosis import Finding
-from contract.inspection import Inspection, KernelResources
-from contract.plan import ResolvedLaunch, ResolvedPlan
-from contract.roofline import arithmetic_us, latency_share, memory_us, spared_by_tensor_cores
-from contract.task import GemmTask
-from sandbox.diagnosis.counter_rules.counted import MIN_FUSED_WEIGHT, MMA_SYNC_RATE, worth
-from sandbox.diagnosis.counter_rules.spread import FULL_WAVE
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.plan.plan import ResolvedLaunch, ResolvedPlan
+from cudal2_agent.contract.records.diagnosis import Finding
+from cudal2_agent.contract.records.inspection import Inspection, KernelResources
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.roofline import arithmetic_us, latency_share, memory_us, spared_by_tensor_cores
+from cudal2_agent.sandbox.diagnosis.counter_rules.counted import MIN_FUSED_WEIGHT, MMA_SYNC_RATE, worth
+from cudal2_agent.sandbox.diagnosis.counter_rules.spread import FULL_WAVE
 
 _LITTLE_OCCUPANCY = 0.25  # of an SM's threads, to hide latency where loads go through registers
 _FEW_WARPS = 8  # of an SM, two for each scheduler, where copies are asynchronous

@@ -8,8 +8,8 @@ A launch without a programmatic edge follows everything before it in its stream.
 
 from dataclasses import dataclass
 
-from sandbox.emulator.core_module import core
-from sandbox.emulator.machine import Order
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.machine import Order
 
 OTHERS = core.running_others  # the bit of the kernels that precede the plan
 

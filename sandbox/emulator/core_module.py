@@ -1,9 +1,9 @@
 """The compiled core, and the error where it was not built."""
 
-from contract.errors import DeviceUnavailable
+from cudal2_agent.contract.errors import DeviceUnavailable
 
 try:
-    import sandbox.emulator._core as core
+    import cudal2_agent.sandbox.emulator._core as core
 except ImportError as exc:
     raise DeviceUnavailable(
         "the emulator's core was not built; reinstall with a C++ compiler on x86-64 (pip install --force-reinstall .)"

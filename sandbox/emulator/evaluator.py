@@ -8,21 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import Chip
-from contract.errors import PlanError
-from contract.evaluation import NOT_COVERED, REDUCED, Crashed, Prediction, TestResult, TimedOut, Wrong
-from contract.inspection import Inspection
-from contract.options import VerifyOptions
-from contract.plan import LaunchPlan, ResolvedPlan
-from contract.symptoms import Symptoms
-from contract.task import GemmTask
-from sandbox.building.compile_child import PTX
-from sandbox.emulator.executor import EmulatorExecutor, Schedules
-from sandbox.emulator.judgement import OutOfTime
-from sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
-from sandbox.emulator.large.coverage import (
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.plan.plan import LaunchPlan, ResolvedPlan
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import NOT_COVERED, REDUCED, Crashed, Prediction, TestResult, TimedOut, Wrong
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.symptoms import Symptoms
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.building.compile_child import PTX
+from cudal2_agent.sandbox.emulator.executor import EmulatorExecutor, Schedules
+from cudal2_agent.sandbox.emulator.judgement import OutOfTime
+from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
+from cudal2_agent.sandbox.emulator.large.coverage import (
     reduced_task,
     resolve_for_few_sms,
     resolve_for_sampling,
@@ -30,14 +30,14 @@ from sandbox.emulator.large.coverage import (
     tile_of,
     work_of,
 )
-from sandbox.emulator.large.sample import POINT_WORK, Sample
-from sandbox.emulator.ptx.module import PtxError, Unsupported
-from sandbox.verification.cases import CaseStore
-from sandbox.verification.draws import seed_of
-from sandbox.verification.executor import Traits
-from sandbox.verification.probes.probing import with_symptoms
-from sandbox.verification.tiers import Proof, run_until_failure
-from sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
+from cudal2_agent.sandbox.emulator.large.sample import POINT_WORK, Sample
+from cudal2_agent.sandbox.emulator.ptx.module import PtxError, Unsupported
+from cudal2_agent.sandbox.verification.cases import CaseStore
+from cudal2_agent.sandbox.verification.draws import seed_of
+from cudal2_agent.sandbox.verification.executor import Traits
+from cudal2_agent.sandbox.verification.probes.probing import with_symptoms
+from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
+from cudal2_agent.sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 
 ATTEMPT_SHARE = 0.25  # of a proof's time, for a part that can only strengthen it
 MAX_SEED = 2**48

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from contract.evaluation import TestResult
-from contract.plan import operand_shape
-from contract.task import GemmTask
-from sandbox.emulator.judgement import run_and_judge
-from sandbox.emulator.kernel import EmulatedKernel, Operands
-from sandbox.emulator.machine import Conditions, Schedule
-from sandbox.verification.elements import Array, Poisons
-from sandbox.verification.executor import SLOTS, Fill, Run, Violation
-from sandbox.verification.inputs import Inputs
+from cudal2_agent.contract.plan.plan import operand_shape
+from cudal2_agent.contract.records.evaluation import TestResult
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.emulator.judgement import run_and_judge
+from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel, Operands
+from cudal2_agent.sandbox.emulator.machine import Conditions, Schedule
+from cudal2_agent.sandbox.verification.elements import Array, Poisons
+from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Run, Violation
+from cudal2_agent.sandbox.verification.inputs import Inputs
 
 POISON_BYTE = 0xFF
 _POISONS = (POISON_BYTE, 0xFE, 0xFD, 0x7F, 0x7E)  # of unwritten memory and registers: NaN, or conspicuously large

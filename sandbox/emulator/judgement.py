@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from contract.plan import ResolvedLaunch
-from contract.symptoms import BarrierWait
-from sandbox.emulator.core_module import core
-from sandbox.emulator.detector import Detector
-from sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, Launched
-from sandbox.emulator.locations import address_in_words, instruction_at, located
-from sandbox.emulator.lowering.program import Program
-from sandbox.emulator.machine import Conditions, Schedule
-from sandbox.emulator.ptx.module import Unsupported
-from sandbox.emulator.waits import waits_of
-from sandbox.verification.executor import Violation
+from cudal2_agent.contract.plan.plan import ResolvedLaunch
+from cudal2_agent.contract.records.symptoms import BarrierWait
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.detector import Detector
+from cudal2_agent.sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, Launched
+from cudal2_agent.sandbox.emulator.locations import address_in_words, instruction_at, located
+from cudal2_agent.sandbox.emulator.lowering.program import Program
+from cudal2_agent.sandbox.emulator.machine import Conditions, Schedule
+from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
+from cudal2_agent.sandbox.emulator.waits import waits_of
+from cudal2_agent.sandbox.verification.executor import Violation
 
 # Kinds of findings that are not faults of the kernel.
 UNSUPPORTED, DEADLINE = core.unsupported, core.deadline

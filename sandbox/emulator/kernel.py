@@ -9,16 +9,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.launching import argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
-from contract.plan import ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
-from contract.task import ElementType, GemmTask
-from sandbox.emulator.chain import OTHERS, Chain
-from sandbox.emulator.core_module import core
-from sandbox.emulator.lowering.program import Program, lower
-from sandbox.emulator.machine import Conditions, Grid, Machine, Order, SuspectRead, TensorMap, pack_parameters
-from sandbox.emulator.ptx.module import Unsupported
-from sandbox.emulator.ptx.parser import parse
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.launching import argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
+from cudal2_agent.contract.plan.plan import ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.emulator.chain import OTHERS, Chain
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.lowering.program import Program, lower
+from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine, Order, SuspectRead, TensorMap, pack_parameters
+from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
 
 _ELEMENT = {ElementType.F16: "f16", ElementType.BF16: "bf16"}
 ELEMENT_BYTES = 2

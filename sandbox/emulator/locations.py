@@ -1,9 +1,9 @@
 """Places of a run in words: an instruction with its source lines, an address by buffer and byte."""
 
-from sandbox.emulator.core_module import core
-from sandbox.emulator.kernel import BoundKernel
-from sandbox.emulator.lowering.program import Program
-from sandbox.emulator.ptx.module import Instruction
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.kernel import BoundKernel
+from cudal2_agent.sandbox.emulator.lowering.program import Program
+from cudal2_agent.sandbox.emulator.ptx.module import Instruction
 
 _TEXT_CHARS = 96
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sandbox.emulator.core_module import core
-from sandbox.emulator.lowering.program import Program
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.lowering.program import Program
 
 # Buffers lie as a driver's large allocations do, on 2 MiB, somewhere below the windows of the other spaces.
 LOWEST_ADDRESS, ADDRESS_SPAN = 0x7B00_0000_0000, 1 << 39

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from contract.symptoms import BarrierWait
-from sandbox.emulator.core_module import core
-from sandbox.emulator.locations import located
-from sandbox.emulator.lowering.program import Program
+from cudal2_agent.contract.records.symptoms import BarrierWait
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.locations import located
+from cudal2_agent.sandbox.emulator.lowering.program import Program
 
 _SHOWN = 6  # groups of warps
 _CTAS = 3  # of a group, by their coordinates

@@ -7,23 +7,23 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import Cudal2Error
-from contract.task import Arch
-from sandbox.workers.messages import Ready, StageEntered
-from sandbox.workers.worker import Evaluates, Say, Session, claim_pipes, failure, read_ahead
+from cudal2_agent.contract.errors import Cudal2Error
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox.workers.messages import Ready, StageEntered
+from cudal2_agent.sandbox.workers.worker import Evaluates, Say, Session, claim_pipes, failure, read_ahead
 
 MEMORY_BYTES = 16 * 1024**3
 
 
 def command(arch: Arch, python: str | None = None) -> list[str]:
     """The command line of a worker for one architecture."""
-    return [python or sys.executable, "-P", "-m", "sandbox.emulator.worker", "--arch", arch.value]
+    return [python or sys.executable, "-P", "-m", "cudal2_agent.sandbox.emulator.worker", "--arch", arch.value]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until stdin ends. The exit code is 0, or 1 where the worker cannot go on."""
-    parser = argparse.ArgumentParser(prog="python -m sandbox.emulator.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m cudal2_agent.sandbox.emulator.worker", description=__doc__)
     parser.add_argument("--arch", type=Arch, choices=list(Arch), required=True, help="whose reference chip is emulated")
     parser.add_argument("--device", type=int, default=0, help="which of several workers; they are all alike")
     arch: Arch = parser.parse_args(arguments).arch
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def open_emulator(arch: Arch, say: Say) -> tuple[Evaluates, Ready]:
     """The emulator's evaluator, and what to announce. Raises: DeviceUnavailable where the core was not built."""
-    from sandbox.emulator.evaluator import Evaluator
-    from sandbox.timing_model.model import predict
+    from cudal2_agent.sandbox.emulator.evaluator import Evaluator
+    from cudal2_agent.sandbox.timing_model.model import predict
 
     chip = REFERENCE_CHIPS[arch]
     evaluator = Evaluator(chip, lambda stage: say(StageEntered(stage=stage)), predict)

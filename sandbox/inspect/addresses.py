@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sandbox.emulator.ptx.module import Address, Function, Instruction, Module, Operand, Register, Symbol
-from sandbox.inspect.code import atoms
-from sandbox.inspect.parameter_loads import WIDE, PointerTargets
+from cudal2_agent.sandbox.emulator.ptx.module import Address, Function, Instruction, Module, Operand, Register, Symbol
+from cudal2_agent.sandbox.inspect.code import atoms
+from cudal2_agent.sandbox.inspect.parameter_loads import WIDE, PointerTargets
 
 Space = Literal["global", "const", "param"]
 _SPACES: tuple[Space, ...] = ("global", "const", "param")

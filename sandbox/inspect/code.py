@@ -10,10 +10,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from contract.base import Record
-from contract.task import AccumulatorType
-from sandbox.emulator.ptx.module import Address, Function, Instruction, Module, Negated, Operand, Pair, Special, Symbol, Vector
-from sandbox.emulator.ptx.parser import parse
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.task import AccumulatorType
+from cudal2_agent.sandbox.emulator.ptx.module import (
+    Address,
+    Function,
+    Instruction,
+    Module,
+    Negated,
+    Operand,
+    Pair,
+    Special,
+    Symbol,
+    Vector,
+)
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
 
 _TENSOR_CORE = ("mma.", "wgmma.mma_async.", "wmma.mma.", "tcgen05.mma.")
 _TRAPS = frozenset({"trap", "brkpt", "pmevent"})

@@ -7,7 +7,7 @@ Source: found by assembling every special register and address conversion for ea
 
 from dataclasses import dataclass
 
-from contract.task import Arch
+from cudal2_agent.contract.records.task import Arch
 
 _WORD = 4
 

@@ -4,8 +4,8 @@ import re
 import struct
 from collections.abc import Iterator
 
-from contract.evaluation import Rejected
-from sandbox.inspect.elf import Cubin, ElfError, Section
+from cudal2_agent.contract.records.evaluation import Rejected
+from cudal2_agent.sandbox.inspect.elf import Cubin, ElfError, Section
 
 # Reserved words of shared memory, which the driver defines.
 _OF_THE_DRIVER = re.compile(r"(?:\.nv\.reservedSmem\.|__nv_reservedSMEM_)\w+")

@@ -6,19 +6,19 @@ Parsing PTX and running nvdisasm take 0.2 s. A kernel whose code fits many shape
 from collections.abc import Iterator
 from pathlib import Path
 
-from contract.base import Record, digest
-from contract.evaluation import Rejected
-from contract.task import AccumulatorType, Arch
-from sandbox.building.cache import CompileCache, sha256_of
-from sandbox.building.compiler import Compiled
-from sandbox.emulator.ptx.lexer import MAX_CHARS
-from sandbox.emulator.ptx.module import PtxError, Unsupported
-from sandbox.inspect import code, elf, opcodes, sass
-from sandbox.inspect.addresses import Misuse, misuses
-from sandbox.inspect.code import Code, Entry
-from sandbox.inspect.constant_bank import BANKS
-from sandbox.inspect.cubin import cubin_rules
-from sandbox.inspect.special_registers import refused_rule
+from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.records.evaluation import Rejected
+from cudal2_agent.contract.records.task import AccumulatorType, Arch
+from cudal2_agent.sandbox.building.cache import CompileCache, sha256_of
+from cudal2_agent.sandbox.building.compiler import Compiled
+from cudal2_agent.sandbox.emulator.ptx.lexer import MAX_CHARS
+from cudal2_agent.sandbox.emulator.ptx.module import PtxError, Unsupported
+from cudal2_agent.sandbox.inspect import code, elf, opcodes, sass
+from cudal2_agent.sandbox.inspect.addresses import Misuse, misuses
+from cudal2_agent.sandbox.inspect.code import Code, Entry
+from cudal2_agent.sandbox.inspect.constant_bank import BANKS
+from cudal2_agent.sandbox.inspect.cubin import cubin_rules
+from cudal2_agent.sandbox.inspect.special_registers import refused_rule
 
 FORMAT = 1  # raise it when a rule or the meaning of a fact changes
 _FACTS = "facts.json"

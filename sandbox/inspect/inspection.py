@@ -10,18 +10,18 @@ those. Without nvdisasm the SASS is not judged, and a warning says so.
 from collections.abc import Iterator
 from pathlib import Path
 
-from contract.candidate import AnyCandidate, Candidate
-from contract.chip import ChipLimits
-from contract.evaluation import Rejected
-from contract.inspection import Inspection, KernelResources
-from contract.plan import Arg, ResolvedLaunch, ResolvedPlan, ScalarArg, TensorMapArg
-from contract.task import AccumulatorType, GemmTask
-from sandbox.building.cache import CompileCache, sha256_of
-from sandbox.building.compiler import Compiled
-from sandbox.inspect.code import Entry
-from sandbox.inspect.facts import CodeFacts, facts_of
-from sandbox.inspect.occupancy import occupancy
-from sandbox.inspect.ptxas_log import Resources, parse_resources, parse_warnings
+from cudal2_agent.contract.plan.chip import ChipLimits
+from cudal2_agent.contract.plan.plan import Arg, ResolvedLaunch, ResolvedPlan, ScalarArg, TensorMapArg
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
+from cudal2_agent.contract.records.evaluation import Rejected
+from cudal2_agent.contract.records.inspection import Inspection, KernelResources
+from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
+from cudal2_agent.sandbox.building.cache import CompileCache, sha256_of
+from cudal2_agent.sandbox.building.compiler import Compiled
+from cudal2_agent.sandbox.inspect.code import Entry
+from cudal2_agent.sandbox.inspect.facts import CodeFacts, facts_of
+from cudal2_agent.sandbox.inspect.occupancy import occupancy
+from cudal2_agent.sandbox.inspect.ptxas_log import Resources, parse_resources, parse_warnings
 
 PUT_OFF = "SASS was not judged yet; it is before the kernel is verified in full"
 NOT_JUDGED = "SASS was not judged: there is no nvdisasm that can read it; PTX alone was"

@@ -5,7 +5,7 @@ Source: cuda_occupancy.h of the CUDA toolkit, for compute capability 8.0 and up.
 
 from dataclasses import dataclass
 
-from contract.chip import ChipLimits
+from cudal2_agent.contract.plan.chip import ChipLimits
 
 WARP = 32
 _REGISTER_UNIT = 256  # per warp

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sandbox.emulator.ptx.declarations import TYPE_BYTES
-from sandbox.emulator.ptx.module import Address, Function, Immediate, Instruction, Operand, Register, Symbol
-from sandbox.inspect.code import atoms
+from cudal2_agent.sandbox.emulator.ptx.declarations import TYPE_BYTES
+from cudal2_agent.sandbox.emulator.ptx.module import Address, Function, Immediate, Instruction, Operand, Register, Symbol
+from cudal2_agent.sandbox.inspect.code import atoms
 
 WIDE = frozenset({"b64", "u64", "s64"})
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.task import AccumulatorType
-from sandbox.building.toolchain import find_nvdisasm
-from sandbox.workers.process import Limits, run
+from cudal2_agent.contract.records.task import AccumulatorType
+from cudal2_agent.sandbox.building.toolchain import find_nvdisasm
+from cudal2_agent.sandbox.workers.process import Limits, run
 
 _LINE = re.compile(r"^(?:\s*/\*[0-9a-f]{4,}\*/\s+(?P<instruction>\S[^\n]*)|(?P<function>[$A-Za-z_][^\s:]*):\s*$)", re.MULTILINE)
 _INSTRUCTION = re.compile(r"\{?\s*(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_]*[\w.]*)(?P<operands>.*)")

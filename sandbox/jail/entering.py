@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sandbox.jail import landlock, mounts, syscalls
+from cudal2_agent.sandbox.jail import landlock, mounts, syscalls
 
 NEW_NETWORK = 0x40000000
 JAILED = "SANDBOX_JAILED"  # in the environment of a command that was started in a jail

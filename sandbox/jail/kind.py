@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from contract.base import Record
-from sandbox.jail import landlock
-from sandbox.jail.entering import Layers
+from cudal2_agent.contract.base import Record
+from cudal2_agent.sandbox.jail import landlock
+from cudal2_agent.sandbox.jail.entering import Layers
 
 Kind = Literal["landlock", "mount-namespace", "none"]
 REMEDY = (
@@ -20,7 +20,7 @@ REMEDY = (
 _PROBE = """
 import sys
 sys.path.append(sys.argv[1])
-from sandbox.jail.entering import *
+from cudal2_agent.sandbox.jail.entering import *
 jail = Jail(write=(sys.argv[2],), read=(), layers=Layers(mounts=True, calls=True))
 for name, layer in ("mounts", lambda: enter_namespace(jail, NEW_NETWORK)), ("calls", lambda: enter(jail, network=False)):
     try:

@@ -10,7 +10,7 @@ import os
 import platform
 from collections.abc import Iterable
 
-from sandbox.jail.landlock import forbid_new_privileges
+from cudal2_agent.sandbox.jail.landlock import forbid_new_privileges
 
 # Numbers on x86-64 and AArch64; 0 where AArch64 lacks the call.
 _ALWAYS = {

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from contract.errors import DeviceUnavailable, MachineError
-from contract.task import GemmTask
-from sandbox.profiling.request import LibraryKernel, ProfileRequest, Stage, StageReport, write_report
+from cudal2_agent.contract.errors import DeviceUnavailable, MachineError
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.profiling.request import LibraryKernel, ProfileRequest, Stage, StageReport, write_report
 
 Enter = Callable[[Stage], None]
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         import cupy
 
-        from sandbox.cuda.driver import Fault
+        from cudal2_agent.sandbox.cuda.driver import Fault
     except ImportError as exc:
         return diary.fail("device", f"profiling needs cupy and cuda-bindings in {sys.executable}: {exc}")
     try:
@@ -68,9 +68,9 @@ def run(request: ProfileRequest, enter: Enter) -> None:
     import cupy
     from cuda.bindings import driver
 
-    from sandbox.cuda.device import Device
-    from sandbox.cuda.driver import Fault, call
-    from sandbox.profiling.random_operands import RandomOperands
+    from cudal2_agent.sandbox.cuda.device import Device
+    from cudal2_agent.sandbox.cuda.driver import Fault, call
+    from cudal2_agent.sandbox.profiling.random_operands import RandomOperands
 
     enter("load")
     device = Device(request.device)
@@ -96,10 +96,10 @@ def run(request: ProfileRequest, enter: Enter) -> None:
 
 def _loaded(request: ProfileRequest, device: Any) -> tuple[Any, GemmTask]:
     """The contender, and the task in the layout that it reads. Raises: Fault where cuBLASLt does not have the kernel."""
-    from sandbox.cuda.baselines.cublaslt import suggestion
-    from sandbox.cuda.baselines.library import Unavailable
-    from sandbox.cuda.driver import Fault
-    from sandbox.cuda.evaluator import load
+    from cudal2_agent.sandbox.cuda.baselines.cublaslt import suggestion
+    from cudal2_agent.sandbox.cuda.baselines.library import Unavailable
+    from cudal2_agent.sandbox.cuda.driver import Fault
+    from cudal2_agent.sandbox.cuda.evaluator import load
 
     if not isinstance(request.subject, LibraryKernel):
         return load(request.subject, request.task, device), request.task

@@ -5,8 +5,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from contract.base import Record
-from contract.task import Arch
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.task import Arch
 
 _COMMON = "common"
 
@@ -36,6 +36,6 @@ def load_metric_set(arch: Arch) -> MetricSet:
 
 
 def _read(name: str) -> dict[str, dict[str, Any]]:
-    text = resources.files("sandbox.profiling.metrics").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    text = resources.files("cudal2_agent.sandbox.profiling.metrics").joinpath(f"{name}.toml").read_text(encoding="utf-8")
     metrics: dict[str, dict[str, Any]] = tomllib.loads(text).get("metrics", {})
     return metrics

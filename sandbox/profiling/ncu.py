@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from contract.candidate import AnyCandidate, Candidate
-from contract.errors import ProfilerUnavailable
-from sandbox.workers.process import Limits, run
+from cudal2_agent.contract.errors import ProfilerUnavailable
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
+from cudal2_agent.sandbox.workers.process import Limits, run
 
 REMEDY = "install it (it comes with the CUDA toolkit) or set CUDAL2_NCU to its path"
 # Newest first in each; a toolkit installer's links come before.

@@ -13,20 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from contract.build import Built
-from contract.candidate import AnyCandidate, Candidate, HostCandidate
-from contract.errors import ProfileFailed, ProfilerUnavailable, WorkerError
-from contract.options import ProfileOptions, WorkerOptions
-from contract.profile import LaunchProfile, Profile
-from contract.task import GemmTask
-from sandbox.jail.entering import Jail
-from sandbox.profiling.complaints import complaints_in, unavailable, unknown_metrics
-from sandbox.profiling.metric_set import MetricSet, load_metric_set
-from sandbox.profiling.ncu import command_of, find_ncu, ncu_version
-from sandbox.profiling.reading import Unreadable, read_launches
-from sandbox.profiling.request import LibraryKernel, ProfileRequest, StageReport, Subject, last_report
-from sandbox.workers.process import ChildExit, Limits, network_isolated, run
-from sandbox.workers.worker_jail import gpu_jail
+from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable, WorkerError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, HostCandidate
+from cudal2_agent.contract.records.profile import LaunchProfile, Profile
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import ProfileOptions, WorkerOptions
+from cudal2_agent.sandbox.jail.entering import Jail
+from cudal2_agent.sandbox.profiling.complaints import complaints_in, unavailable, unknown_metrics
+from cudal2_agent.sandbox.profiling.metric_set import MetricSet, load_metric_set
+from cudal2_agent.sandbox.profiling.ncu import command_of, find_ncu, ncu_version
+from cudal2_agent.sandbox.profiling.reading import Unreadable, read_launches
+from cudal2_agent.sandbox.profiling.request import LibraryKernel, ProfileRequest, StageReport, Subject, last_report
+from cudal2_agent.sandbox.workers.process import ChildExit, Limits, network_isolated, run
+from cudal2_agent.sandbox.workers.worker_jail import gpu_jail
 
 OPERANDS_SEED = 4  # the same for all candidates, so that their counters compare
 FILE_BYTES = 4 * 1024**3
@@ -141,7 +141,7 @@ class Profiler:
             )
             (scratch / _REQUEST).write_text(request.model_dump_json(), encoding="utf-8")
             python = self._worker.python or sys.executable
-            program = [python, "-P", "-m", "sandbox.profiling.child", _REQUEST, _REPORT]
+            program = [python, "-P", "-m", "cudal2_agent.sandbox.profiling.child", _REQUEST, _REPORT]
             finished = run(
                 command_of(ncu, asked, _candidate(subject), scratch / _TABLE, program),
                 scratch=scratch,

@@ -5,12 +5,12 @@ from typing import Any
 
 import cupy
 
-from contract.task import GemmTask
-from sandbox.cuda.contender import Operands
-from sandbox.cuda.guard.buffers import GuardedOperands
-from sandbox.verification.draws import Draws
-from sandbox.verification.elements import POISON
-from sandbox.verification.inputs import gaussian
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.cuda.contender import Operands
+from cudal2_agent.sandbox.cuda.guard.buffers import GuardedOperands
+from cudal2_agent.sandbox.verification.draws import Draws
+from cudal2_agent.sandbox.verification.elements import POISON
+from cudal2_agent.sandbox.verification.inputs import gaussian
 
 
 class RandomOperands:

@@ -11,8 +11,8 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from contract.profile import LaunchProfile
-from sandbox.profiling.metric_set import MetricSet, MetricSpec
+from cudal2_agent.contract.records.profile import LaunchProfile
+from cudal2_agent.sandbox.profiling.metric_set import MetricSet, MetricSpec
 
 _NAME, _GRID, _BLOCK = "Kernel Name", "Grid Size", "Block Size"
 _NUMBER = re.compile(r"[-+]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)

@@ -5,9 +5,9 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from contract.base import Record
-from contract.build import Built
-from contract.task import GemmTask
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.task import GemmTask
 
 Stage = Literal["start", "load", "warm-up", "count", "done"]
 

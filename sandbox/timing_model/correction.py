@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from contract.whole_file import whole_file
+from cudal2_agent.contract.whole_file import whole_file
 
 FITTED = Path(__file__).parent / "correction.npz"
 MIN_FACTOR, MAX_FACTOR = 0.5, 2.0

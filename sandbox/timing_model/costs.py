@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sandbox.emulator.core_module import core
-from sandbox.timing_model.rates import TimingRates
-from sandbox.timing_model.trace import KIND, WARPS, Traced
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.timing_model.rates import TimingRates
+from cudal2_agent.sandbox.timing_model.trace import KIND, WARPS, Traced
 
 SCHEDULERS = 4
 TENSOR, ISSUE, SMEM, LOAD, STORE, REMOTE, ENGINE = 0, 4, 8, 9, 10, 11, 12

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from contract.chip import LIMITS, Chip
-from contract.task import GemmTask
-from sandbox.timing_model.launches import ModelledLaunch
-from sandbox.timing_model.rates import TimingRates
-from sandbox.timing_model.trace import KIND, MACS_PER_COLUMN, WARPS
+from cudal2_agent.contract.plan.chip import LIMITS, Chip
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.timing_model.launches import ModelledLaunch
+from cudal2_agent.sandbox.timing_model.rates import TimingRates
+from cudal2_agent.sandbox.timing_model.trace import KIND, MACS_PER_COLUMN, WARPS
 
 _LINE_BYTES = 128
 

@@ -5,13 +5,13 @@ from functools import cached_property
 
 import numpy as np
 
-from contract.chip import LIMITS, Chip
-from contract.inspection import Inspection
-from contract.task import GemmTask
-from sandbox.timing_model.costs import ENGINE, ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, Steps, steps_of
-from sandbox.timing_model.rates import TimingRates
-from sandbox.timing_model.simulation import Simulated, Turns, simulate
-from sandbox.timing_model.trace import KIND, Traced
+from cudal2_agent.contract.plan.chip import LIMITS, Chip
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.timing_model.costs import ENGINE, ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, Steps, steps_of
+from cudal2_agent.sandbox.timing_model.rates import TimingRates
+from cudal2_agent.sandbox.timing_model.simulation import Simulated, Turns, simulate
+from cudal2_agent.sandbox.timing_model.trace import KIND, Traced
 
 # SMs of each GPC of a chip of 132: a cluster lies within one. They follow from the clusters of 2, 4, 8 and 16 CTAs that fit on
 # an H200 (cuOccupancyMaxActiveClusters: 66, 30, 15, 7), and from clusters of 14, of which eight take two waves.

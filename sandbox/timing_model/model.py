@@ -6,17 +6,17 @@ mode), the clock's answer to power, and L2 contents that survive between CTAs be
 
 from dataclasses import dataclass
 
-from contract.chip import Chip
-from contract.evaluation import Prediction
-from contract.inspection import Inspection
-from contract.roofline import roofline_us
-from contract.task import GemmTask, TimingMode
-from sandbox.emulator.kernel import EmulatedKernel
-from sandbox.timing_model.correction import fitted
-from sandbox.timing_model.kernel_features import features_of
-from sandbox.timing_model.launches import ModelledLaunch
-from sandbox.timing_model.rates import TimingRates, rates_of
-from sandbox.timing_model.trace import Traced, trace
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.evaluation import Prediction
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel
+from cudal2_agent.sandbox.timing_model.correction import fitted
+from cudal2_agent.sandbox.timing_model.kernel_features import features_of
+from cudal2_agent.sandbox.timing_model.launches import ModelledLaunch
+from cudal2_agent.sandbox.timing_model.rates import TimingRates, rates_of
+from cudal2_agent.sandbox.timing_model.trace import Traced, trace
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ Rates of an H200 were fitted to steps of the sweep (docs/timing_model.md says ho
 Those of other chips scale from them by the chip's own sizes, and are guesses (`fitted` is False).
 """
 
-from contract.base import Record
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.task import Arch
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.records.task import Arch
 
 
 class TimingRates(Record):

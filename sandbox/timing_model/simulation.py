@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sandbox.emulator.core_module import core
-from sandbox.timing_model.costs import ISSUE, RESOURCES, SCHEDULERS, Steps
-from sandbox.timing_model.rates import TimingRates
-from sandbox.timing_model.trace import WARPS, Traced
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.timing_model.costs import ISSUE, RESOURCES, SCHEDULERS, Steps
+from cudal2_agent.sandbox.timing_model.rates import TimingRates
+from cudal2_agent.sandbox.timing_model.trace import WARPS, Traced
 
 MAX_STEPS = 300_000  # that are replayed
 

@@ -14,11 +14,11 @@ from functools import cached_property
 
 import numpy as np
 
-from contract.plan import ResolvedLaunch, operand_shape
-from sandbox.emulator.core_module import core
-from sandbox.emulator.kernel import BoundKernel, EmulatedKernel, Operands
-from sandbox.emulator.large.points import first_cta
-from sandbox.emulator.machine import Conditions, Schedule
+from cudal2_agent.contract.plan.plan import ResolvedLaunch, operand_shape
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.kernel import BoundKernel, EmulatedKernel, Operands
+from cudal2_agent.sandbox.emulator.large.points import first_cta
+from cudal2_agent.sandbox.emulator.machine import Conditions, Schedule
 
 MAX_ROWS = 1 << 18
 MAX_OTHER_ROWS = 1 << 14  # of a first cluster beside which another one is traced

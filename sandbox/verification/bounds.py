@@ -18,8 +18,8 @@ Partial sums of one sign grow to at most |a_i| |b_j| (Cauchy-Schwarz); those of 
 import math
 from enum import StrEnum
 
-from contract.task import AccumulatorType, GemmTask
-from sandbox.verification.elements import FORMATS
+from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
+from cudal2_agent.sandbox.verification.elements import FORMATS
 
 LAMBDA = 8.0
 TRUNCATION = 1.0

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from contract.base import digest
-from contract.options import VerifyOptions
-from contract.task import AccumulatorType, ElementType, GemmTask
-from sandbox.verification import inputs as made
-from sandbox.verification.bounds import Growth
-from sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
-from sandbox.verification.draws import Draws, seed_of
-from sandbox.verification.elements import Array
-from sandbox.verification.inputs import Inputs
-from sandbox.verification.reference import Reference, kept_bytes
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.verification import inputs as made
+from cudal2_agent.sandbox.verification.bounds import Growth
+from cudal2_agent.sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
+from cudal2_agent.sandbox.verification.draws import Draws, seed_of
+from cudal2_agent.sandbox.verification.elements import Array
+from cudal2_agent.sandbox.verification.inputs import Inputs
+from cudal2_agent.sandbox.verification.reference import Reference, kept_bytes
 
 ONE_INSTRUCTION_K = 16
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from contract.task import ElementType, GemmTask
-from sandbox.verification.bounds import Growth, accumulation_factor
-from sandbox.verification.elements import FORMATS, POISON, Array, decode_wide, encode
-from sandbox.verification.reference import BLOCK_ELEMENTS, Block, Reference
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.verification.bounds import Growth, accumulation_factor
+from cudal2_agent.sandbox.verification.elements import FORMATS, POISON, Array, decode_wide, encode
+from cudal2_agent.sandbox.verification.reference import BLOCK_ELEMENTS, Block, Reference
 
 NEGATIVE_ZERO = 0x8000
 INFINITY_BITS = {ElementType.F16: 0x7C00, ElementType.BF16: 0x7F80}

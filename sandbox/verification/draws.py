@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from contract.options import VerifyOptions
-from sandbox.verification.elements import Array
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.verification.elements import Array
 
 SEED_BITS = 48  # a command line and JSON carry such a number exactly
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from contract.task import ElementType
+from cudal2_agent.contract.records.task import ElementType
 
 Array = Any  # numpy.ndarray or cupy.ndarray; neither is a base of the other
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
-from contract.symptoms import BarrierWait
-from sandbox.verification.elements import POISON, Array
-from sandbox.verification.inputs import Inputs
+from cudal2_agent.contract.records.symptoms import BarrierWait
+from cudal2_agent.sandbox.verification.elements import POISON, Array
+from cudal2_agent.sandbox.verification.inputs import Inputs
 
 SLOTS = 2
 

@@ -5,9 +5,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from contract.task import AccumulatorType, ElementType, GemmTask, Layout
-from sandbox.verification.draws import Draws
-from sandbox.verification.elements import FORMATS, Array, decode, encode
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout
+from cudal2_agent.sandbox.verification.draws import Draws
+from cudal2_agent.sandbox.verification.elements import FORMATS, Array, decode, encode
 
 EXPECTED_ONES = 32
 WIDE_PAIRS = 1024

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from contract.task import GemmTask
-from sandbox.verification.elements import Array, decode_wide
-from sandbox.verification.inputs import Inputs
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.verification.elements import Array, decode_wide
+from cudal2_agent.sandbox.verification.inputs import Inputs
 
 BLOCK_ELEMENTS = 2**24
 

@@ -11,17 +11,26 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Literal
 
-from contract.evaluation import TestResult
-from contract.options import VerifyOptions
-from contract.symptoms import Symptoms
-from contract.task import GemmTask
-from sandbox.verification.bounds import rounding_floor
-from sandbox.verification.cases import GAUSSIAN, SPARSE, Case, CaseStore, PreparedCase, cases_for, caveat, not_promised
-from sandbox.verification.comparison import Comparison, compare_patterns
-from sandbox.verification.draws import Draws, seed_of
-from sandbox.verification.elements import Array
-from sandbox.verification.executor import SLOTS, Executor, Fill, Run, Traits
-from sandbox.verification.inputs import Inputs, flip_one, sparse_ones
+from cudal2_agent.contract.records.evaluation import TestResult
+from cudal2_agent.contract.records.symptoms import Symptoms
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.verification.bounds import rounding_floor
+from cudal2_agent.sandbox.verification.cases import (
+    GAUSSIAN,
+    SPARSE,
+    Case,
+    CaseStore,
+    PreparedCase,
+    cases_for,
+    caveat,
+    not_promised,
+)
+from cudal2_agent.sandbox.verification.comparison import Comparison, compare_patterns
+from cudal2_agent.sandbox.verification.draws import Draws, seed_of
+from cudal2_agent.sandbox.verification.elements import Array
+from cudal2_agent.sandbox.verification.executor import SLOTS, Executor, Fill, Run, Traits
+from cudal2_agent.sandbox.verification.inputs import Inputs, flip_one, sparse_ones
 
 REPEATS = 3
 OPERANDS: tuple[Literal["a", "b"], ...] = ("a", "b")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from contract.errors import WorkerError
-from sandbox.workers.messages import MAX_LINE_BYTES, ProtocolError
-from sandbox.workers.process import Limits, child_environment, confine, kill_group
+from cudal2_agent.contract.errors import WorkerError
+from cudal2_agent.sandbox.workers.messages import MAX_LINE_BYTES, ProtocolError
+from cudal2_agent.sandbox.workers.process import Limits, child_environment, confine, kill_group
 
 TAIL_BYTES = 16 * 1024
 _BLOCK_BYTES = 1 << 16

@@ -18,7 +18,7 @@ import sys
 
 sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))  # last: it hides no standard module
 
-from sandbox.jail.entering import (
+from cudal2_agent.sandbox.jail.entering import (
     JAILED,
     KERNEL_LOG,
     KERNEL_LOG_FD,

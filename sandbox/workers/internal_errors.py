@@ -8,9 +8,9 @@ import errno
 import threading
 import traceback
 
-from contract.errors import CompilerMissing, DeviceUnavailable, MachineError, WorkerError
-from contract.evaluation import Crashed
-from contract.inspection import Inspection
+from cudal2_agent.contract.errors import CompilerMissing, DeviceUnavailable, MachineError, WorkerError
+from cudal2_agent.contract.records.evaluation import Crashed
+from cudal2_agent.contract.records.inspection import Inspection
 
 IN_A_ROW = 3
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})

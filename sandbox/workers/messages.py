@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from contract.base import Record
-from contract.baseline import TunedBaseline
-from contract.build import Built
-from contract.chip import Chip
-from contract.errors import Cudal2Error, DeviceUnavailable, MachineError, WorkerError
-from contract.evaluation import Environment, Evaluation, Prediction, TestResult
-from contract.options import Effort, TimeOptions, VerifyOptions
-from contract.task import GemmTask
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import Cudal2Error, DeviceUnavailable, MachineError, WorkerError
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.baseline import TunedBaseline
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Prediction, TestResult
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import Effort, TimeOptions, VerifyOptions
 
 MAX_LINE_BYTES = 64 * 1024**2
 

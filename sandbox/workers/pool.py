@@ -16,14 +16,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.baseline import TunedBaseline
-from contract.build import Built
-from contract.errors import Cudal2Error, MachineError, WorkerError
-from contract.evaluation import Crashed, Evaluation, TimedOut
-from contract.options import WorkerOptions
-from sandbox.workers.channel import Channel, ChannelClosed, DeadlinePassed
-from sandbox.workers.internal_errors import InternalErrors, describe
-from sandbox.workers.messages import (
+from cudal2_agent.contract.errors import Cudal2Error, MachineError, WorkerError
+from cudal2_agent.contract.records.baseline import TunedBaseline
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.evaluation import Crashed, Evaluation, TimedOut
+from cudal2_agent.contract.settings.options import WorkerOptions
+from cudal2_agent.sandbox.workers.channel import Channel, ChannelClosed, DeadlinePassed
+from cudal2_agent.sandbox.workers.internal_errors import InternalErrors, describe
+from cudal2_agent.sandbox.workers.messages import (
     BatchEnded,
     CandidateBatch,
     Done,
@@ -39,9 +39,9 @@ from sandbox.workers.messages import (
     decode_reply,
     encode,
 )
-from sandbox.workers.process import Limits
-from sandbox.workers.turns import DeviceTurn
-from sandbox.workers.worker_jail import emulator_jail, gpu_jail
+from cudal2_agent.sandbox.workers.process import Limits
+from cudal2_agent.sandbox.workers.turns import DeviceTurn
+from cudal2_agent.sandbox.workers.worker_jail import emulator_jail, gpu_jail
 
 ATTEMPTS = 3
 BACK_OFF_S = 0.5
@@ -316,7 +316,7 @@ class WorkerPool:
         self._workers = [
             Worker(
                 each,
-                command or [each.python or sys.executable, "-P", "-m", "sandbox.workers.worker"],
+                command or [each.python or sys.executable, "-P", "-m", "cudal2_agent.sandbox.workers.worker"],
                 self._scratch(each),
                 environment or {},
                 memory_bytes,

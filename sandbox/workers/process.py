@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from contract.errors import WorkerError
-from sandbox.jail.entering import JAILED, Jail
+from cudal2_agent.contract.errors import WorkerError
+from cudal2_agent.sandbox.jail.entering import JAILED, Jail
 
 # Everything that a child inherits. No tokens, keys or user settings: a name is added here only for a stated need.
 ALLOWED_ENVIRONMENT = (

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from contract.errors import MachineError
-from sandbox.workers.process import child_environment
+from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.sandbox.workers.process import child_environment
 
 
 class DeviceTurn:

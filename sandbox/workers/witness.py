@@ -6,10 +6,10 @@ Not covered: proofs run after the GPU's work and not beside it, since CPU load w
 
 from collections.abc import Callable
 
-from contract.errors import Cudal2Error, MachineError, WorkerError
-from contract.evaluation import Evaluation
-from sandbox.workers.messages import Evaluate, NotExecuted, Verified
-from sandbox.workers.pool import WorkerPool
+from cudal2_agent.contract.errors import Cudal2Error, MachineError, WorkerError
+from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.sandbox.workers.messages import Evaluate, NotExecuted, Verified
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 
 OpenPool = Callable[[], WorkerPool]
 

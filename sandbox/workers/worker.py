@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import BinaryIO, Literal, Protocol, runtime_checkable
 
-from contract.base import Record
-from contract.build import Built
-from contract.errors import Cudal2Error, DeviceUnavailable, MachineError
-from sandbox.workers.internal_errors import describe
-from sandbox.workers.messages import (
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import Cudal2Error, DeviceUnavailable, MachineError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.sandbox.workers.internal_errors import describe
+from cudal2_agent.sandbox.workers.messages import (
     BatchEnded,
     CandidateBatch,
     Done,
@@ -63,7 +63,7 @@ Answer = Done | Verified | NotExecuted | BatchEnded | Failed
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve one GPU until stdin ends. The exit code is 0, or 1 where the worker cannot go on."""
-    parser = argparse.ArgumentParser(prog="python -m sandbox.workers.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m cudal2_agent.sandbox.workers.worker", description=__doc__)
     parser.add_argument("--device", type=int, default=0, help="index of the GPU, as CUDA counts")
     index: int = parser.parse_args(arguments).device
     requests, say = claim_pipes()
@@ -187,8 +187,8 @@ def _blamed(evaluator: Evaluates, request: Evaluate | CandidateBatch) -> Done | 
 def open_gpu(index: int, say: Say) -> tuple[Evaluates, Ready]:
     """The GPU's evaluator, and its announcement. Raises: DeviceUnavailable, MachineError."""
     try:
-        from sandbox.cuda.batch.batch_evaluator import BatchEvaluator
-        from sandbox.cuda.device import Device
+        from cudal2_agent.sandbox.cuda.batch.batch_evaluator import BatchEvaluator
+        from cudal2_agent.sandbox.cuda.device import Device
     except ImportError as exc:
         raise MachineError(f"a GPU worker needs cupy and cuda-bindings in {sys.executable}: {exc}") from exc
     device = Device(index)

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from contract.options import WorkerOptions
-from sandbox.jail.entering import Jail
-from sandbox.jail.kind import confinement
-from sandbox.workers.process import child_environment, module_path
+from cudal2_agent.contract.settings.options import WorkerOptions
+from cudal2_agent.sandbox.jail.entering import Jail
+from cudal2_agent.sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.workers.process import child_environment, module_path
 
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/sys", "/proc", "/dev"),

@@ -44,7 +44,9 @@ def test_a_room_imports_only_the_rooms_before_it(room: str) -> None:
 
 
 def test_a_later_room_is_seen() -> None:
-    assert rooms_imported("from agent.report import why\nfrom agent.run.graph import compile_graph") == {"report", "run"}
+    assert rooms_imported(
+        "from cudal2_agent.agent.report import why\nfrom cudal2_agent.agent.run.graph import compile_graph"
+    ) == {"report", "run"}
 
 
 @pytest.mark.parametrize("folder", [*ROOMS, "cli/render"])

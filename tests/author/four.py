@@ -7,12 +7,12 @@ The kernels are the recorded author's replies 05 to 08. Builds are real; that th
 import re
 from collections.abc import Sequence
 
-from contract.build import Built
-from contract.candidate import AnyCandidate
-from contract.evaluation import Evaluation, Unmeasured
-from contract.options import CompileOptions, Effort
-from contract.protocols import Predict
-from contract.task import GemmTask
+from cudal2_agent.contract.protocols.protocols import Predict
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.evaluation import Evaluation, Unmeasured
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions, Effort
 from tests import doubles
 from tests.author.machine import Machine
 from tests.author.script import SCRIPT, Turn

@@ -9,20 +9,20 @@ from threading import Event
 
 import numpy as np
 
-from contract.build import Built
-from contract.candidate import AnyCandidate
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.evaluation import AUTOTUNED, BASELINES, Environment, Evaluation, TestResult, Wrong
-from contract.options import CompileOptions, Effort
-from contract.profile import LaunchProfile, Profile
-from contract.task import GemmTask
-from sandbox.building.builder import Builder
-from sandbox.local import LocalSandbox
-from sandbox.verification.cases import SPARSE
-from sandbox.verification.comparison import compare_exact
-from sandbox.verification.draws import Draws
-from sandbox.verification.elements import Array, decode, encode
-from sandbox.verification.reference import Reference
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, BASELINES, Environment, Evaluation, TestResult, Wrong
+from cudal2_agent.contract.records.profile import LaunchProfile, Profile
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions, Effort
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.local import LocalSandbox
+from cudal2_agent.sandbox.verification.cases import SPARSE
+from cudal2_agent.sandbox.verification.comparison import compare_exact
+from cudal2_agent.sandbox.verification.draws import Draws
+from cudal2_agent.sandbox.verification.elements import Array, decode, encode
+from cudal2_agent.sandbox.verification.reference import Reference
 from tests import doubles
 
 FOOLED_US = 9.0  # above the roofline's bound, and close enough to it to end a search
@@ -37,7 +37,7 @@ INVENTED_COUNTERS = {
 
 
 class Machine:
-    """`contract.protocols.Sandbox` for the author's kernels."""
+    """`contract.protocols.protocols.Sandbox` for the author's kernels."""
 
     can_execute = True
     can_measure = True

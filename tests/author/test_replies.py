@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import CompileFailed, Evaluation, Rejected
-from contract.options import CompileOptions
-from sandbox.building.builder import Builder
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Rejected
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building.builder import Builder
 from tests.author.script import SCRIPT, TASK, Author
 from tests.doubles.chat_server import Request
 

@@ -10,18 +10,18 @@ import pytest
 from benchmarks.diagnosis.__main__ import run
 from benchmarks.diagnosis.diagnosis_table import DiagnosisResult, DiagnosisRow, Trial, render
 from benchmarks.diagnosis.faulty_kernels import FaultyCase, all_cases
-from contract.build import Built
-from contract.candidate import AnyCandidate
-from contract.chip import LIMITS, REFERENCE_CHIPS, Chip
-from contract.errors import ProfileFailed, ProfilerUnavailable
-from contract.evaluation import Environment, Evaluation, Wrong
-from contract.options import CompileOptions, Effort
-from contract.plan import parse_plan, resolve
-from contract.profile import Profile
-from contract.task import Arch, GemmTask
-from sandbox.building.builder import Builder
-from sandbox.building.toolchain import find_nvdisasm
-from sandbox.diagnosis.diagnosis import diagnose
+from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.plan.plan import parse_plan, resolve
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Wrong
+from cudal2_agent.contract.records.profile import Profile
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions, Effort
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.building.toolchain import find_nvdisasm
+from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose
 from tests.doubles import ENVIRONMENT, INSPECTION, PASSED, measured
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

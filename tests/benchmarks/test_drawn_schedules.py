@@ -3,9 +3,9 @@
 from collections import Counter
 
 from benchmarks.drawn_schedules import TASKS, drawn
-from contract.chip import REFERENCE_CHIPS
-from contract.task import Arch
-from policies.schedule.families.registry import families
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.policies.schedule.families.registry import families
 
 
 def test_every_family_has_its_share_over_its_tasks() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.same_code import compare, drawn
-from sandbox.building import compile_child
+from cudal2_agent.sandbox.building import compile_child
 
 SOURCE = 'extern "C" __global__ void k(int* d) { const int value = VALUE; d[threadIdx.x] = value; }  // COMMENT\n'
 PAIR: dict[str, Any] = {"task": {"m": 64, "n": 64, "k": 64}, "schedule": {"family": "mma_sync"}}

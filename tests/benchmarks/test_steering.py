@@ -8,14 +8,14 @@ import pytest
 
 from benchmarks.steering.__main__ import SteeringResult, SteeringRow, play, render
 from benchmarks.steering.arms import ARMS, Arm, Late, Shared, Tried
-from contract.build import Built
-from contract.candidate import AnyCandidate
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.errors import ProfileFailed, ProfilerUnavailable
-from contract.evaluation import CompileFailed, Environment, Evaluation
-from contract.options import Effort
-from contract.profile import LaunchProfile, Profile
-from contract.task import Arch, GemmTask
+from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.evaluation import CompileFailed, Environment, Evaluation
+from cudal2_agent.contract.records.profile import LaunchProfile, Profile
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import Effort
 from tests.doubles import ENVIRONMENT, INSPECTION, measured
 
 TASK = GemmTask(m=128, n=128, k=128, arch=Arch.SM_90A)

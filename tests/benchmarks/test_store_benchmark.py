@@ -6,15 +6,15 @@ from random import Random
 
 import pytest
 
-from agent.observe.ranking import attempt_of
 from benchmarks.store.filling import write
 from benchmarks.store.invented_runs import CANDIDATES, ROUND, STEPS_PER_RUN, Inventor, RunSize, shapes
 from benchmarks.store.real_runs import RealRun, RunEvent, load_runs, pack, replayed
 from benchmarks.store.store_bench import command, file_bytes, reading, resemblance
 from benchmarks.store.store_table import MAX_APART, StoreResult, WritingFigures, misses, render
-from contract.evaluation import Measured
-from contract.trajectory import Observation, RunRecord, Step
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.observe.ranking import attempt_of
+from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
+from cudal2_agent.store.store import open_store
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from contract.plan import LaunchPlan, plan_from_json
-from contract.task import Arch, GemmTask
+from cudal2_agent.contract.plan.plan import LaunchPlan, plan_from_json
+from cudal2_agent.contract.records.task import Arch, GemmTask
 
 HOPPER = GemmTask(m=4096, n=1024, k=512, arch=Arch.SM_90A)
 AMPERE = GemmTask(m=4096, n=1024, k=512, arch=Arch.SM_80)

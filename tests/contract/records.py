@@ -1,6 +1,6 @@
 """One evaluation of every kind, with no field at its default."""
 
-from contract.evaluation import (
+from cudal2_agent.contract.records.evaluation import (
     AUTOTUNED,
     CUBLAS,
     CompileFailed,
@@ -19,8 +19,8 @@ from contract.evaluation import (
     Witness,
     Wrong,
 )
-from contract.inspection import Inspection, KernelResources
-from contract.task import AccumulatorType, TimingMode
+from cudal2_agent.contract.records.inspection import Inspection, KernelResources
+from cudal2_agent.contract.records.task import AccumulatorType, TimingMode
 
 ENVIRONMENT = Environment(
     gpu="H200",

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from contract import build
-from contract.build import Built
-from contract.chip import LIMITS
-from contract.plan import resolve
-from contract.task import Arch, GemmTask
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records import build
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.task import Arch, GemmTask
 from tests.doubles import INSPECTION, TASK, candidate
 from tests.sandbox.building.build_kernels import host
 

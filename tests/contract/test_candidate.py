@@ -1,6 +1,6 @@
 """A candidate in short."""
 
-from contract.candidate import SHORT_CHARS, Origin
+from cudal2_agent.contract.records.candidate import SHORT_CHARS, Origin
 from tests.doubles import candidate
 
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-import contract.errors as errors
-from contract.errors import Cudal2Error, PlanError, UsageError
+import cudal2_agent.contract.errors as errors
+from cudal2_agent.contract.errors import Cudal2Error, PlanError, UsageError
 
 EXIT_CODES = {
     "Cudal2Error": 1,

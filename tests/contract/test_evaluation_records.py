@@ -5,7 +5,7 @@ import typing
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from contract.evaluation import (
+from cudal2_agent.contract.records.evaluation import (
     BASELINES,
     FAULT_CHARS,
     FULL_SIZE,

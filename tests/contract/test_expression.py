@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.errors import PlanError
-from contract.expression import MAX_LENGTH, MAX_VALUE, evaluate, holds
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.expression import MAX_LENGTH, MAX_VALUE, evaluate, holds
 
 NAMES = {"M": 4096, "N": 1024, "K": 512, "SMS": 132}
 

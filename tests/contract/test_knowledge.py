@@ -2,8 +2,8 @@
 
 import pytest
 
-from contract.knowledge import Chunk, arch_number, file_key, fits
-from contract.task import Arch
+from cudal2_agent.contract.records.knowledge import Chunk, arch_number, file_key, fits
+from cudal2_agent.contract.records.task import Arch
 
 
 def chunk(text: str) -> Chunk:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from contract.chip import LIMITS
-from contract.errors import PlanError
-from contract.plan import (
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import (
     MAX_CTAS,
     MAX_WORKSPACE_BYTES,
     MIN_CTAS,
@@ -22,7 +22,7 @@ from contract.plan import (
     plan_from_json,
     resolve,
 )
-from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, Layout
 from tests.contract.plans import AMPERE, HOPPER, LAUNCH, plan, tensor_map, with_args
 
 SMEM_80 = LIMITS[Arch.SM_80].max_smem_per_block_bytes

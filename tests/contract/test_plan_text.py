@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.candidate import Candidate, Origin
-from contract.errors import PlanError
-from contract.plan import LaunchPlan, parse_plan, plan_from_json, render_plan
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.plan import LaunchPlan, parse_plan, plan_from_json, render_plan
+from cudal2_agent.contract.records.candidate import Candidate, Origin
 from tests.contract.plans import LAUNCH, plan, tensor_map
 
 BODY = 'extern "C" __global__ void hgemm() {}\n'

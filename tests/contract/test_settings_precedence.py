@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from contract.errors import UsageError
-from contract.settings import CONFIG_FILE, Settings, choices_path, keep_choice, load_settings
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.settings.settings import CONFIG_FILE, Settings, choices_path, keep_choice, load_settings
 
 
 @pytest.fixture(autouse=True)

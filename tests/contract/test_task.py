@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from contract.errors import UsageError
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, parse_shape
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, parse_shape
 
 
 @pytest.mark.parametrize(

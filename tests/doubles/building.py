@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from sandbox.building.compile_child import compile_source
-from sandbox.building.compile_servers import CompileServers
-from sandbox.inspect import sass
-from sandbox.inspect.sass import Sass
-from sandbox.workers.process import ChildExit
+from cudal2_agent.sandbox.building.compile_child import compile_source
+from cudal2_agent.sandbox.building.compile_servers import CompileServers
+from cudal2_agent.sandbox.inspect import sass
+from cudal2_agent.sandbox.inspect.sass import Sass
+from cudal2_agent.sandbox.workers.process import ChildExit
 
 
 def compile_in_this_process(patch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from benchmarks.h200.grid import OFF_GRID, grid_shapes
-from contract.campaign import ShapeResult, Winner
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import AUTOTUNED, CUBLAS, HEURISTIC, TORCH
-from contract.roofline import roofline_us
-from contract.speedup import Speedup
-from contract.task import Arch, GemmTask, Layout, TimingMode
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.campaign import ShapeResult, Winner
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, CUBLAS, HEURISTIC, TORCH
+from cudal2_agent.contract.records.task import Arch, GemmTask, Layout, TimingMode
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.reward.speedup import Speedup
 
 START = datetime(2026, 11, 23, 1, tzinfo=UTC)
 ENVIRONMENT = "NVIDIA H200 driver-580.1 toolkit-13.0 cublas-13.1"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.building.headers import find_headers
+from cudal2_agent.sandbox.building.headers import find_headers
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 REAL_NAME = "libcuda.so.1"

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import torch
 
-from contract.errors import LauncherError, LibraryError
-from contract.library import LentKernel, PreparedKernel, StoredAlgorithm
-from contract.plan import ResolvedPlan
-from contract.task import Arch, ElementType, GemmTask, Layout
 from cudal2.dispatch.decision import GpuIdentity
 from cudal2.launcher.launcher import LoadedKernel
 from cudal2.library.kernel_library import KernelLibrary, open_library
 from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
 from cudal2.torch.background_builds import BuildOrder
 from cudal2.torch.product_service import ProductService
+from cudal2_agent.contract.errors import LauncherError, LibraryError
+from cudal2_agent.contract.plan.plan import ResolvedPlan
+from cudal2_agent.contract.records.library import LentKernel, PreparedKernel, StoredAlgorithm
+from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layout
 from tests.doubles.libraries import CHIP, library_entry, write_entries
 
 IDENTITY = GpuIdentity(gpu=CHIP, driver="580.1", arch=Arch.SM_90A, sms=132, cublas="13.1.0")

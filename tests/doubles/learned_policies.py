@@ -4,9 +4,18 @@ from pathlib import Path
 
 import numpy as np
 
-from policies.schedule.learned.boosted_trees import BOUND, FIRST, HIGHER, LOWER, SPLIT, VALUE, BoostedTrees, ScheduleTrees
-from policies.schedule.learned.features import FINGERPRINT, NAMES
-from policies.schedule.learned.policy_file import PolicyCard, write_weights
+from cudal2_agent.policies.schedule.learned.boosted_trees import (
+    BOUND,
+    FIRST,
+    HIGHER,
+    LOWER,
+    SPLIT,
+    VALUE,
+    BoostedTrees,
+    ScheduleTrees,
+)
+from cudal2_agent.policies.schedule.learned.features import FINGERPRINT, NAMES
+from cudal2_agent.policies.schedule.learned.policy_file import PolicyCard, write_weights
 
 CARD = PolicyCard(
     name="mine",

@@ -6,17 +6,17 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from agent.library.entry_source import candidate_of, from_text, source_sha256
-from agent.library.library_writing import manifest_of, write_library
-from contract.candidate import Candidate, ScheduleValue
-from contract.chip import LIMITS
-from contract.evaluation import AUTOTUNED
-from contract.library import EntryEvaluation, LibraryEntry, PreparedKernel, StoredAlgorithm
-from contract.plan import resolve
-from contract.speedup import Speedup
-from contract.task import ElementType, GemmTask, Layout
 from cudal2.dispatch.neighbour_rule import NeighbourRule
-from policies.schedule.families.registry import written
+from cudal2_agent.agent.library.entry_source import candidate_of, from_text, source_sha256
+from cudal2_agent.agent.library.library_writing import manifest_of, write_library
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.candidate import Candidate, ScheduleValue
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.library import EntryEvaluation, LibraryEntry, PreparedKernel, StoredAlgorithm
+from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
+from cudal2_agent.contract.reward.speedup import Speedup
+from cudal2_agent.policies.schedule.families.registry import written
 
 CHIP = "H200"
 ENVIRONMENT = "H200 driver-580.1 toolkit-13.0 cublas-13.1"

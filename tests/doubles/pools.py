@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from contract.chip import Chip
-from contract.task import GemmTask
-from policies.schedule import policy
-from policies.schedule.optimiser.pool_prior import Prior
-from policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule import policy
+from cudal2_agent.policies.schedule.optimiser.pool_prior import Prior
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
 
 
 def share_pools(patch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.build import Built
-from contract.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.diagnosis import Diagnosis, Finding
-from contract.errors import Cudal2Error
-from contract.evaluation import (
+from cudal2_agent.contract.errors import Cudal2Error
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.plan.plan import Launch, LaunchPlan, TensorArg
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
+from cudal2_agent.contract.records.diagnosis import Diagnosis, Finding
+from cudal2_agent.contract.records.evaluation import (
     AUTOTUNED,
     BASELINES,
     CompileFailed,
@@ -27,13 +28,12 @@ from contract.evaluation import (
     Timing,
     Unmeasured,
 )
-from contract.inspection import Inspection, KernelResources
-from contract.knowledge import Chunk, Hit, Query
-from contract.options import Effort
-from contract.plan import Launch, LaunchPlan, TensorArg
-from contract.profile import Difference, LaunchProfile, Profile
-from contract.task import AccumulatorType, Arch, GemmTask
-from contract.trajectory import Observation, RunRecord, Step
+from cudal2_agent.contract.records.inspection import Inspection, KernelResources
+from cudal2_agent.contract.records.knowledge import Chunk, Hit, Query
+from cudal2_agent.contract.records.profile import Difference, LaunchProfile, Profile
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
+from cudal2_agent.contract.settings.options import Effort
 
 TASK = GemmTask(m=256, n=256, k=256)
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

@@ -6,16 +6,16 @@ from threading import Event
 
 import numpy as np
 
-from contract.build import Built
-from contract.candidate import AnyCandidate
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.evaluation import AUTOTUNED, Evaluation
-from contract.options import Effort
-from contract.roofline import roofline_us
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser.pool_entry import PoolEntry, entry_of, read_entry
-from policies.schedule.prior import predict_many_us
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.settings.options import Effort
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry, entry_of, read_entry
+from cudal2_agent.policies.schedule.prior import predict_many_us
 from tests.doubles.scripted import INSPECTION, ScriptedSandbox, measured
 
 EXPECTED = REFERENCE_CHIPS[Arch.SM_90A].model_copy(update={"name": "Slow 90", "measured": False})

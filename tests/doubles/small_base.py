@@ -34,5 +34,5 @@ def plant(folder: Path) -> None:
 
 def use_small_parts(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Use the folder's notes instead of the product's, and the embedder without weights."""
-    monkeypatch.setattr("agent.index.indexing.NOTES_FOLDER", folder / "notes")
-    monkeypatch.setattr("agent.index.knowledge_base.make_embedder", lambda *_: WordEmbedder())
+    monkeypatch.setattr("cudal2_agent.agent.index.indexing.NOTES_FOLDER", folder / "notes")
+    monkeypatch.setattr("cudal2_agent.agent.index.knowledge_base.make_embedder", lambda *_: WordEmbedder())

@@ -5,15 +5,15 @@ from itertools import product
 
 import numpy as np
 
-from contract.candidate import Candidate, Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import AUTOTUNED
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.optimiser.schedule_pool import SchedulePool
-from policies.training.groups import ScheduleGroup, TimedRun, TimedSchedule, group_of
-from policies.trajectories.store import Store
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.policies.training.groups import ScheduleGroup, TimedRun, TimedSchedule, group_of
+from cudal2_agent.store.store import Store
 from tests.doubles.scripted import OBSERVATION, candidate, measured, run_record, step
 
 H200 = REFERENCE_CHIPS[Arch.SM_90A]

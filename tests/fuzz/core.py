@@ -22,7 +22,7 @@ from typing import Any
 ADDRESS_SPACE_BYTES = 16 * 1024**3  # memory of workers without sanitizers, as the emulator's worker has
 RESIDENT_MB = 6000  # memory of workers with sanitizers, which reserve a large address space
 SLOW_S = 30.0  # a slower mutant is reported
-_MODULE = "sandbox.emulator._core"
+_MODULE = "cudal2_agent.sandbox.emulator._core"
 
 
 def main() -> int:
@@ -51,8 +51,8 @@ def _options() -> Any:
 
 
 def _compile(corpus: Path) -> None:
-    from contract.options import CompileOptions
-    from sandbox.building.compiler import Compiler
+    from cudal2_agent.contract.settings.options import CompileOptions
+    from cudal2_agent.sandbox.building.compiler import Compiler
     from tests.fuzz.seeds import all_seeds
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -150,7 +150,7 @@ def work(options: Any) -> int:
 
 def _load(path: Path) -> None:
     """Make the emulator import this build of its core."""
-    import sandbox.emulator
+    import cudal2_agent.sandbox.emulator
 
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     assert spec is not None
@@ -158,7 +158,7 @@ def _load(path: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[_MODULE] = module
     spec.loader.exec_module(module)
-    sandbox.emulator._core = module
+    cudal2_agent.sandbox.emulator._core = module
 
 
 if __name__ == "__main__":

@@ -19,11 +19,15 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(
-    include=["sandbox.emulator.ptx", "sandbox.emulator.lowering", "sandbox.emulator.lowering.program"]
+    include=[
+        "cudal2_agent.sandbox.emulator.ptx",
+        "cudal2_agent.sandbox.emulator.lowering",
+        "cudal2_agent.sandbox.emulator.lowering.program",
+    ]
 ):
-    from sandbox.emulator.lowering.program import lower
-    from sandbox.emulator.ptx.module import Module, PtxError, Unsupported
-    from sandbox.emulator.ptx.parser import parse
+    from cudal2_agent.sandbox.emulator.lowering.program import lower
+    from cudal2_agent.sandbox.emulator.ptx.module import Module, PtxError, Unsupported
+    from cudal2_agent.sandbox.emulator.ptx.parser import parse
 
 from tests.fuzz.mutation import mutate_text, vocabulary
 
@@ -97,8 +101,8 @@ def _place(exc: Exception) -> str:
 
 def write_corpus(folder: Path) -> None:
     """Real PTX as seeds: both schedule families, the tests' kernels, and a golden case of every kernel."""
-    from contract.options import CompileOptions
-    from sandbox.building.compiler import Compiler
+    from cudal2_agent.contract.settings.options import CompileOptions
+    from cudal2_agent.sandbox.building.compiler import Compiler
     from tests.fuzz.seeds import all_seeds
 
     folder.mkdir(parents=True)

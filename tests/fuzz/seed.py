@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from sandbox.emulator.lowering.program import Program
-from sandbox.emulator.machine import Conditions, Grid, Machine, TensorMap, Triple
+from cudal2_agent.sandbox.emulator.lowering.program import Program
+from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine, TensorMap, Triple
 
 
 @dataclass(frozen=True)

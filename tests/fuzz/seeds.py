@@ -7,12 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
-from contract.chip import LIMITS
-from contract.launching import pack_argument, programmatic_edges
-from contract.plan import Arg, ResolvedLaunch, ScalarArg, TensorArg, TensorMapArg, WorkspaceArg, operand_shape, resolve
-from contract.task import ElementType, GemmTask
-from sandbox.building.compiler import Compiled, Compiler
-from sandbox.emulator.machine import TensorMap
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.launching import pack_argument, programmatic_edges
+from cudal2_agent.contract.plan.plan import (
+    Arg,
+    ResolvedLaunch,
+    ScalarArg,
+    TensorArg,
+    TensorMapArg,
+    WorkspaceArg,
+    operand_shape,
+    resolve,
+)
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
+from cudal2_agent.sandbox.emulator.machine import TensorMap
 from tests.fuzz.seed import Argument, Buffer, Launch, MapOf, Pointer, Seed
 from tests.sandbox.emulator.golden.case import Case, Family, MapSpec
 from tests.sandbox.emulator.golden.compiled import compile_family

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sandbox.emulator.lowering import program
-from sandbox.emulator.lowering.table import OPERATION
+from cudal2_agent.sandbox.emulator.lowering import program
+from cudal2_agent.sandbox.emulator.lowering.table import OPERATION
 
 _SLOTS = ("guard", "d", "a", "b", "c", "e", "members")
 _NUMBERS = ("list", "count", "p", "q", "r", "s", "instruction")

@@ -6,8 +6,8 @@ from itertools import islice
 
 import pytest
 
-from contract.options import CompileOptions
-from sandbox.building.compiler import Compiler
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building.compiler import Compiler
 from tests.fuzz.mutation import mutate, vocabulary
 from tests.fuzz.seed import Seed
 from tests.fuzz.seeds import family_seed, golden_seeds, one_of_each_trait

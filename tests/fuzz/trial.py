@@ -6,10 +6,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sandbox.emulator.lowering.program import Program, lower
-from sandbox.emulator.machine import Conditions, Schedule
-from sandbox.emulator.ptx.module import PtxError, Unsupported
-from sandbox.emulator.ptx.parser import parse
+from cudal2_agent.sandbox.emulator.lowering.program import Program, lower
+from cudal2_agent.sandbox.emulator.machine import Conditions, Schedule
+from cudal2_agent.sandbox.emulator.ptx.module import PtxError, Unsupported
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
 from tests.fuzz.mutation import Vocabulary, mutate
 from tests.fuzz.seed import Seed, launch, memory_of
 from tests.fuzz.tables import Changing

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.chip import LIMITS
-from contract.evaluation import Crashed, Evaluation, Prediction, TimedOut, Unmeasured, Wrong
-from contract.events import ignore
-from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
-from contract.task import Arch, GemmTask
-from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.workers.pool import WorkerPool
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Crashed, Evaluation, Prediction, TimedOut, Unmeasured, Wrong
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.gpu
 

@@ -4,19 +4,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.chip import Chip
-from contract.evaluation import AUTOTUNED, HEURISTIC, Measured, TimedOut
-from contract.events import ignore
-from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
-from contract.speedup import paired_ratio, paired_speedup
-from contract.task import GemmTask, TimingMode
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser.schedule_pool import SchedulePool
-from policies.schedule.prediction import predict
-from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.workers.pool import WorkerPool
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, HEURISTIC, Measured, TimedOut
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.reward.speedup import paired_ratio, paired_speedup
+from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.policies.schedule.prediction import predict
+from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.gpu
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from contract.settings import load_settings
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.store.store import open_store
 
 pytestmark = pytest.mark.gpu
 

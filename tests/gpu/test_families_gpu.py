@@ -5,17 +5,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import Chip
-from contract.evaluation import Unmeasured
-from contract.events import ignore
-from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
-from contract.task import GemmTask
-from policies.schedule.families.registry import families
-from policies.schedule.prediction import predict
-from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.workers.pool import WorkerPool
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Unmeasured
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.prediction import predict
+from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.gpu
 

@@ -6,11 +6,11 @@ from types import ModuleType
 
 import pytest
 
-from agent.library.export_hub.export_hub import PACKAGE
-from agent.library.exporting import export_to_hub
-from agent.library.library_writing import manifest_of
-from contract.settings import load_settings
-from contract.task import GemmTask, Layout
+from cudal2_agent.agent.library.export_hub.export_hub import PACKAGE
+from cudal2_agent.agent.library.exporting import export_to_hub
+from cudal2_agent.agent.library.library_writing import manifest_of
+from cudal2_agent.contract.records.task import GemmTask, Layout
+from cudal2_agent.contract.settings.settings import load_settings
 from tests.doubles.libraries import library_entry
 
 pytestmark = pytest.mark.gpu

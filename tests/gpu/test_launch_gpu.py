@@ -6,20 +6,20 @@ import cupy
 import pytest
 from cuda.bindings import driver
 
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.chip import LIMITS
-from contract.options import CompileOptions
-from contract.plan import TensorMapSpec, resolve
-from contract.task import GemmTask, Layout
-from sandbox.building.builder import Builder
-from sandbox.cuda.contender import Contender
-from sandbox.cuda.device import Device
-from sandbox.cuda.driver import DriverFault, call
-from sandbox.cuda.evaluator import load
-from sandbox.cuda.guard.buffers import MIN_BAND_BYTES, Guarded, GuardedOperands
-from sandbox.cuda.launch.launcher import Kernel, ParameterMismatch
-from sandbox.cuda.launch.tensor_map import encode_tensor_map
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import TensorMapSpec, resolve
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.task import GemmTask, Layout
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.cuda.contender import Contender
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.driver import DriverFault, call
+from cudal2_agent.sandbox.cuda.evaluator import load
+from cudal2_agent.sandbox.cuda.guard.buffers import MIN_BAND_BYTES, Guarded, GuardedOperands
+from cudal2_agent.sandbox.cuda.launch.launcher import Kernel, ParameterMismatch
+from cudal2_agent.sandbox.cuda.launch.tensor_map import encode_tensor_map
 
 pytestmark = pytest.mark.gpu
 

@@ -12,16 +12,16 @@ import pytest
 
 cupy = pytest.importorskip("cupy")
 
-from contract.build import Built  # noqa: E402
-from contract.options import CompileOptions  # noqa: E402
-from contract.task import GemmTask, Layout  # noqa: E402
 from cudal2.launcher.interpreted import InterpretedLauncher  # noqa: E402
 from cudal2.launcher.launcher import DRIVER, BuiltKernel, open_launcher  # noqa: E402
-from policies.schedule.families.registry import families  # noqa: E402
-from sandbox.building.builder import Builder  # noqa: E402
-from sandbox.cuda.contender import Operands  # noqa: E402
-from sandbox.cuda.device import Device  # noqa: E402
-from sandbox.cuda.evaluator import load  # noqa: E402
+from cudal2_agent.contract.records.build import Built  # noqa: E402
+from cudal2_agent.contract.records.task import GemmTask, Layout  # noqa: E402
+from cudal2_agent.contract.settings.options import CompileOptions  # noqa: E402
+from cudal2_agent.policies.schedule.families.registry import families  # noqa: E402
+from cudal2_agent.sandbox.building.builder import Builder  # noqa: E402
+from cudal2_agent.sandbox.cuda.contender import Operands  # noqa: E402
+from cudal2_agent.sandbox.cuda.device import Device  # noqa: E402
+from cudal2_agent.sandbox.cuda.evaluator import load  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -149,7 +149,7 @@ def test_many_threads_on_two_streams(device, builder, launcher):
 
 POISON = """
 import pickle, sys
-from contract.errors import LauncherError
+from cudal2_agent.contract.errors import LauncherError
 from cudal2.launcher.launcher import open_launcher
 loaded = open_launcher(0).load(pickle.load(sys.stdin.buffer))
 try:

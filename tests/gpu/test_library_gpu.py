@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from contract.task import Arch
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2.library.shipped_libraries import shipped_library
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.records.task import Arch
 
 pytestmark = pytest.mark.gpu
 
@@ -33,7 +33,7 @@ def test_shipped_entries_hold_and_are_timed_again(tmp_path: Path) -> None:
 
 
 def test_kernels_are_prepared_for_the_gpu_at_hand(home: Path) -> None:
-    from agent.wiring.gpus import visible_sms
+    from cudal2_agent.agent.wiring.gpus import visible_sms
 
     library = shipped_library("H200")
     assert library is not None

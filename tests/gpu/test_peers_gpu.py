@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.libraries.jobs import PUBLISHED_KERNELS, build, paper_jobs
-from contract.errors import CompilerMissing
-from contract.evaluation import AUTOTUNED
-from contract.task import Arch, GemmTask
-from sandbox.building.toolchain import find_nvcc
+from cudal2_agent.contract.errors import CompilerMissing
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.sandbox.building.toolchain import find_nvcc
 
 pytestmark = pytest.mark.gpu
 
@@ -78,7 +78,7 @@ LAUNCHERS = {
 @pytest.fixture(scope="module")
 def bench() -> Iterator:
     from benchmarks.peers.comparing import Bench
-    from sandbox.cuda.device import Device
+    from cudal2_agent.sandbox.cuda.device import Device
 
     made = Bench(TASK, Device(0), 0.1)
     yield made

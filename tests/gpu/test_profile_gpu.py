@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Candidate, HostCandidate, Origin
-from contract.errors import CompilerMissing, ProfileFailed, ProfilerUnavailable
-from contract.evaluation import AUTOTUNED, Measured, Prediction, Unmeasured
-from contract.events import ignore
-from contract.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
-from contract.speedup import baseline_of
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import families
-from sandbox.building.toolchain import find_nvcc
-from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.profiling.metric_set import load_metric_set
-from sandbox.profiling.ncu import find_ncu
-from sandbox.workers.pool import WorkerPool
+from cudal2_agent.contract.errors import CompilerMissing, ProfileFailed, ProfilerUnavailable
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, HostCandidate, Origin
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured, Prediction, Unmeasured
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.reward.speedup import baseline_of
+from cudal2_agent.contract.settings.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.sandbox.building.toolchain import find_nvcc
+from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox
+from cudal2_agent.sandbox.profiling.metric_set import load_metric_set
+from cudal2_agent.sandbox.profiling.ncu import find_ncu
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.gpu
 
@@ -225,7 +225,7 @@ def test_the_command(tmp_path: Path, arch: Arch) -> None:
     file = tmp_path / "two.cu"
     file.write_text(TWO_LAUNCHES)
     words = ["profile", str(file), str(ATTACKS / "honest.cu"), "--shape", "512x512x512", "--arch", arch.value, "--json"]
-    command = [sys.executable, "-m", "agent.cli.main", *words]
+    command = [sys.executable, "-m", "cudal2_agent.agent.cli.main", *words]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
     answer = json.loads(ended.stdout)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.advise.products import CountedProduct
-from agent.advise.profiler_trace import read_trace
-from agent.advise.recording import record_model
-from tests.agent.advise.traces import traced
+from cudal2_agent.agent.library.advise.products import CountedProduct
+from cudal2_agent.agent.library.advise.profiler_trace import read_trace
+from cudal2_agent.agent.library.advise.recording import record_model
+from tests.agent.library.advise.traces import traced
 
 pytestmark = pytest.mark.gpu
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.environment.kernel_environment import EnvironmentBatch
-from agent.environment.sandbox_score import open_score
-from contract.candidate import Candidate
-from contract.evaluation import Measured, TimedOut
-from contract.reward import FLOOR
-from contract.settings import Settings
-from contract.task import Arch, GemmTask
-from policies.schedule.named_schedules import schedules_for
-from tests.agent.environment.test_emulator_score import NAIVE
+from cudal2_agent.agent.learning.environment.kernel_environment import EnvironmentBatch
+from cudal2_agent.agent.learning.environment.sandbox_score import open_score
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Measured, TimedOut
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.policies.schedule.named_schedules import schedules_for
+from tests.agent.learning.environment.test_emulator_score import NAIVE
 from tests.gpu.test_batches_gpu import HANG
 
 pytestmark = pytest.mark.gpu

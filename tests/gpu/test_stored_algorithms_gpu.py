@@ -16,16 +16,16 @@ import pytest
 import torch
 
 import cudal2
-from agent.library.algorithms.algorithm_check import DRAWS, _times_us, fault_of, run_algorithm
-from agent.library.algorithms.algorithm_choice import why_not_run
-from agent.library.algorithms.product_graphs import drawn
-from contract.errors import LauncherError
-from contract.library import StoredAlgorithm
-from contract.task import ElementType, GemmTask, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import GpuIdentity
 from cudal2.torch import aten_override, compiled_build, torch_session
 from cudal2.torch.gpu_platform import CudaPlatform
+from cudal2_agent.agent.library.algorithms.algorithm_check import DRAWS, _times_us, fault_of, run_algorithm
+from cudal2_agent.agent.library.algorithms.algorithm_choice import why_not_run
+from cudal2_agent.agent.library.algorithms.product_graphs import drawn
+from cudal2_agent.contract.errors import LauncherError
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from tests.doubles.libraries import write_entries
 
 pytestmark = pytest.mark.gpu
@@ -60,7 +60,7 @@ def identity(platform: CudaPlatform) -> GpuIdentity:
 def suggested(identity: GpuIdentity) -> Callable[..., list[StoredAlgorithm]]:
     """cuBLASLt's suggestions for a task that a call can run, in its own order."""
     pytest.importorskip("nvmath.bindings.cublasLt", reason="nvmath reads the suggestions")
-    from sandbox.cuda.baselines.cublaslt import LtProduct
+    from cudal2_agent.sandbox.cuda.baselines.cublaslt import LtProduct
 
     def of(task: GemmTask) -> list[StoredAlgorithm]:
         product = LtProduct(task, task.layout)
@@ -260,8 +260,8 @@ def test_a_tuned_product_is_served(
     task: GemmTask, platform: CudaPlatform, identity: GpuIdentity, enabled: Callable[..., None], tmp_path: Path
 ) -> None:
     pytest.importorskip("nvmath.bindings.cublasLt", reason="nvmath reads the suggestions")
-    from agent.library.algorithms.suggested_algorithms import CudaProductBench, environment_of
-    from agent.library.algorithms.tuned_products import tune_products
+    from cudal2_agent.agent.library.algorithms.suggested_algorithms import CudaProductBench, environment_of
+    from cudal2_agent.agent.library.algorithms.tuned_products import tune_products
 
     [row] = tune_products(
         [task],

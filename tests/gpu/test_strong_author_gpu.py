@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.chip import Chip
-from contract.errors import ProfilerUnavailable
-from contract.evaluation import AUTOTUNED, Evaluation, Measured, Wrong
-from contract.events import ignore
-from contract.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
-from contract.speedup import median_us
-from contract.task import Arch
-from policies.schedule.prediction import predict
-from policies.trajectories.store import open_store
-from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.workers.pool import WorkerPool
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.errors import ProfilerUnavailable
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Wrong
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.reward.speedup import median_us
+from cudal2_agent.contract.settings.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.policies.schedule.prediction import predict
+from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox
+from cudal2_agent.sandbox.workers.pool import WorkerPool
+from cudal2_agent.store.store import open_store
 from tests.author.script import SCRIPT, TASK, Author, Sight
 from tests.doubles.chat_server import ScriptedServer
 
 pytestmark = pytest.mark.gpu
 
-HAS_EMULATOR = find_spec("sandbox.emulator._core") is not None
+HAS_EMULATOR = find_spec("cudal2_agent.sandbox.emulator._core") is not None
 TURNS = {turn.name: turn for turn in SCRIPT}
 RIGHT = ("05_right", "06_profile_guided", "07_better", "08_cluster")
 EXECUTED = ["rejected", "compile_failed", "compile_failed", "wrong", *["measured"] * len(RIGHT)]

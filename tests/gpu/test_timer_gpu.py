@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.evaluation import AUTOTUNED, BASELINES, HEURISTIC
-from contract.options import CompileOptions, TimeOptions, VerifyOptions
-from contract.roofline import roofline_us
-from contract.speedup import median_us, paired_speedup
-from contract.task import Arch, GemmTask, Layout
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, BASELINES, HEURISTIC
+from cudal2_agent.contract.records.task import Arch, GemmTask, Layout
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.reward.speedup import median_us, paired_speedup
+from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions
 
 pytestmark = pytest.mark.gpu
 
@@ -23,7 +23,7 @@ BRIEF = TimeOptions(rounds=3, round_us=500, server_launches=20, side=False)
 
 @pytest.fixture(scope="module")
 def device():
-    from sandbox.cuda.device import Device
+    from cudal2_agent.sandbox.cuda.device import Device
 
     return Device(0)
 
@@ -31,8 +31,8 @@ def device():
 @pytest.fixture(scope="module")
 def honest(device, tmp_path_factory) -> Iterator:
     """Loads the honest kernel for a task."""
-    from sandbox.building.builder import Builder
-    from sandbox.cuda.evaluator import load
+    from cudal2_agent.sandbox.building.builder import Builder
+    from cudal2_agent.sandbox.cuda.evaluator import load
 
     builder = Builder(CompileOptions(cache_dir=str(tmp_path_factory.mktemp("cache"))), device.chip)
 
@@ -52,8 +52,8 @@ def honest(device, tmp_path_factory) -> Iterator:
 )
 def test_cublas_passes_every_tier(device, shape, layout, accumulate):
     """The bounds must pass right kernels."""
-    from sandbox.cuda.baselines.cublas import CublasGemm
-    from sandbox.cuda.verifier import Verifier
+    from cudal2_agent.sandbox.cuda.baselines.cublas import CublasGemm
+    from cudal2_agent.sandbox.cuda.verifier import Verifier
 
     m, n, k = shape
     task = GemmTask(m=m, n=n, k=k, layout=layout, accumulate=accumulate, arch=device.arch)
@@ -63,8 +63,8 @@ def test_cublas_passes_every_tier(device, shape, layout, accumulate):
 
 @pytest.mark.parametrize("shape", [(64, 64, 64), (1000, 1000, 1000), (128, 128, 16384)])
 def test_cublas_passes_every_tier_in_bf16(device, shape):
-    from sandbox.cuda.baselines.cublas import CublasGemm
-    from sandbox.cuda.verifier import Verifier
+    from cudal2_agent.sandbox.cuda.baselines.cublas import CublasGemm
+    from cudal2_agent.sandbox.cuda.verifier import Verifier
 
     m, n, k = shape
     task = GemmTask(m=m, n=n, k=k, element="bf16", arch=device.arch)
@@ -73,8 +73,8 @@ def test_cublas_passes_every_tier_in_bf16(device, shape):
 
 
 def test_cublas_with_f16_sums_fails_an_f32_task(device):
-    from sandbox.cuda.baselines.cublas import CublasGemm
-    from sandbox.cuda.verifier import Verifier
+    from cudal2_agent.sandbox.cuda.baselines.cublas import CublasGemm
+    from cudal2_agent.sandbox.cuda.verifier import Verifier
 
     task = GemmTask(m=512, n=512, k=1024, arch=device.arch)
     narrow = CublasGemm(task.model_copy(update={"accumulate": "f16"}), Layout.NN)
@@ -88,9 +88,9 @@ def test_cublas_with_f16_sums_fails_an_f32_task(device):
 def test_all_baselines_compute_the_product(device, shape, layout, element):
     import cupy
 
-    from sandbox.cuda.baselines.library_baselines import LibraryBaselines
-    from sandbox.cuda.timing.track import Track
-    from sandbox.verification.elements import decode
+    from cudal2_agent.sandbox.cuda.baselines.library_baselines import LibraryBaselines
+    from cudal2_agent.sandbox.cuda.timing.track import Track
+    from cudal2_agent.sandbox.verification.elements import decode
 
     m, n, k = shape
     task = GemmTask(m=m, n=n, k=k, layout=layout, element=element, arch=device.arch)
@@ -119,7 +119,7 @@ def test_all_baselines_compute_the_product(device, shape, layout, element):
 
 @pytest.mark.parametrize("mode", ["offline", "server"])
 def test_measurement_is_whole_and_plausible(device, honest, mode):
-    from sandbox.cuda.timing.timer import Timer
+    from cudal2_agent.sandbox.cuda.timing.timer import Timer
 
     task = GemmTask(m=512, n=512, k=256, mode=mode, arch=device.arch)
     measurement = Timer(task, device).measure(honest(task), BRIEF.model_copy(update={"side": True}))
@@ -134,7 +134,7 @@ def test_measurement_is_whole_and_plausible(device, honest, mode):
 
 
 def test_a_server_subtracts_the_time_between_two_events(device, honest):
-    from sandbox.cuda.timing.timer import Timer
+    from cudal2_agent.sandbox.cuda.timing.timer import Timer
 
     task = GemmTask(m=64, n=64, k=64, mode="server", arch=device.arch)
     measurement = Timer(task, device).measure(honest(task), BRIEF)
@@ -143,7 +143,7 @@ def test_a_server_subtracts_the_time_between_two_events(device, honest):
 
 
 def test_quick_measurement_has_the_autotuned_baseline_only(device, honest):
-    from sandbox.cuda.timing.timer import Timer
+    from cudal2_agent.sandbox.cuda.timing.timer import Timer
 
     task = GemmTask(m=256, n=256, k=256, arch=device.arch)
     timer = Timer(task, device)
@@ -155,8 +155,8 @@ def test_quick_measurement_has_the_autotuned_baseline_only(device, honest):
 
 def test_same_kernel_against_itself_is_no_faster(device):
     """cuBLASLt's choice as the candidate: the method has no bias."""
-    from sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
-    from sandbox.cuda.timing.timer import Timer
+    from cudal2_agent.sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
+    from cudal2_agent.sandbox.cuda.timing.timer import Timer
 
     task = GemmTask(m=2048, n=1024, k=512, arch=device.arch)
     product = LtProduct(task, task.layout)
@@ -170,8 +170,8 @@ def test_same_kernel_against_itself_is_no_faster(device):
 
 
 def test_cold_operands_take_longer_than_hot_ones(device):
-    from sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
-    from sandbox.cuda.timing.timer import Timer
+    from cudal2_agent.sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
+    from cudal2_agent.sandbox.cuda.timing.timer import Timer
 
     task = GemmTask(m=64, n=4096, k=4096, arch=device.arch)
     product = LtProduct(task, task.layout)
@@ -184,8 +184,8 @@ def test_cold_operands_take_longer_than_hot_ones(device):
 @pytest.mark.parametrize("mode", ["offline", "server"])
 def test_wrong_outputs_of_timed_launches_are_a_fault(device, honest, name, mode):
     """The outputs of every timed launch are compared: a kernel cannot distinguish verification from timing."""
-    from sandbox.cuda.timing.timer import Timer
-    from sandbox.cuda.timing.watch import WrongWhileTimed
+    from cudal2_agent.sandbox.cuda.timing.timer import Timer
+    from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
 
     task = GemmTask(m=64, n=64, k=64, mode=mode, arch=device.arch)
     with pytest.raises(WrongWhileTimed):
@@ -193,7 +193,7 @@ def test_wrong_outputs_of_timed_launches_are_a_fault(device, honest, name, mode)
 
 
 def test_programmatic_kernel_is_timed_with_and_without(device, honest):
-    from sandbox.cuda.timing.timer import Timer
+    from cudal2_agent.sandbox.cuda.timing.timer import Timer
 
     if device.arch is not Arch.SM_90A:
         pytest.skip("the kernel's plan is for sm_90a")
@@ -205,7 +205,7 @@ def test_programmatic_kernel_is_timed_with_and_without(device, honest):
 
 
 def test_every_timed_output_is_judged_and_the_record_says_how(device, honest):
-    from sandbox.cuda.timing.timer import Timer
+    from cudal2_agent.sandbox.cuda.timing.timer import Timer
 
     task = GemmTask(m=256, n=128, k=192, arch=device.arch)
     measurement = Timer(task, device).measure(honest(task), BRIEF)
@@ -220,8 +220,8 @@ def test_every_timed_output_is_judged_and_the_record_says_how(device, honest):
 def test_an_input_can_not_be_written_while_a_candidate_runs(device, layout):
     import cupy
 
-    from sandbox.cuda.timing.operand_pools import OperandPools
-    from sandbox.cuda.timing.trusted_timing import TrustedTiming
+    from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools
+    from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 
     task = GemmTask(m=40, n=56, k=24, element="bf16", layout=layout, arch=device.arch)
     pools = OperandPools(task, 5, device.index, TrustedTiming(device.chip.sms, 48 * 1024))
@@ -244,9 +244,9 @@ def test_an_input_can_not_be_written_while_a_candidate_runs(device, layout):
 def test_numbers_of_a_pool_are_normal(device):
     import cupy
 
-    from sandbox.cuda.timing.operand_pools import OperandPools
-    from sandbox.cuda.timing.trusted_timing import TrustedTiming
-    from sandbox.verification.elements import decode
+    from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools
+    from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
+    from cudal2_agent.sandbox.verification.elements import decode
 
     task = GemmTask(m=512, n=256, k=512, arch=device.arch)
     pools = OperandPools(task, 4, device.index, TrustedTiming(device.chip.sms, 48 * 1024))
@@ -267,9 +267,9 @@ def test_memory_past_a_buffer_is_not_there():
     import sys
 
     code = (
-        "from sandbox.cuda.device import Device\n"
-        "from sandbox.cuda.driver import DriverFault\n"
-        "from sandbox.cuda.guard.buffers import map_guarded\n"
+        "from cudal2_agent.sandbox.cuda.device import Device\n"
+        "from cudal2_agent.sandbox.cuda.driver import DriverFault\n"
+        "from cudal2_agent.sandbox.cuda.guard.buffers import map_guarded\n"
         "import cupy, os\n"
         "device = Device(0); guarded = map_guarded(0, at_end=True)('D', 1000)\n"
         "kernel = cupy.RawKernel('extern \"C\" __global__ void poke(int* a) { *a = 7; }', 'poke')\n"

@@ -19,14 +19,14 @@ import pytest
 import torch
 
 import cudal2
-from agent.library.algorithms.product_graphs import drawn
-from contract.library import LibraryEntry
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice
 from cudal2.dispatch.dispatcher import kind_code
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.torch import aten_override, compiled_build, torch_session
 from cudal2.torch.product_service import DeviceDispatch, ProductService
+from cudal2_agent.agent.library.algorithms.product_graphs import drawn
+from cudal2_agent.contract.records.library import LibraryEntry
 
 pytestmark = pytest.mark.gpu
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from hashlib import sha256
 
-from contract.base import digest
-from contract.events import Event, IndexProgress, Notice
-from contract.knowledge import Piece, Release, SplitFile, StoreCounts
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.events import Event, IndexProgress, Notice
+from cudal2_agent.contract.records.knowledge import Piece, Release, SplitFile, StoreCounts
 
 SPLITTER = "lines 1"
 

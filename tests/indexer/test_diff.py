@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.knowledge import Piece, PieceKind
-from indexer.diff import AreaDiff, ReleaseDiff, area_of, diff
+from cudal2_agent.contract.records.knowledge import Piece, PieceKind
+from cudal2_agent.indexer.diff import AreaDiff, ReleaseDiff, area_of, diff
 
 Entry = tuple[str, Piece, str]
 

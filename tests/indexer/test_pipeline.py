@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import KnowledgeError, SourceError
-from contract.knowledge import SplitFile
-from indexer.pipeline import IndexReport, index_tree
-from indexer.sources.opening import open_source
-from indexer.split.plain import split_plain
+from cudal2_agent.contract.errors import KnowledgeError, SourceError
+from cudal2_agent.contract.records.knowledge import SplitFile
+from cudal2_agent.indexer.pipeline import IndexReport, index_tree
+from cudal2_agent.indexer.sources.opening import open_source
+from cudal2_agent.indexer.split.plain import split_plain
 from tests.indexer.doubles import SPLITTER, Heard, MemoryStore, split_badly, split_whole
 
 

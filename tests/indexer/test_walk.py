@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import SourceError
-from contract.events import ignore
-from indexer.sources.opening import open_source
-from indexer.walk import MAX_BYTES, load, read_files
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.indexer.sources.opening import open_source
+from cudal2_agent.indexer.walk import MAX_BYTES, load, read_files
 from tests.indexer.doubles import Heard
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import KnowledgeError
-from contract.knowledge import SplitFile
-from indexer.workers import split_files
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.contract.records.knowledge import SplitFile
+from cudal2_agent.indexer.workers import split_files
 from tests.indexer.doubles import split_badly, split_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = """
 import sys
 from pathlib import Path
-from indexer.workers import split_files
+from cudal2_agent.indexer.workers import split_files
 from tests.indexer.doubles import split_badly
 if __name__ == "__main__":
     for outcome in split_files(sys.argv[2:], Path(sys.argv[1]), split_badly, 2, 600.0):

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.index.indexing import refresh_notes, writing
-from agent.index.knowledge_base import open_library
-from contract.events import Event
-from contract.knowledge import Retriever
-from contract.settings import Settings
-from knowledge.search import open_search
+from cudal2_agent.agent.index.indexing import refresh_notes, writing
+from cudal2_agent.agent.index.knowledge_base import open_library
+from cudal2_agent.contract.events import Event
+from cudal2_agent.contract.records.knowledge import Retriever
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.knowledge.search import open_search
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from contract.knowledge import Piece
-from knowledge.embedding.embedder import Vectors, unit_rows
-from knowledge.glossary import Concept, Glossary
-from knowledge.lexical.analysis import analyse
-from knowledge.lexical.lexical_index import IndexedPiece, LexicalIndex, build
+from cudal2_agent.contract.records.knowledge import Piece
+from cudal2_agent.knowledge.embedding.embedder import Vectors, unit_rows
+from cudal2_agent.knowledge.glossary import Concept, Glossary
+from cudal2_agent.knowledge.lexical.analysis import analyse
+from cudal2_agent.knowledge.lexical.lexical_index import IndexedPiece, LexicalIndex, build
 
 NO_GLOSSARY = Glossary(concepts=())
 

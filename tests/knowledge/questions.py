@@ -1,6 +1,6 @@
 """What engineers type when they are stuck, and the note that answers. Written before any result was inspected."""
 
-from contract.task import Arch
+from cudal2_agent.contract.records.task import Arch
 
 # (question, target they work on, note)
 QUESTIONS: list[tuple[str, Arch | None, str]] = [

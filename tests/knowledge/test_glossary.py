@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contract.errors import KnowledgeError
-from knowledge.glossary.glossary import GLOSSARY_FOLDER, Concept, Glossary, load_glossary
-from knowledge.lexical.words import words_of
-from knowledge.search.concepts import Concepts, ConceptWeights
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.knowledge.glossary.glossary import GLOSSARY_FOLDER, Concept, Glossary, load_glossary
+from cudal2_agent.knowledge.lexical.words import words_of
+from cudal2_agent.knowledge.search.concepts import Concepts, ConceptWeights
 from tests.knowledge.indexes import Meanings, concept, glossary
 
 SHIPPED = load_glossary()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.index.indexing import NOTES_FOLDER
-from contract.chip import LIMITS
-from contract.knowledge import Query, Retriever
-from contract.task import Arch
-from indexer.split.split import split_file
+from cudal2_agent.agent.index.indexing import NOTES_FOLDER
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.records.knowledge import Query, Retriever
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.indexer.split.split import split_file
 
 PROJECT = Path(__file__).parents[2]
 NAMES = sorted(path.name for path in NOTES_FOLDER.glob("*.md"))

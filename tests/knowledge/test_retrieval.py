@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.index.indexing import NOTES_FOLDER
-from agent.index.knowledge_base import open_library
-from contract.knowledge import Hit, Query, Retriever, fits
-from contract.settings import Settings
-from contract.task import Arch
-from knowledge.search import open_search
+from cudal2_agent.agent.index.indexing import NOTES_FOLDER
+from cudal2_agent.agent.index.knowledge_base import open_library
+from cudal2_agent.contract.records.knowledge import Hit, Query, Retriever, fits
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.knowledge.search import open_search
 from tests.knowledge.questions import QUESTIONS
 
 OPEN_LIMIT_S = 1.5

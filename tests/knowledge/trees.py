@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from agent.index.splitting import split_and_analyse
-from contract.knowledge import Release
-from knowledge.store import KnowledgeBase
+from cudal2_agent.agent.index.splitting import split_and_analyse
+from cudal2_agent.contract.records.knowledge import Release
+from cudal2_agent.knowledge.store import KnowledgeBase
 from tests.knowledge.store.samples import quiet
 
 _PIPELINE = """#pragma once

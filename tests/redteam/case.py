@@ -6,10 +6,19 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from contract.base import digest
-from contract.candidate import Candidate, Origin
-from contract.evaluation import CompileFailed, Crashed, Evaluation, Measured, Rejected, TimedOut, Unmeasured, Wrong
-from contract.task import GemmTask, parse_shape
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import (
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Measured,
+    Rejected,
+    TimedOut,
+    Unmeasured,
+    Wrong,
+)
+from cudal2_agent.contract.records.task import GemmTask, parse_shape
 
 NO_GAIN = "no-gain"  # a layer: the measured kernel is no faster than the honest one
 GAIN = 0.97  # share of the honest kernel's time below which an attack counts as a gain

@@ -21,7 +21,7 @@ def limits(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def bench(limits: RedteamLimits) -> Iterator[RedteamBench]:
-    pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+    pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
     opened = RedteamBench("emulator", limits)
     yield opened
     opened.close()

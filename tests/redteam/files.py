@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.errors import PlanError
-from contract.plan import parse_plan, resolve
-from contract.task import GemmTask, parse_shape
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import parse_plan, resolve
+from cudal2_agent.contract.records.task import GemmTask, parse_shape
 from tests.redteam.case import Case, fields_of, task
 
 FOLDER = Path(__file__).parent

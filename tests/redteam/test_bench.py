@@ -8,7 +8,7 @@ import pytest
 from benchmarks.redteam.__main__ import _chosen, _resumed
 from benchmarks.redteam.redteam_bench import ENDED, RedteamBench, RedteamLimits
 from benchmarks.redteam.redteam_table import RedteamResult, RedteamRow, bad, render, short
-from contract.errors import WorkerError
+from cudal2_agent.contract.errors import WorkerError
 from tests.redteam.base import PLAIN
 from tests.redteam.case import Case, task
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.errors import PlanError
-from contract.evaluation import CompileFailed, Prediction, Rejected, TestResult, Unmeasured, Wrong
-from contract.inspection import Inspection
-from contract.plan import resolve
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.evaluation import CompileFailed, Prediction, Rejected, TestResult, Unmeasured, Wrong
+from cudal2_agent.contract.records.inspection import Inspection
 from tests.redteam.base import PLAIN, TILED
 from tests.redteam.case import SEEDED, Case, label, named, task, verdict
 from tests.redteam.corpus import VARIANTS, corpus

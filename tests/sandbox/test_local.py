@@ -6,25 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Candidate, HostCandidate, Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import CompilerMissing, DeviceUnavailable, MachineError, ProfilerUnavailable, UsageError
-from contract.evaluation import Measured, Rejected, Unmeasured, Wrong
-from contract.events import Notice, StageStarted, WorkerRestarted
-from contract.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
-from contract.task import Arch, GemmTask
-from sandbox import backend, local
-from sandbox.jail.kind import Confinement
-from sandbox.local import LocalSandbox, open_sandbox, require_memory
-from sandbox.workers.pool import WorkerPool
+from cudal2_agent.contract.errors import CompilerMissing, DeviceUnavailable, MachineError, ProfilerUnavailable, UsageError
+from cudal2_agent.contract.events import Notice, StageStarted, WorkerRestarted
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, HostCandidate, Origin
+from cudal2_agent.contract.records.evaluation import Measured, Rejected, Unmeasured, Wrong
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.sandbox import backend, local
+from cudal2_agent.sandbox.jail.kind import Confinement
+from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox, require_memory
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 from tests.doubles import INSPECTION, TASK, unmeasured
 from tests.doubles.building import compile_in_this_process, disassemble_once
 from tests.sandbox.building.build_kernels import HOST
 from tests.sandbox.profiling.pretend import PretendedTool
 
 needs_core = pytest.mark.skipif(
-    importlib.util.find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here"
+    importlib.util.find_spec("cudal2_agent.sandbox.emulator._core") is None, reason="the emulator's core was not built here"
 )
 SCRIPT = str(Path(__file__).parent / "workers" / "scripted_worker.py")
 PREDICTION = unmeasured(12.5).prediction
@@ -75,7 +75,7 @@ def with_script(monkeypatch):
     def pretend(start: str = "ready"):
         real = WorkerPool
         monkeypatch.setattr(backend, "driver_present", lambda: True)
-        monkeypatch.setattr("sandbox.workers.pool.BACK_OFF_S", 0.01)
+        monkeypatch.setattr("cudal2_agent.sandbox.workers.pool.BACK_OFF_S", 0.01)
         command = [sys.executable, "-P", SCRIPT, start]
         monkeypatch.setattr(backend, "WorkerPool", lambda *given, **named: real(*given, **{"command": command, **named}))
 
@@ -106,7 +106,7 @@ def scripted(sandbox: LocalSandbox, *acts: str) -> Built:
 def without_emulator(monkeypatch):
     """The emulator's worker ends as if the core was not built."""
     command = [sys.executable, "-P", SCRIPT, "no-core"]
-    monkeypatch.setattr("sandbox.workers.pool.BACK_OFF_S", 0.01)
+    monkeypatch.setattr("cudal2_agent.sandbox.workers.pool.BACK_OFF_S", 0.01)
     monkeypatch.setattr(backend.emulator_worker, "command", lambda _arch, _python: command)
 
 

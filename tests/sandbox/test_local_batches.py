@@ -2,14 +2,14 @@
 
 import pytest
 
-from contract.baseline import TunedBaseline
-from contract.build import Built
-from contract.candidate import HostCandidate, Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import UsageError
-from contract.evaluation import Crashed, Measured, Rejected, Unmeasured, Wrong
-from contract.task import Arch
-from sandbox import local
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.baseline import TunedBaseline
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import HostCandidate, Origin
+from cudal2_agent.contract.records.evaluation import Crashed, Measured, Rejected, Unmeasured, Wrong
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox import local
 from tests.doubles import INSPECTION, TASK
 from tests.sandbox.test_local import (
     NAIVE,

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from contract.exchange import Exchange
-from contract.trajectory import Step
-from policies.trajectories.store import open_store
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.store.store import open_store
 from tests.slow.smollm2 import ModelServer, missing, serving, unpack
 
 pytestmark = [
@@ -91,7 +91,7 @@ def command(home: Path, *arguments: str) -> Run:
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("CUDAL2_", "OPENAI_"))}
     ended = subprocess.run(
-        [sys.executable, "-m", "agent.cli.main", *arguments],
+        [sys.executable, "-m", "cudal2_agent.agent.cli.main", *arguments],
         env={**inherited, **settings, "PYTHONPATH": str(ROOT)},
         cwd=home,
         capture_output=True,

@@ -22,13 +22,13 @@ from pathlib import Path
 HOME = Path("/tmp/cudal2-original")
 SCRIPTED = Path("/tmp/cudal2-scripted")
 SHAPE = ("--shape", "256x256x256", "--arch", "sm_90a")
-CLI = (sys.executable, "-m", "agent.cli.main")
+CLI = (sys.executable, "-m", "cudal2_agent.agent.cli.main")
 CHAT = """
 import sys
 from pathlib import Path
 from tests.author.script import Author, SCRIPT
 from tests.doubles.chat_server import ScriptedServer
-from agent.cli.main import main
+from cudal2_agent.agent.cli.main import main
 with ScriptedServer(Author("built")) as server:
     words = ["optimize", "--shape", "2048x2048x1024", "--arch", "sm_90a", "--device", "none", "--no-knowledge"]
     words += ["--policy", "chat", "--model", "test", "--base-url", server.base_url, "--budget", str(len(SCRIPT))]
@@ -141,7 +141,7 @@ def keep_entries(wanted: set[Path]) -> None:
 
 def settings_sample(out: Path) -> None:
     """The settings that this version makes of the environment, and of the same names in a file."""
-    code = "import json; from contract.settings import load_settings; print(json.dumps(load_settings().recorded()))"
+    code = "import json; from cudal2_agent.contract.settings.settings import load_settings; print(json.dumps(load_settings().recorded()))"
     names = {f"CUDAL2_{name}": value for name, value in NAMES.items()}
     said = subprocess.run([sys.executable, "-c", code], env=environment(HOME) | names, check=True, capture_output=True)
     sample = {"environment": names, "recorded": json.loads(said.stdout)}

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from agent.cli.files import read_candidate
-from agent.cli.main import main
-from contract.evaluation import CompileFailed, Evaluation, Measured
-from contract.options import CompileOptions
-from contract.settings import CONFIG_FILE, load_settings
-from contract.trajectory import RunRecord
-from policies.trajectories.exports.steps import ExportedStep
-from policies.trajectories.store import Store, open_store
-from sandbox.building.cache import CompileCache
-from sandbox.building.compiler import Compiled, Compiler
+from cudal2_agent.agent.cli.files import read_candidate
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Measured
+from cudal2_agent.contract.records.trajectory import RunRecord
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.contract.settings.settings import CONFIG_FILE, load_settings
+from cudal2_agent.sandbox.building.cache import CompileCache
+from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
+from cudal2_agent.store.steps import ExportedStep
+from cudal2_agent.store.store import Store, open_store
 from tests.agent.run import killed_run
 from tests.doubles import number_of
 
@@ -146,7 +146,7 @@ def test_the_chat_run_keeps_its_replies_and_what_a_replay_takes_over(home: Path)
     assert (taken.policy, taken.chat.model, taken.budget) == ("chat", "test", 8)
 
 
-@pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here")
+@pytest.mark.skipif(find_spec("cudal2_agent.sandbox.emulator._core") is None, reason="the emulator's core was not built here")
 def test_the_killed_run_is_resumed(home: Path, answer: Command) -> None:
     run = runs_in(home)["killed"]
     with opened(home) as store:

@@ -5,7 +5,7 @@ One file per command; `receive` is `import`.
 
 import typer
 
-from agent.cli.campaign import explain, prove, receive, record, report, results, run, status
+from cudal2_agent.agent.cli.campaign import explain, prove, receive, record, report, results, run, status
 
 app = typer.Typer(
     help="Kernels for many shapes, on several GPUs.",

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
-from agent.cli.campaign.run import NAME, CampaignName, CountedEnvironment
+from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.campaign.run import NAME, CampaignName, CountedEnvironment
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent campaign explain --name main --worst 10"
 NOT_ALL = 1
@@ -22,16 +22,16 @@ def explain(
 
     It needs a GPU, ncu, and the steps of the winners in the store (`trajectories import`). Rows that are explained stay.
     """
-    from agent.campaign_report.explaining import explain_rows, worst_of
-    from agent.campaign_report.reasons import reason_of
-    from agent.cli.arguments import choice
-    from agent.wiring.sandbox import open_sandbox_of
-    from contract.errors import UsageError
-    from contract.events import ignore
-    from contract.settings import load_settings
-    from contract.task import TimingMode
-    from policies.trajectories.campaigns.results import ResultFilter, read_results
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.campaign.report.explaining import explain_rows, worst_of
+    from cudal2_agent.agent.campaign.report.reasons import reason_of
+    from cudal2_agent.agent.cli.arguments import choice
+    from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
+    from cudal2_agent.contract.errors import UsageError
+    from cudal2_agent.contract.events import ignore
+    from cudal2_agent.contract.records.task import TimingMode
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.campaigns.results import ResultFilter, read_results
+    from cudal2_agent.store.store import open_store
 
     settings = load_settings()
     modes = (choice("--mode", TimingMode, mode),) if mode else ()

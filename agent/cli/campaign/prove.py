@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
-from agent.cli.campaign.run import NAME, CampaignName
+from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.campaign.run import NAME, CampaignName
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent campaign prove --name main"
 REFUTED = 1
@@ -21,13 +21,13 @@ def prove(
     Several of these may run at once. Where the store lacks the steps of a run, its winners are written again from their
     schedules.
     """
-    from agent.campaign.proving import prove_all
-    from agent.wiring.sandbox import open_sandbox_of
-    from contract.events import ignore
-    from contract.settings import load_settings
-    from policies.trajectories.campaigns.queue import CampaignQueue
-    from policies.trajectories.campaigns.results import ResultFilter
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.campaign.proving import prove_all
+    from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
+    from cudal2_agent.contract.events import ignore
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.campaigns.queue import CampaignQueue
+    from cudal2_agent.store.campaigns.results import ResultFilter
+    from cudal2_agent.store.store import open_store
 
     settings = load_settings(device="emulator", compile_jobs=jobs)
     refuted = 0

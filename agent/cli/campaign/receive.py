@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.arguments import AsJson
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent campaign import offline.jsonl.gz server.jsonl.gz --name main"
 
@@ -23,9 +23,9 @@ def import_(
 
     Where one file cannot be read, nothing is added.
     """
-    from agent.campaign.result_files import import_results
-    from contract.settings import load_settings
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.campaign.result_files import import_results
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.store import open_store
 
     with open_store(load_settings().store_url) as store:
         new, total = import_results(store, files, name)

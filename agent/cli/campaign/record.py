@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.arguments import AsJson
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent campaign record model.py --out shapes.json"
 
@@ -24,11 +24,11 @@ def record(
 
     FILE.py defines model(), which returns a module, and inputs(), which returns its arguments as a tuple.
     """
-    from agent.advise.products import shape_file
-    from agent.advise.recording import record_model
-    from agent.cli.render.alignment import aligned
-    from contract.errors import UsageError
-    from contract.whole_file import whole_file
+    from cudal2_agent.agent.cli.render.alignment import aligned
+    from cudal2_agent.agent.library.advise.products import shape_file
+    from cudal2_agent.agent.library.advise.recording import record_model
+    from cudal2_agent.contract.errors import UsageError
+    from cudal2_agent.contract.whole_file import whole_file
 
     found = shape_file(record_model(file).products)
     try:

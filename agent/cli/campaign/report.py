@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.campaign.held_out import held_out_shapes
-from agent.cli.arguments import AsJson
-from agent.cli.campaign.run import CountedEnvironment
-from contract.errors import UsageError
+from cudal2_agent.agent.campaign.held_out import held_out_shapes
+from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.campaign.run import CountedEnvironment
+from cudal2_agent.contract.errors import UsageError
 
 if TYPE_CHECKING:
-    from contract.campaign import ShapeResult
-    from contract.trajectory import Step
-    from policies.trajectories.store import Store
+    from cudal2_agent.contract.records.campaign import ShapeResult
+    from cudal2_agent.contract.records.trajectory import Step
+    from cudal2_agent.store.store import Store
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent campaign report benchmarks/h200/rows --held-out benchmarks/h200/held_out.json"
 
@@ -42,12 +42,12 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write campaign results as one HTML page that works offline. Samples and counters come from the store, if it has them."""
-    from agent.campaign.result_files import read_results, write_results
-    from agent.campaign_report.newest_rows import counting
-    from agent.campaign_report.page import build_page
-    from contract.settings import load_settings
-    from contract.whole_file import whole_file
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.campaign.report.newest_rows import counting
+    from cudal2_agent.agent.campaign.report.page import build_page
+    from cudal2_agent.agent.campaign.result_files import read_results, write_results
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.contract.whole_file import whole_file
+    from cudal2_agent.store.store import open_store
 
     with open_store(load_settings().store_url) as store:
         rows = counting(read_results(results) if results else store.results(), environment)

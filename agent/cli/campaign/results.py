@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.arguments import AsJson
 
 if TYPE_CHECKING:
-    from contract.campaign import ShapeResult
+    from cudal2_agent.contract.records.campaign import ShapeResult
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent campaign results --name small\n"
@@ -31,12 +31,12 @@ def results(
     as_json: AsJson = False,
 ) -> None:
     """The row of each shape: the best kernel with and without programmatic launch, over cuBLASLt-AutoTuning."""
-    from agent.campaign.result_files import write_results
-    from agent.cli.arguments import choice
-    from contract.settings import load_settings
-    from contract.task import Layout, TimingMode
-    from policies.trajectories.campaigns.results import ResultFilter, read_results
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.campaign.result_files import write_results
+    from cudal2_agent.agent.cli.arguments import choice
+    from cudal2_agent.contract.records.task import Layout, TimingMode
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.campaigns.results import ResultFilter, read_results
+    from cudal2_agent.store.store import open_store
 
     wanted = ResultFilter(
         campaigns=tuple(name or ()),
@@ -55,8 +55,8 @@ def results(
 
 
 def _lines(rows: "list[ShapeResult]") -> list[str]:
-    from agent.cli.render.alignment import aligned
-    from contract.evaluation import AUTOTUNED
+    from cudal2_agent.agent.cli.render.alignment import aligned
+    from cudal2_agent.contract.records.evaluation import AUTOTUNED
 
     if not rows:
         return ["there is no result yet; `cudal2-agent campaign run` finds some"]

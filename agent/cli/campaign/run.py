@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import Accumulate, ArchName, AsJson, Element, LayoutName, Mode, read_task
-from contract.errors import UsageError
-from contract.run_settings import RunSettings
+from cudal2_agent.agent.cli.arguments import Accumulate, ArchName, AsJson, Element, LayoutName, Mode, read_task
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from contract.task import GemmTask
+    from cudal2_agent.contract.records.task import GemmTask
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent campaign run --shapes grid1000 --gpus all --hours 2\n"
@@ -63,9 +63,9 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Search a kernel for every shape of a campaign, or go on with it: a shape that has a result is not searched again."""
-    from agent.campaign.shapes import read_shapes
-    from agent.cli.campaign.running import run_campaign
-    from contract.settings import load_settings
+    from cudal2_agent.agent.campaign.shapes import read_shapes
+    from cudal2_agent.agent.cli.campaign.running import run_campaign
+    from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(budget=budget, minutes=minutes, seed=seed, use_knowledge=False, profile="off")
     wanted, notices = read_shapes(shapes or [])
@@ -101,7 +101,7 @@ def _devices(gpus: str) -> tuple[str, ...]:
         if not count.isdigit() or not 1 <= int(count) <= 64:
             raise UsageError(f"--gpus {gpus!r}: write emulator, or emulator:2 for two processes, at most 64")
         return tuple(f"{EMULATOR}/{number}" for number in range(int(count)))
-    from agent.wiring.gpus import visible_gpus
+    from cudal2_agent.agent.wiring.gpus import visible_gpus
 
     found = [gpu.index for gpu in visible_gpus() if gpu.arch is not None]
     if gpus == "all":

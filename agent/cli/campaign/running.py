@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from agent.campaign.campaign import Campaign, CampaignPlan
-from agent.cli.render.campaign_answer import print_campaign
-from agent.cli.render.campaign_table import CampaignTable
-from contract.errors import UsageError
-from contract.settings import Settings
-from contract.task import Arch, GemmTask
-from policies.trajectories.campaigns.queue import CampaignQueue
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.campaign.campaign import Campaign, CampaignPlan
+from cudal2_agent.agent.cli.render.campaign_answer import print_campaign
+from cudal2_agent.agent.cli.render.campaign_table import CampaignTable
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.store import open_store
 
 INTERRUPTED = 130
 
@@ -46,7 +46,7 @@ def run_campaign(
                 table.note(notice)
             try:
                 if ray is not None:
-                    from agent.campaign.ray_cluster import run_on_ray
+                    from cudal2_agent.agent.campaign.ray_cluster import run_on_ray
 
                     run_on_ray(plan, queue, ray, table)
                 else:

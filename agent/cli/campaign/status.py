@@ -1,17 +1,17 @@
 """`cudal2-agent campaign status`."""
 
-from agent.cli.arguments import AsJson
-from agent.cli.campaign.run import NAME, CampaignName
+from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.campaign.run import NAME, CampaignName
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent campaign status --name small"
 
 
 def status(name: CampaignName = NAME, as_json: AsJson = False) -> None:
     """How far a campaign is: shapes, speedups by class, cost, and the shapes that failed."""
-    from agent.cli.render.campaign_answer import print_campaign
-    from contract.settings import load_settings
-    from policies.trajectories.campaigns.queue import CampaignQueue
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.cli.render.campaign_answer import print_campaign
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.campaigns.queue import CampaignQueue
+    from cudal2_agent.store.store import open_store
 
     with open_store(load_settings().store_url) as store:
         queue = CampaignQueue(store, name)

@@ -2,6 +2,6 @@
 `index_state`: list, status, diff, verify. `index_search`: search.
 """
 
-from agent.cli.index.index_changes import app
+from cudal2_agent.agent.cli.index.index_changes import app
 
 __all__ = ["app"]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson, ReleaseName
-from agent.cli.index import index_search, index_state
+from cudal2_agent.agent.cli.arguments import AsJson, ReleaseName
+from cudal2_agent.agent.cli.index import index_search, index_state
 
 if TYPE_CHECKING:
-    from indexer.pipeline import IndexReport
+    from cudal2_agent.indexer.pipeline import IndexReport
 
 app = typer.Typer(
     help="The knowledge base: CUTLASS releases, documents, notes.",
@@ -32,9 +32,9 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Index a CUTLASS release or a folder of code or documents. Only text that no release holds yet is embedded."""
-    from agent.cli.render.progress import Progress
-    from agent.index import indexing
-    from contract.settings import load_settings
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.agent.index import indexing
+    from cudal2_agent.contract.settings.settings import load_settings
 
     with Progress() as progress:
         reports = indexing.add(source, name, load_settings(), progress.emit)
@@ -47,10 +47,10 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Read the origins of releases again, and index what changed, the notes included."""
-    from agent.cli.render.progress import Progress
-    from agent.index import indexing
-    from contract.errors import KnowledgeError
-    from contract.settings import load_settings
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.agent.index import indexing
+    from cudal2_agent.contract.errors import KnowledgeError
+    from cudal2_agent.contract.settings.settings import load_settings
 
     with Progress() as progress:
         reports, trouble = indexing.update(release, load_settings(), progress.emit)
@@ -62,9 +62,9 @@ def update(
 @app.command("remove", epilog="\b\nExample:\n  cudal2-agent index remove cutlass-4.1.0")
 def remove(release: ReleaseName, as_json: AsJson = False) -> None:
     """Remove a release, and the files that no other release shares."""
-    from agent.cli.render.progress import Progress
-    from agent.index import indexing
-    from contract.settings import load_settings
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.agent.index import indexing
+    from cudal2_agent.contract.settings.settings import load_settings
 
     with Progress() as progress:
         name, dropped = indexing.remove(release, load_settings(), progress.emit)
@@ -74,9 +74,9 @@ def remove(release: ReleaseName, as_json: AsJson = False) -> None:
 @app.command("rebuild", epilog="\b\nExample:\n  cudal2-agent index rebuild")
 def rebuild(as_json: AsJson = False) -> None:
     """Embed everything again with the model of the settings. Nothing is fetched or split again."""
-    from agent.cli.render.progress import Progress
-    from agent.index import indexing
-    from contract.settings import load_settings
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.agent.index import indexing
+    from cudal2_agent.contract.settings.settings import load_settings
 
     with Progress() as progress:
         embedded, model = indexing.rebuild(load_settings(), progress.emit)

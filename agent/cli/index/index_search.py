@@ -10,9 +10,9 @@ from typing import IO, Annotated
 import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from agent.cli.arguments import AsJson, read_arch
-from contract.errors import UsageError
-from contract.knowledge import Hit, Query, Retriever
+from cudal2_agent.agent.cli.arguments import AsJson, read_arch
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.knowledge import Hit, Query, Retriever
 
 EXAMPLE = '\b\nExample:\n  cudal2-agent index search "consumer releases a pipeline stage" --arch sm_90a -k 5'
 FILE_COUNT, PERSON_COUNT = 10, 6
@@ -48,9 +48,9 @@ def search(
 
     With --queries: a line of {"id", "results"} for each question, from code releases unless --release says otherwise.
     """
-    from agent.index.knowledge_base import find_release, open_library
-    from contract.settings import load_settings
-    from knowledge.search import open_search
+    from cudal2_agent.agent.index.knowledge_base import find_release, open_library
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.knowledge.search import open_search
 
     if (words is None) == (queries is None):
         raise UsageError('give words to search for, or --queries FILE; for example: cudal2-agent index search "wgmma fence"')
@@ -80,7 +80,7 @@ def search(
 def _kinds(given: list[str]) -> tuple[str, ...]:
     from typing import get_args
 
-    from contract.knowledge import PieceKind
+    from cudal2_agent.contract.records.knowledge import PieceKind
 
     for kind in given:
         if kind not in get_args(PieceKind):

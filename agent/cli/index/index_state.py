@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.arguments import AsJson
 
 if TYPE_CHECKING:
-    from contract.knowledge import Piece
+    from cudal2_agent.contract.records.knowledge import Piece
 
 LIST_EXAMPLE = "\b\nExample:\n  cudal2-agent index list"
 STATUS_EXAMPLE = "\b\nExample:\n  cudal2-agent index status --json"
@@ -19,8 +19,8 @@ VERIFY_EXAMPLE = "\b\nExample:\n  cudal2-agent index verify"
 
 def list_releases(as_json: AsJson = False) -> None:
     """The releases that are indexed, oldest first."""
-    from agent.index.knowledge_base import open_library
-    from contract.settings import load_settings
+    from cudal2_agent.agent.index.knowledge_base import open_library
+    from cudal2_agent.contract.settings.settings import load_settings
 
     with open_library(load_settings()) as store:
         releases = store.releases()
@@ -34,8 +34,8 @@ def list_releases(as_json: AsJson = False) -> None:
 
 def status(as_json: AsJson = False) -> None:
     """Folder, size, model and releases of the knowledge base, and what `optimize` would add to it."""
-    from agent.index.knowledge_base import contents, lacking
-    from contract.settings import load_settings
+    from cudal2_agent.agent.index.knowledge_base import contents, lacking
+    from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings()
     found = contents(settings)
@@ -57,9 +57,9 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Symbols and files that NEW has added, removed or changed, by area."""
-    from agent.index.knowledge_base import find_release, open_library
-    from contract.settings import load_settings
-    from indexer.diff import diff as compare
+    from cudal2_agent.agent.index.knowledge_base import find_release, open_library
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.indexer.diff import diff as compare
 
     with open_library(load_settings()) as store:
         before, after = find_release(store, old), find_release(store, new)
@@ -86,9 +86,9 @@ def _under(area: str, pieces: "Iterator[tuple[str, Piece, str]]") -> "Iterator[t
 
 def verify(as_json: AsJson = False) -> None:
     """Check files, pieces, vectors and the lexical index against each other; fails where they disagree."""
-    from agent.cli.render.progress import Progress
-    from agent.index.knowledge_base import open_library
-    from contract.settings import load_settings
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.agent.index.knowledge_base import open_library
+    from cudal2_agent.contract.settings.settings import load_settings
 
     with Progress(), open_library(load_settings()) as store:
         found = store.verify()

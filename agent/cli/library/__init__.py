@@ -5,7 +5,7 @@ One file per command, named like it. `library_source`: the library that a comman
 
 import typer
 
-from agent.cli.library import (
+from cudal2_agent.agent.cli.library import (
     library_build,
     library_check,
     library_export,

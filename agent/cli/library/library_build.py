@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.arguments import AsJson
 
 if TYPE_CHECKING:
-    from agent.library.entry_choice import LeftOut
+    from cudal2_agent.agent.library.entry_choice import LeftOut
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent library build --out h200\n"
@@ -62,9 +62,9 @@ def build(
     Of several kernels for a task, the one with the highest lower bound of its interval is taken. A task without such a kernel
     gets the algorithm that AutoTuning chose, where a program can run it and it was faster than PyTorch's product.
     """
-    from agent.library.library_building import BuildOptions, build_from_rows, build_from_store, read_products
-    from contract.errors import UsageError
-    from contract.settings import load_settings
+    from cudal2_agent.agent.library.library_building import BuildOptions, build_from_rows, build_from_store, read_products
+    from cudal2_agent.contract.errors import UsageError
+    from cudal2_agent.contract.settings.settings import load_settings
 
     if rows and from_store:
         raise UsageError("--rows and --from-store exclude each other; name one")

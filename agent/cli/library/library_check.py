@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson, Device
-from agent.cli.library.library_source import ALL, LibraryPath, held, opened
+from cudal2_agent.agent.cli.arguments import AsJson, Device
+from cudal2_agent.agent.cli.library.library_source import ALL, LibraryPath, held, opened
 
 if TYPE_CHECKING:
-    from agent.library.library_check import CheckRow
+    from cudal2_agent.agent.library.library_check import CheckRow
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent library check --library h200 --entry 1a2b3c4d\n"
@@ -41,14 +41,14 @@ def check(
     The emulator proves and does not time. An algorithm of cuBLASLt needs a GPU: its product is compared with one in f32, and
     timed beside torch.mm. Fails unless every entry was executed and found right.
     """
-    from agent.library.entry_sample import sample_of
-    from agent.library.library_check import check_entries
-    from agent.wiring.sandbox import open_sandbox_of
-    from contract.errors import UsageError
-    from contract.events import ignore
-    from contract.settings import load_settings
-    from contract.task import Arch
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.library.entry_sample import sample_of
+    from cudal2_agent.agent.library.library_check import check_entries
+    from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
+    from cudal2_agent.contract.errors import UsageError
+    from cudal2_agent.contract.events import ignore
+    from cudal2_agent.contract.records.task import Arch
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.store import open_store
 
     settings = load_settings(device=device)
     found = opened(library)
@@ -81,7 +81,7 @@ def _line(row: "CheckRow") -> str:
 
 
 def _summary(rows: "list[CheckRow]", file: Path) -> str:
-    from agent.library.library_check import share_slower
+    from cudal2_agent.agent.library.library_check import share_slower
 
     counts = {status: sum(row.status == status for row in rows) for status in ("passed", "in-part", "not-run", "failed")}
     told = ", ".join(f"{count:,} {status}" for status, count in counts.items() if count)

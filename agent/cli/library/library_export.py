@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
-from agent.cli.library.library_source import ALL, Jobs, LibraryPath, Sms, chosen, opened
-from contract.base import Record
+from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.library.library_source import ALL, Jobs, LibraryPath, Sms, chosen, opened
+from cudal2_agent.contract.base import Record
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent library export --out kernels\n"
@@ -38,9 +38,9 @@ def export(
     cpp: a folder for C++. flashinfer-bench: solutions. kernels: the source of a kernel for the Hugging Face hub. Only entries
     that are faster than AutoTuning are written; cpp and kernels build them first.
     """
-    from agent.library import exporting
-    from contract.errors import UsageError
-    from contract.settings import load_settings
+    from cudal2_agent.agent.library import exporting
+    from cudal2_agent.contract.errors import UsageError
+    from cudal2_agent.contract.settings.settings import load_settings
 
     found = opened(library)
     entries = [one for one in chosen(found, entry) if one.wins]

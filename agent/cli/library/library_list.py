@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
-from agent.cli.library.library_source import LibraryPath, opened
+from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.library.library_source import LibraryPath, opened
 
 if TYPE_CHECKING:
-    from contract.library import LibraryEntry, StoredAlgorithm
+    from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent library list --top 10"
 
@@ -43,7 +43,7 @@ def list_(
 
 
 def _algorithm_lines(algorithms: "list[StoredAlgorithm]") -> list[str]:
-    from agent.cli.render.alignment import aligned
+    from cudal2_agent.agent.cli.render.alignment import aligned
 
     lines = [("id", "shape", "layout", "types", "algorithm", "PyTorch", "AutoTuning", "gain")]
     for one in algorithms:
@@ -64,8 +64,8 @@ def _algorithm_lines(algorithms: "list[StoredAlgorithm]") -> list[str]:
 
 
 def _lines(entries: "list[LibraryEntry]") -> list[str]:
-    from agent.cli.render.alignment import aligned
-    from contract.evaluation import AUTOTUNED
+    from cudal2_agent.agent.cli.render.alignment import aligned
+    from cudal2_agent.contract.records.evaluation import AUTOTUNED
 
     lines = [("id", "shape", "layout", "types", "kernel", "AutoTuning", "ours", "speedup", "interval")]
     for entry in entries:

@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson, choice
-from agent.cli.library.library_source import ALL, Jobs, LibraryPath, Sms, chosen, opened
+from cudal2_agent.agent.cli.arguments import AsJson, choice
+from cudal2_agent.agent.cli.library.library_source import ALL, Jobs, LibraryPath, Sms, chosen, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.library.preparing import PreparedEntry
-    from contract.library import LibraryEntry
-    from contract.settings import Settings
+    from cudal2_agent.agent.library.preparing import PreparedEntry
+    from cudal2_agent.contract.records.library import LibraryEntry
+    from cudal2_agent.contract.settings.settings import Settings
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent library prepare --element bf16\n"
@@ -41,10 +41,10 @@ def prepare(
     run at once: each source is built once. Algorithms of cuBLASLt need nothing. With --shape, the schedule of one entry is
     written for a smaller M, and the kernel is kept where the emulator finds it right. Fails where an entry could not be built.
     """
-    from agent.library import preparing
-    from contract.errors import UsageError
-    from contract.settings import load_settings
-    from contract.task import Arch, ElementType
+    from cudal2_agent.agent.library import preparing
+    from cudal2_agent.contract.errors import UsageError
+    from cudal2_agent.contract.records.task import Arch, ElementType
+    from cudal2_agent.contract.settings.settings import load_settings
 
     if shape is not None and entry == ALL:
         raise UsageError("--shape is for one entry; name it with --entry")
@@ -67,7 +67,7 @@ def prepare(
         told = ", ".join(f"{count:,} {status}" for status, count in counts.items())
         print(f"{told}; kernels in {preparing.library_cache(settings)}")
     if entry == ALL:
-        from agent.library.torch_kernels import prepare_torch
+        from cudal2_agent.agent.library.torch_kernels import prepare_torch
 
         compiled = prepare_torch(settings)
         print(compiled.model_dump_json() if as_json else compiled, flush=True)
@@ -76,7 +76,7 @@ def prepare(
 
 def _prepared(entries: "list[LibraryEntry]", shape: str | None, settings: "Settings", sms: int) -> "Iterator[PreparedEntry]":
     """Entries for their own shapes, or one for another M. Raises: UsageError, as `prepare` and `lend`."""
-    from agent.library import lending, preparing
+    from cudal2_agent.agent.library import lending, preparing
 
     task = None if shape is None else lending.task_of_shape(entries[0], shape)
     if task is None or task == entries[0].task:

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
-from agent.cli.library.library_source import LibraryPath, opened
+from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.library.library_source import LibraryPath, opened
 
 if TYPE_CHECKING:
-    from contract.library import LibraryEntry, StoredAlgorithm
+    from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent library show 1a2b3c4d --library h200"
 
@@ -20,9 +20,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """What a library says of one entry, and whether its source can be written as it was measured."""
-    from agent.library.entry_source import candidate_of
-    from contract.errors import LibraryError, UsageError
-    from contract.library import StoredAlgorithm
+    from cudal2_agent.agent.library.entry_source import candidate_of
+    from cudal2_agent.contract.errors import LibraryError, UsageError
+    from cudal2_agent.contract.records.library import StoredAlgorithm
 
     found = opened(library).entry(entry)
     if isinstance(found, StoredAlgorithm):
@@ -61,7 +61,7 @@ def _algorithm_lines(stored: "StoredAlgorithm") -> list[str]:
 
 
 def _lines(entry: "LibraryEntry", state: str) -> list[str]:
-    from contract.candidate import axes_in_use
+    from cudal2_agent.contract.records.candidate import axes_in_use
 
     task, evaluation = entry.task, entry.evaluation
     speedup = evaluation.speedup

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from contract.library import LibraryEntry, StoredAlgorithm
     from cudal2.library.kernel_library import KernelLibrary
+    from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
 
 LibraryPath = Annotated[
     Path | None,
@@ -28,10 +28,10 @@ ALL = "all"
 
 def opened(path: Path | None) -> "KernelLibrary":
     """Raises: UsageError, LibraryError."""
-    from agent.wiring.gpus import visible_gpus
-    from contract.errors import UsageError
     from cudal2.library.kernel_library import open_library
     from cudal2.library.shipped_libraries import shipped_paths
+    from cudal2_agent.agent.wiring.gpus import visible_gpus
+    from cudal2_agent.contract.errors import UsageError
 
     if path is not None:
         return open_library(path)
@@ -49,8 +49,8 @@ def held(library: "KernelLibrary", entry: str) -> "list[LibraryEntry | StoredAlg
 
 def chosen(library: "KernelLibrary", entry: str) -> "list[LibraryEntry]":
     """All entries, or the one that an id names. Raises: UsageError, also for the id of an algorithm; LibraryError."""
-    from contract.errors import UsageError
-    from contract.library import LibraryEntry
+    from cudal2_agent.contract.errors import UsageError
+    from cudal2_agent.contract.records.library import LibraryEntry
 
     if entry == ALL:
         return list(library)

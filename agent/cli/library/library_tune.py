@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson, Element, LayoutName
+from cudal2_agent.agent.cli.arguments import AsJson, Element, LayoutName
 
 if TYPE_CHECKING:
-    from agent.library.algorithms.tuned_products import TunedProduct
-    from contract.task import GemmTask
     from cudal2.dispatch.decision import GpuIdentity
     from cudal2.library.kernel_library import KernelLibrary
+    from cudal2_agent.agent.library.algorithms.tuned_products import TunedProduct
+    from cudal2_agent.contract.records.task import GemmTask
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent library tune --shapes products.json --out mine.jsonl.gz\n"
@@ -52,13 +52,13 @@ def tune(
     For products that no kernel of the library is chosen for. The GPU at hand measures all that cuBLASLt suggests. The
     algorithm that one race chooses is judged by another, and kept where the whole interval beats torch.mm.
     """
-    from agent.campaign.shapes import read_shapes
-    from agent.cli.arguments import choice
-    from agent.library.algorithms.suggested_algorithms import CudaProductBench, environment_of, open_platform
-    from agent.library.algorithms.tuned_products import tune_products
-    from agent.library.library_building import extend_library
-    from contract.errors import DeviceUnavailable
-    from contract.task import ElementType, GemmTask, Layout
+    from cudal2_agent.agent.campaign.shapes import read_shapes
+    from cudal2_agent.agent.cli.arguments import choice
+    from cudal2_agent.agent.library.algorithms.suggested_algorithms import CudaProductBench, environment_of, open_platform
+    from cudal2_agent.agent.library.algorithms.tuned_products import tune_products
+    from cudal2_agent.agent.library.library_building import extend_library
+    from cudal2_agent.contract.errors import DeviceUnavailable
+    from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 
     wanted, notices = read_shapes(shapes)
     own, type_ = choice("--layout", Layout, layout), choice("--element", ElementType, element)
@@ -97,9 +97,9 @@ def tune(
 
 def _base(library: Path | None, gpu: str) -> "KernelLibrary | None":
     """The library that is extended; without a name that which ships for this GPU. Raises: UsageError, LibraryError."""
-    from contract.errors import UsageError
     from cudal2.library.kernel_library import open_library
     from cudal2.library.shipped_libraries import shipped_library
+    from cudal2_agent.contract.errors import UsageError
 
     if library is None:
         return shipped_library(gpu)

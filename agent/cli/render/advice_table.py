@@ -3,11 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from agent.advise.advice import Advice, PartAdvice, ProductAdvice
-from agent.advise.gains import GainInterval
-from agent.advise.products import MatrixProduct
-from agent.advise.search_plan import SearchPlan
-from agent.cli.render.alignment import aligned
+from cudal2_agent.agent.cli.render.alignment import aligned
+from cudal2_agent.agent.library.advise.advice import Advice, PartAdvice, ProductAdvice
+from cudal2_agent.agent.library.advise.gains import GainInterval
+from cudal2_agent.agent.library.advise.products import MatrixProduct
+from cudal2_agent.agent.library.advise.search_plan import SearchPlan
 
 _NONE = "–"
 _PREDICTED = "~"

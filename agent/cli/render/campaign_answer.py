@@ -3,10 +3,10 @@
 import json
 from collections.abc import Sequence
 
-from agent.campaign.overview import CampaignCost, ClassFigures, class_figures, cost_of
-from agent.cli.render.alignment import aligned
-from contract.campaign import ShapeResult
-from policies.trajectories.campaigns.queue import FailedItem, QueueCounts
+from cudal2_agent.agent.campaign.overview import CampaignCost, ClassFigures, class_figures, cost_of
+from cudal2_agent.agent.cli.render.alignment import aligned
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.store.campaigns.queue import FailedItem, QueueCounts
 
 _SHOWN_FAILURES = 10
 

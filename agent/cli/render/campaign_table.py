@@ -8,10 +8,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from agent.campaign.overview import Overview
-from agent.cli.render.alignment import aligned
-from agent.cli.render.campaign_answer import class_lines
-from contract.campaign import ShapeResult
+from cudal2_agent.agent.campaign.overview import Overview
+from cudal2_agent.agent.cli.render.alignment import aligned
+from cudal2_agent.agent.cli.render.campaign_answer import class_lines
+from cudal2_agent.contract.records.campaign import ShapeResult
 
 TOTALS_S = 30.0  # between two lines of totals where there is no terminal
 

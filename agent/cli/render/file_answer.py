@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from agent.cli.files import FileResult
-from agent.cli.render.run_answer import speedup_lines
-from contract.evaluation import NOT_COVERED, Evaluation, Measured, Prediction, Unmeasured
+from cudal2_agent.agent.cli.files import FileResult
+from cudal2_agent.agent.cli.render.run_answer import speedup_lines
+from cudal2_agent.contract.records.evaluation import NOT_COVERED, Evaluation, Measured, Prediction, Unmeasured
 
 SHOWN_TERMS = 4
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from contract.events import IndexProgress, StoreProgress
+from cudal2_agent.contract.events import IndexProgress, StoreProgress
 
 _DOING = {
     "fetch": "fetching",

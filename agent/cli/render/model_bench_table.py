@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from agent.cli.render.alignment import aligned
-from agent.model_bench.bench_figures import BenchResult, BenchTotals, Reached, TaskFigures, totals_of
-from contract.task import Arch
+from cudal2_agent.agent.bench.models.bench_figures import BenchResult, BenchTotals, Reached, TaskFigures, totals_of
+from cudal2_agent.agent.cli.render.alignment import aligned
+from cudal2_agent.contract.records.task import Arch
 
 _RIGHT = frozenset(range(3, 9))
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from agent.cli.render.alignment import aligned
-from agent.policy_bench.estimates import Estimate
-from agent.policy_bench.proposal_figures import ArmFigures, BenchFigures
-from policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, KnownPolicy
+from cudal2_agent.agent.bench.proposals.estimates import Estimate
+from cudal2_agent.agent.bench.proposals.proposal_figures import ArmFigures, BenchFigures
+from cudal2_agent.agent.cli.render.alignment import aligned
+from cudal2_agent.policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, KnownPolicy
 
 _RIGHT = frozenset(range(1, 9))
 

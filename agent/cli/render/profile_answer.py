@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from agent.cli.profiled_files import FileComparison, ProfiledFile
-from agent.cli.render.file_answer import mark_of, verdict
-from contract.diagnosis import Diagnosis
-from contract.profile import LaunchProfile, Profile
-from contract.task import Arch
-from sandbox.profiling.metric_set import MetricSet, load_metric_set
+from cudal2_agent.agent.cli.profiled_files import FileComparison, ProfiledFile
+from cudal2_agent.agent.cli.render.file_answer import mark_of, verdict
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.profile import LaunchProfile, Profile
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox.profiling.metric_set import MetricSet, load_metric_set
 
 _NO_COUNTERS = "no counters were read"
 _BASES = {

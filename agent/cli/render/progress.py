@@ -11,10 +11,9 @@ from rich.markup import escape
 from rich.status import Status
 from rich.text import Text
 
-from agent.cli.render.meter import Meter
-from agent.report.one_line import predicted_of, result_of
-from contract.evaluation import Measured, Unmeasured, Witness
-from contract.events import (
+from cudal2_agent.agent.cli.render.meter import Meter
+from cudal2_agent.agent.report.one_line import predicted_of, result_of
+from cudal2_agent.contract.events import (
     CandidateBuilt,
     Event,
     IndexProgress,
@@ -33,6 +32,7 @@ from contract.events import (
     Witnessed,
     WorkerRestarted,
 )
+from cudal2_agent.contract.records.evaluation import Measured, Unmeasured, Witness
 
 LINE_CHARS = 100
 _INDENT = "  "

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from agent.cli.render.alignment import aligned
-from policies.lm.proposal_worth import ProposerFigures
+from cudal2_agent.agent.cli.render.alignment import aligned
+from cudal2_agent.policies.lm.proposal_worth import ProposerFigures
 
 _RIGHT = frozenset(range(1, 9))
 

@@ -3,14 +3,14 @@
 import json
 from pathlib import Path
 
-from agent.report.lead import Lead, lead_of
-from agent.report.one_line import witness_of
-from agent.report.report import NO_KERNEL, knowledge_of
-from agent.run.result import RunResult
-from contract.evaluation import Measured, Unmeasured
-from contract.reward import confirmed
-from contract.speedup import median_us, speedup_over
-from contract.trajectory import Step
+from cudal2_agent.agent.report.lead import Lead, lead_of
+from cudal2_agent.agent.report.one_line import witness_of
+from cudal2_agent.agent.report.report import NO_KERNEL, knowledge_of
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.reward import confirmed
+from cudal2_agent.contract.reward.speedup import median_us, speedup_over
 
 
 def print_outcome(outcome: RunResult, folder: Path, as_json: bool) -> None:

@@ -1,9 +1,9 @@
 """One step of a run in full: what wrote it, its evaluation, and why it is fast or slow."""
 
-from agent.cli.render.run_answer import speedup_lines, witness_lines
-from agent.report.one_line import result_of
-from contract.evaluation import Measured
-from contract.trajectory import Step
+from cudal2_agent.agent.cli.render.run_answer import speedup_lines, witness_lines
+from cudal2_agent.agent.report.one_line import result_of
+from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.trajectory import Step
 
 
 def step_lines(step: Step, *, source: bool = False) -> list[str]:

@@ -2,7 +2,7 @@
 
 import typer
 
-from agent.cli.train import lm, online, schedule
+from cudal2_agent.agent.cli.train import lm, online, schedule
 
 app = typer.Typer(
     help="Train policies on stored trajectories.",

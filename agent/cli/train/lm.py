@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent.cli.arguments import AsJson, Device, HeldOut
-from contract.errors import UsageError
+from cudal2_agent.agent.cli.arguments import AsJson, Device, HeldOut
+from cudal2_agent.contract.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from contract.events import Emit
-    from contract.score import JointScore
-    from contract.settings import Settings
-    from contract.task import GemmTask
-    from policies.lm.adapter_folder import AdapterRecord
-    from policies.lm.examples import Examples, Stage
-    from policies.lm.proposal_worth import ProposalComparison
-    from policies.lm.stages.stage_settings import StageSettings
+    from cudal2_agent.contract.events import Emit
+    from cudal2_agent.contract.records.task import GemmTask
+    from cudal2_agent.contract.reward.score import JointScore
+    from cudal2_agent.contract.settings.settings import Settings
+    from cudal2_agent.policies.lm.adapter_folder import AdapterRecord
+    from cudal2_agent.policies.lm.examples import Examples, Stage
+    from cudal2_agent.policies.lm.proposal_worth import ProposalComparison
+    from cudal2_agent.policies.lm.stages.stage_settings import StageSettings
 
 EXAMPLE = (
     "\b\nExamples:\n  cudal2-agent train lm --stage sft --held-out benchmarks/h200/held_out.json --out lm-sft\n"
@@ -100,7 +100,7 @@ def train_lm(
     as_json: AsJson = False,
 ) -> None:
     """Train a language model that names schedules, in stages; or evaluate or merge what was trained."""
-    from policies.lm.needs import SAMPLING, TRAINING, require
+    from cudal2_agent.policies.lm.needs import SAMPLING, TRAINING, require
 
     given: dict[str, Any] = {
         "model": model,
@@ -136,11 +136,11 @@ class _Data:
 
     def make(self, stage: "Stage", seed: int, settings: "Settings", emit: "Emit") -> "Examples":
         """Raises: UsageError, StoreError."""
-        from agent.campaign.held_out import held_out_shapes
-        from policies.lm.examples import make_examples, read_examples
-        from policies.lm.stored_searches import stored_searches
-        from policies.trajectories.exports.splits import ShapeSplit
-        from policies.trajectories.store import open_store
+        from cudal2_agent.agent.campaign.held_out import held_out_shapes
+        from cudal2_agent.policies.exports.splits import ShapeSplit
+        from cudal2_agent.policies.lm.examples import make_examples, read_examples
+        from cudal2_agent.policies.lm.stored_searches import stored_searches
+        from cudal2_agent.store.store import open_store
 
         if self.examples is not None:
             return read_examples(self.examples, stage)
@@ -151,9 +151,9 @@ class _Data:
 
 def _trained(stage: str | None, out: Path, given: dict[str, Any], data: _Data, device: str | None) -> "AdapterRecord | None":
     """Begin a stage, or take up the one that was interrupted, and train it."""
-    from agent.cli.render.progress import Progress
-    from contract.settings import load_settings
-    from policies.lm.stages.stages import begin, begun, local_device, train_stage
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.policies.lm.stages.stages import begin, begun, local_device, train_stage
 
     settings = load_settings(device=device or local_device())
     with Progress() as progress:
@@ -168,8 +168,8 @@ def _settings(stage: str, given: dict[str, Any]) -> "StageSettings":
     """Raises: UsageError for a stage that is not known, or a setting out of its range."""
     from pydantic import ValidationError
 
-    from policies.lm.examples import STAGES
-    from policies.lm.stages.stage_settings import LEARNING_RATES, StageSettings
+    from cudal2_agent.policies.lm.examples import STAGES
+    from cudal2_agent.policies.lm.stages.stage_settings import LEARNING_RATES, StageSettings
 
     if stage not in STAGES:
         raise UsageError(f"--stage {stage!r} is not known; choose from {', '.join(STAGES)}")
@@ -185,7 +185,7 @@ def _settings(stage: str, given: dict[str, Any]) -> "StageSettings":
 def _score(stage: "Stage", settings: "Settings", emit: "Emit") -> "AbstractContextManager[JointScore | None]":
     if stage != "grpo":
         return nullcontext()
-    from agent.environment.sandbox_score import open_score
+    from cudal2_agent.agent.learning.environment.sandbox_score import open_score
 
     return open_score(settings, emit=emit)
 
@@ -194,13 +194,13 @@ def _evaluated(
     folder: Path, model: str | None, shapes: "Sequence[str]", proposals: int, seed: int, device: str | None
 ) -> "ProposalComparison":
     """The adapter, free and constrained to schedules of the task, beside random valid ones and the prior."""
-    from agent.cli.render.progress import Progress
-    from agent.environment.sandbox_score import open_score
-    from contract.settings import load_settings
-    from policies.lm.adapter_folder import open_adapter
-    from policies.lm.proposal_worth import ModelProposer, PriorProposer, RandomProposer, compare
-    from policies.lm.replies.reply_reward import ScoredCandidates
-    from policies.lm.replies.reply_sampler import ReplySampler
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.agent.learning.environment.sandbox_score import open_score
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.policies.lm.adapter_folder import open_adapter
+    from cudal2_agent.policies.lm.proposal_worth import ModelProposer, PriorProposer, RandomProposer, compare
+    from cudal2_agent.policies.lm.replies.reply_reward import ScoredCandidates
+    from cudal2_agent.policies.lm.replies.reply_sampler import ReplySampler
 
     if not shapes:
         raise UsageError("--evaluate needs shapes; add --shape 4096x1024x512, once for each")
@@ -216,14 +216,14 @@ def _evaluated(
 
 
 def _task(text: str, arch: Any) -> "GemmTask":
-    from contract.task import GemmTask, parse_shape
+    from cudal2_agent.contract.records.task import GemmTask, parse_shape
 
     m, n, k = parse_shape(text)
     return GemmTask(m=m, n=n, k=k, arch=arch)
 
 
 def _merge(adapter: Path, out: Path, model: str | None, as_json: bool) -> None:
-    from policies.lm.adapter_folder import write_merged
+    from cudal2_agent.policies.lm.adapter_folder import write_merged
 
     write_merged(adapter, out, model)
     print(json.dumps({"out": str(out), "adapter": str(adapter)}) if as_json else out)
@@ -243,6 +243,6 @@ def _print_record(out: Path, record: "AdapterRecord | None", as_json: bool) -> N
 
 
 def _print_figures(comparison: "ProposalComparison", as_json: bool) -> None:
-    from agent.cli.render.proposal_table import proposal_lines
+    from cudal2_agent.agent.cli.render.proposal_table import proposal_lines
 
     print(comparison.model_dump_json() if as_json else "\n".join(proposal_lines(comparison.figures)))

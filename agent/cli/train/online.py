@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import Accumulate, AsJson, Device, Element, LayoutName, Mode, read_task
+from cudal2_agent.agent.cli.arguments import Accumulate, AsJson, Device, Element, LayoutName, Mode, read_task
 
 if TYPE_CHECKING:
-    from policies.training.online_training import OnlinePlan, StepReport
+    from cudal2_agent.policies.training.online_training import OnlinePlan, StepReport
 
 EXAMPLE = (
     "\b\nExamples:\n  cudal2-agent train online --policy h200 --shapes 512x512x512,64x4096x64 --steps 20 --name mine\n"
@@ -36,14 +36,14 @@ def online(
     as_json: AsJson = False,
 ) -> None:
     """Train a policy by trying: what it proposes is verified and timed, and it follows what paid. It resumes after a kill."""
-    from agent.campaign.shapes import read_shapes
-    from agent.cli.render.progress import Progress
-    from agent.environment.sandbox_score import open_score
-    from agent.run.versions import own_version
-    from contract.events import Notice
-    from contract.settings import load_settings
-    from policies.schedule.learned.known_policies import find_policy
-    from policies.training.online_training import train_online
+    from cudal2_agent.agent.campaign.shapes import read_shapes
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.agent.learning.environment.sandbox_score import open_score
+    from cudal2_agent.agent.run.versions import own_version
+    from cudal2_agent.contract.events import Notice
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.policies.schedule.learned.known_policies import find_policy
+    from cudal2_agent.policies.training.online_training import train_online
 
     settings = load_settings(device=device)
     start = find_policy(policy, settings.home).path
@@ -67,7 +67,7 @@ def online(
 
 
 def _plan(**given: float | None) -> "OnlinePlan":
-    from policies.training.online_training import OnlinePlan
+    from cudal2_agent.policies.training.online_training import OnlinePlan
 
     return OnlinePlan.model_validate({name: value for name, value in given.items() if value is not None})
 

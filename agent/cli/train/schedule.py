@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson, HeldOut
+from cudal2_agent.agent.cli.arguments import AsJson, HeldOut
 
 if TYPE_CHECKING:
-    from policies.schedule.learned.policy_file import PolicyCard
-    from policies.training.trainer import TrainingProgress
-    from policies.training.training_plan import TrainingPlan
+    from cudal2_agent.policies.schedule.learned.policy_file import PolicyCard
+    from cudal2_agent.policies.training.trainer import TrainingProgress
+    from cudal2_agent.policies.training.training_plan import TrainingPlan
 
 EXAMPLE = (
     "\b\nExamples:\n  cudal2-agent train schedule --name mine\n"
@@ -43,11 +43,11 @@ def schedule(
     as_json: AsJson = False,
 ) -> None:
     """Train the schedule policy from all runs of the store. Interrupted, it goes on where it was when it is called again."""
-    from agent.campaign.held_out import held_out_shapes
-    from agent.run.versions import own_version
-    from contract.settings import load_settings
-    from policies.training.trainer import TrainingOptions, train_schedule
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.campaign.held_out import held_out_shapes
+    from cudal2_agent.agent.run.versions import own_version
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.policies.training.trainer import TrainingOptions, train_schedule
+    from cudal2_agent.store.store import open_store
 
     settings = load_settings()
     options = TrainingOptions(
@@ -69,8 +69,8 @@ def schedule(
 
 def _plan(stages: str, epochs: int | None, members: int | None, seed: int) -> "TrainingPlan":
     """Raises: UsageError for an unknown stage."""
-    from contract.errors import UsageError
-    from policies.training.training_plan import STAGES, TREES, TrainingPlan
+    from cudal2_agent.contract.errors import UsageError
+    from cudal2_agent.policies.training.training_plan import STAGES, TREES, TrainingPlan
 
     default = TrainingPlan()
     wanted = [word.strip() for word in stages.split(",")]

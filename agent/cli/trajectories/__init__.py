@@ -6,7 +6,7 @@
 
 import typer
 
-from agent.cli.trajectories import browsing, maintenance, receiving, sending, stats
+from cudal2_agent.agent.cli.trajectories import browsing, maintenance, receiving, sending, stats
 
 app = typer.Typer(
     help="Every attempt, with what the policy saw.",

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
-from agent.cli.runs import RunId
-from agent.cli.trajectories.selecting import filtered, filtered_steps, find_run, opened
+from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.runs import RunId
+from cudal2_agent.agent.cli.trajectories.selecting import filtered, filtered_steps, find_run, opened
 
 if TYPE_CHECKING:
-    from contract.trajectory import Step, Trajectory
-    from policies.trajectories.filters import StepFilter
-    from policies.trajectories.statistics import RunRow
+    from cudal2_agent.contract.records.trajectory import Step, Trajectory
+    from cudal2_agent.store.filters import StepFilter
+    from cudal2_agent.store.statistics import RunRow
 
 LIST_EXAMPLE = "\b\nExample:\n  cudal2-agent trajectories list --arch sm_90a --min-speedup 1.05 --since 7d"
 SHOW_EXAMPLE = (
@@ -34,7 +34,7 @@ def list_trajectories(
     as_json: AsJson = False,
 ) -> None:
     """The runs with a selected step, newest last: steps, measured ones, best speedup over AutoTuning, policy, chip, status."""
-    from policies.trajectories.statistics import run_count, run_rows
+    from cudal2_agent.store.statistics import run_count, run_rows
 
     most = _limit(limit, as_json)
     with opened(selected) as (store, wanted):
@@ -66,7 +66,7 @@ def print_records(rows: "Iterable[RunRow]") -> None:
 
 
 def _run_lines(rows: "Sequence[RunRow]") -> list[str]:
-    from agent.cli.render.alignment import aligned
+    from cudal2_agent.agent.cli.render.alignment import aligned
 
     cells = [
         (
@@ -95,7 +95,7 @@ def show(
 
     RUN may be the beginning of an id.
     """
-    from contract.errors import UsageError
+    from cudal2_agent.contract.errors import UsageError
 
     if source and step is None:
         raise UsageError("--source shows the source of one step; name it with --step")
@@ -112,9 +112,9 @@ def show(
 
 
 def _trajectory_lines(trajectory: "Trajectory") -> list[str]:
-    from agent.observe.ranking import leading_step
-    from agent.report.one_line import result_of
-    from contract.evaluation import Measured
+    from cudal2_agent.agent.observe.ranking import leading_step
+    from cudal2_agent.agent.report.one_line import result_of
+    from cudal2_agent.contract.records.evaluation import Measured
 
     lines = []
     for step in trajectory.steps:
@@ -131,8 +131,8 @@ def _trajectory_lines(trajectory: "Trajectory") -> list[str]:
 
 
 def _show_step(step: "Step | None", run_id: str, index: int, source: bool, as_json: bool) -> None:
-    from agent.cli.render.step_answer import step_lines
-    from contract.errors import UsageError
+    from cudal2_agent.agent.cli.render.step_answer import step_lines
+    from cudal2_agent.contract.errors import UsageError
 
     if step is None:
         raise UsageError(f"run {run_id} has no step {index}; `cudal2-agent trajectories show {run_id}` lists its steps")

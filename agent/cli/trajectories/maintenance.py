@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
-from agent.cli.trajectories.selecting import filtered, opened
+from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.trajectories.selecting import filtered, opened
 
 if TYPE_CHECKING:
-    from policies.trajectories.filters import StepFilter
-    from policies.trajectories.upkeep.pruning import Pruned
+    from cudal2_agent.store.filters import StepFilter
+    from cudal2_agent.store.upkeep.pruning import Pruned
 
 PRUNE_EXAMPLE = "\b\nExample:\n  cudal2-agent trajectories prune --outcome rejected --until 2026-11-01 --dry-run"
 VERIFY_EXAMPLE = "\b\nExample:\n  cudal2-agent trajectories verify"
@@ -36,10 +36,10 @@ def prune(
 
     Filters of runs alone delete whole runs. Without a filter, only --compact or --keep-best works.
     """
-    from contract.errors import UsageError
-    from policies.trajectories.filters import ALL_STEPS
-    from policies.trajectories.statistics import store_bytes
-    from policies.trajectories.upkeep.pruning import prune as prune_store
+    from cudal2_agent.contract.errors import UsageError
+    from cudal2_agent.store.filters import ALL_STEPS
+    from cudal2_agent.store.statistics import store_bytes
+    from cudal2_agent.store.upkeep.pruning import prune as prune_store
 
     everything = selected == ALL_STEPS and keep_best is None
     if everything and not compact:
@@ -65,7 +65,7 @@ def prune(
 
 def _agreed(found: "Pruned", yes: bool) -> bool:
     """True. Raises: UsageError where the answer is no, or nobody can be asked."""
-    from contract.errors import UsageError
+    from cudal2_agent.contract.errors import UsageError
 
     if yes:
         return True
@@ -82,10 +82,10 @@ def _told(found: "Pruned") -> str:
 
 def verify(as_json: AsJson = False) -> None:
     """Check every hash, packed record, reference and count of the store; fails where one is wrong."""
-    from agent.cli.render.progress import Progress
-    from contract.settings import load_settings
-    from policies.trajectories.store import open_store
-    from policies.trajectories.upkeep.checking import check_store
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.store import open_store
+    from cudal2_agent.store.upkeep.checking import check_store
 
     faults = []
     with open_store(load_settings().store_url) as store, Progress() as progress:

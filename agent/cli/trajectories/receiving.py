@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
-from contract.base import Record
+from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.contract.base import Record
 
 IMPORT_EXAMPLE = "\b\nExample:\n  cudal2-agent trajectories import sweep-000.sweep.zst sweep-001.sweep.zst"
 MERGE_EXAMPLE = "\b\nExample:\n  cudal2-agent trajectories merge other/trajectories.sqlite"
@@ -19,11 +19,11 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Add what exports hold to the store. All files are one transaction; what is known already is left as it is."""
-    from agent.cli.render.progress import Progress
-    from contract.events import StoreProgress
-    from contract.settings import load_settings
-    from policies.trajectories.importing.importing import import_files
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.contract.events import StoreProgress
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.importing.importing import import_files
+    from cudal2_agent.store.store import open_store
 
     with open_store(load_settings().store_url) as store, Progress() as progress:
         summary = import_files(store, files, lambda _, steps: progress.emit(StoreProgress(stage="import", done=steps)))
@@ -37,11 +37,11 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Add the runs of another store, which is only read. Each run is one transaction."""
-    from agent.cli.render.progress import Progress
-    from contract.events import StoreProgress
-    from contract.settings import load_settings
-    from policies.trajectories.merging import merge_store
-    from policies.trajectories.store import open_store
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.contract.events import StoreProgress
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.merging import merge_store
+    from cudal2_agent.store.store import open_store
 
     with open_store(load_settings().store_url) as store, Progress() as progress:
         summary = merge_store(

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from agent.cli.arguments import read_arch
-from contract.errors import UsageError
+from cudal2_agent.agent.cli.arguments import read_arch
+from cudal2_agent.contract.errors import UsageError
 
 if TYPE_CHECKING:
-    from policies.trajectories.filters import StepFilter
-    from policies.trajectories.store import Store
+    from cudal2_agent.store.filters import StepFilter
+    from cudal2_agent.store.store import Store
 
 SHOWN_VALUES = 12
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
@@ -102,8 +102,8 @@ def read_filters(
     until: str | None = None,
 ) -> "StepFilter":
     """What the flags select. Raises: UsageError, naming the flag."""
-    from contract.task import parse_shape
-    from policies.trajectories.filters import StepFilter
+    from cudal2_agent.contract.records.task import parse_shape
+    from cudal2_agent.store.filters import StepFilter
 
     began, ended = read_time("--since", since), read_time("--until", until)
     if began and ended and began >= ended:
@@ -143,8 +143,8 @@ def read_time(flag: str, text: str | None) -> datetime | None:
 @contextmanager
 def opened(selected: "StepFilter") -> "Iterator[tuple[Store, StepFilter]]":
     """The store of the settings, and the selection with the values that this store knows. Raises: UsageError."""
-    from contract.settings import load_settings
-    from policies.trajectories.store import open_store
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.store import open_store
 
     with open_store(load_settings().store_url) as store:
         yield store, resolve(selected, store)
@@ -152,7 +152,7 @@ def opened(selected: "StepFilter") -> "Iterator[tuple[Store, StepFilter]]":
 
 def resolve(selected: "StepFilter", store: "Store") -> "StepFilter":
     """The selection with whole run ids and the store's own spelling. Raises: UsageError, listing what the store holds."""
-    from policies.trajectories.statistics import known_values
+    from cudal2_agent.store.statistics import known_values
 
     changes: dict[str, tuple[str, ...]] = {}
     if selected.runs:
@@ -169,7 +169,7 @@ def resolve(selected: "StepFilter", store: "Store") -> "StepFilter":
 
 def find_run(store: "Store", text: str) -> str:
     """The id of a run by the id or by its unique beginning. Raises: UsageError."""
-    from policies.trajectories.statistics import run_ids
+    from cudal2_agent.store.statistics import run_ids
 
     found = run_ids(store, text)
     if text in found or len(found) == 1:
@@ -207,7 +207,7 @@ def _listed(values: Sequence[str]) -> str:
 
 
 def _outcome(text: str) -> str:
-    from contract.evaluation import Evaluation
+    from cudal2_agent.contract.records.evaluation import Evaluation
 
     variants = get_args(get_args(Evaluation)[0])
     choices = [variant.model_fields["status"].default for variant in variants]

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from agent.cli.trajectories.selecting import filtered, opened
-from contract.base import Record
-from contract.errors import UsageError
+from cudal2_agent.agent.cli.trajectories.selecting import filtered, opened
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
 
 if TYPE_CHECKING:
-    from contract.trajectory import Trajectory
-    from policies.trajectories.exports.dataset import DatasetFormat
-    from policies.trajectories.filters import StepFilter
-    from policies.trajectories.store import Store
+    from cudal2_agent.contract.records.trajectory import Trajectory
+    from cudal2_agent.policies.exports.dataset import DatasetFormat
+    from cudal2_agent.store.filters import StepFilter
+    from cudal2_agent.store.store import Store
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent trajectories export --out steps.jsonl"
@@ -127,9 +127,9 @@ def _check(format: ExportFormat, options: dict[str, Any]) -> None:
 @contextmanager
 def _read(store: "Store", wanted: "StepFilter", *, quiet: bool) -> "Iterator[Iterator[Trajectory]]":
     """The selected trajectories, with progress on stderr unless that would stand between the lines of the answer."""
-    from agent.cli.render.progress import Progress
-    from contract.events import StoreProgress
-    from policies.trajectories.statistics import step_count
+    from cudal2_agent.agent.cli.render.progress import Progress
+    from cudal2_agent.contract.events import StoreProgress
+    from cudal2_agent.store.statistics import step_count
 
     if quiet:
         yield store.trajectories(wanted)
@@ -150,12 +150,12 @@ def _read(store: "Store", wanted: "StepFilter", *, quiet: bool) -> "Iterator[Ite
 
 
 def _dataset(trajectories: "Iterator[Trajectory]", format: ExportFormat, out: Path | None, options: dict[str, Any]) -> Record:
-    from agent.wiring.policy import primitives
-    from contract.settings import load_settings
-    from contract.task import parse_shape
-    from policies.chat.prompts.composition import Prompts
-    from policies.trajectories.exports.dataset import export_dataset
-    from policies.trajectories.exports.formats import ExportOptions
+    from cudal2_agent.agent.wiring.policy import primitives
+    from cudal2_agent.contract.records.task import parse_shape
+    from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.policies.chat.prompts.composition import Prompts
+    from cudal2_agent.policies.exports.dataset import export_dataset
+    from cudal2_agent.policies.exports.formats import ExportOptions
 
     shapes = tuple("x".join(map(str, parse_shape(text))) for text in options.get("test_shape", ()))
     names = {
@@ -184,7 +184,7 @@ def _validated(record: type[Any], values: dict[str, Any], names: dict[str, str])
 
 
 def _sweep(trajectories: "Iterator[Trajectory]", out: Path | None, options: dict[str, Any]) -> Record:
-    from policies.trajectories.sweep.sweep_files import SweepOptions, SweepSummary, export_sweep, write_sweep
+    from cudal2_agent.store.sweep.sweep_files import SweepOptions, SweepSummary, export_sweep, write_sweep
 
     if out is not None:
         piece_mb = options.get("piece_mb")
@@ -197,8 +197,8 @@ def _sweep(trajectories: "Iterator[Trajectory]", out: Path | None, options: dict
 
 
 def _flashinfer(trajectories: "Iterator[Trajectory]", out: Path | None, options: dict[str, Any]) -> Record:
-    from agent.wiring.policy import primitives
-    from policies.trajectories.exports.flashinfer.flashinfer import write_flashinfer
+    from cudal2_agent.agent.wiring.policy import primitives
+    from cudal2_agent.policies.exports.flashinfer.flashinfer import write_flashinfer
 
     if out is None:
         raise UsageError("flashinfer-bench reads a folder; name one with --out")

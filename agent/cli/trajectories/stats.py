@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
-from agent.cli.trajectories.selecting import filtered, opened
+from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.trajectories.selecting import filtered, opened
 
 if TYPE_CHECKING:
-    from policies.trajectories.filters import StepFilter
-    from policies.trajectories.statistics import Speedups, StoreStatistics
+    from cudal2_agent.store.filters import StepFilter
+    from cudal2_agent.store.statistics import Speedups, StoreStatistics
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent trajectories stats --arch sm_90a --by environment"
 
@@ -33,7 +33,7 @@ def stats(
     as_json: AsJson = False,
 ) -> None:
     """Counts of the selected steps, their speedups over AutoTuning, withheld rewards, and the size of the store."""
-    from policies.trajectories.statistics import store_statistics
+    from cudal2_agent.store.statistics import store_statistics
 
     with opened(selected) as (store, wanted):
         found = store_statistics(store, wanted, by.value if by else None)
@@ -74,7 +74,7 @@ def _speedups(found: "Speedups | None") -> str:
 
 
 def _groups(found: "StoreStatistics") -> list[str]:
-    from agent.cli.render.alignment import aligned
+    from cudal2_agent.agent.cli.render.alignment import aligned
 
     if found.by is None:
         return []

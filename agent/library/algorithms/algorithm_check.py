@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import torch
 
-from agent.library.algorithms.product_graphs import Multiply, by_torch, drawn, launches_in, operand_sets, race
-from contract.errors import Cudal2Error
-from contract.evaluation import TORCH
-from contract.library import StoredAlgorithm
-from contract.speedup import median_us
 from cudal2.launcher.launcher import LoadedKernel
 from cudal2.torch.gpu_platform import CudaPlatform, Platform
+from cudal2_agent.agent.library.algorithms.product_graphs import Multiply, by_torch, drawn, launches_in, operand_sets, race
+from cudal2_agent.contract.errors import Cudal2Error
+from cudal2_agent.contract.records.evaluation import TORCH
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.reward.speedup import median_us
 
 DRAWS = 3
 ROUNDS, SAMPLE_US = 15, 1000.0

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from agent.library.entry_choice import LeftOut, Products, product_of
-from agent.library.measured_kernels import MeasuredKernel, Origins
-from contract.evaluation import AUTOTUNED, HEURISTIC, TORCH
-from contract.library import StoredAlgorithm
-from contract.task import AccumulatorType, GemmTask
+from cudal2_agent.agent.library.entry_choice import LeftOut, Products, product_of
+from cudal2_agent.agent.library.measured_kernels import MeasuredKernel, Origins
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, HEURISTIC, TORCH
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
 
 # PyTorch's time over the algorithm's, of two medians without an interval. Of nine in ten of the H200's offline rows the paired
 # 95 % interval reaches 2.3 % or less to a side, of half of them 0.3 %.

@@ -6,8 +6,8 @@ The fastest of many is lucky, so the race that chooses is not the one whose inte
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from contract.evaluation import TORCH, Timing
-from contract.speedup import Speedup, median_us, paired_speedup
+from cudal2_agent.contract.records.evaluation import TORCH, Timing
+from cudal2_agent.contract.reward.speedup import Speedup, median_us, paired_speedup
 
 SHORTLIST, FINALISTS = 12, 3
 BRIEF_US, MIDDLE_US, RACE_US = 300.0, 1500.0, 1500.0  # of a sample

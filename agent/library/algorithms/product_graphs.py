@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from contract.evaluation import Timing
-from contract.task import GemmTask, Layout
 from cudal2.torch.matrix_signature import DTYPE_OF
+from cudal2_agent.contract.records.evaluation import Timing
+from cudal2_agent.contract.records.task import GemmTask, Layout
 
 Operands = tuple[torch.Tensor, torch.Tensor]
 # Writes D = A B: A, B and D as M×K, K×N and M×N matrices.

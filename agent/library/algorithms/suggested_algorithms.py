@@ -11,10 +11,12 @@ from importlib.util import find_spec
 
 import torch
 
-from agent.library.algorithms.algorithm_check import by_launching, fault_of
-from agent.library.algorithms.algorithm_choice import why_not_run
-from agent.library.algorithms.algorithm_tuning import Suggestion
-from agent.library.algorithms.product_graphs import (
+from cudal2.dispatch.decision import GpuIdentity
+from cudal2.torch.gpu_platform import CudaPlatform
+from cudal2_agent.agent.library.algorithms.algorithm_check import by_launching, fault_of
+from cudal2_agent.agent.library.algorithms.algorithm_choice import why_not_run
+from cudal2_agent.agent.library.algorithms.algorithm_tuning import Suggestion
+from cudal2_agent.agent.library.algorithms.product_graphs import (
     Multiply,
     Operands,
     ProductGraph,
@@ -23,12 +25,10 @@ from agent.library.algorithms.product_graphs import (
     operand_sets,
     race,
 )
-from contract.errors import DeviceUnavailable, LauncherError, UsageError
-from contract.evaluation import TORCH, Timing
-from contract.library import StoredAlgorithm
-from contract.task import GemmTask
-from cudal2.dispatch.decision import GpuIdentity
-from cudal2.torch.gpu_platform import CudaPlatform
+from cudal2_agent.contract.errors import DeviceUnavailable, LauncherError, UsageError
+from cudal2_agent.contract.records.evaluation import TORCH, Timing
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import GemmTask
 
 
 def open_platform() -> tuple[CudaPlatform, GpuIdentity]:
@@ -57,8 +57,8 @@ class CudaProductBench:
     """A `ProductBench`, on a machine that `open_platform` has found fit. Raises: UsageError where memory is short."""
 
     def __init__(self, task: GemmTask, platform: CudaPlatform, identity: GpuIdentity) -> None:
-        from sandbox.cuda.baselines.cublaslt import LtProduct
-        from sandbox.cuda.baselines.library import Unavailable
+        from cudal2_agent.sandbox.cuda.baselines.cublaslt import LtProduct
+        from cudal2_agent.sandbox.cuda.baselines.library import Unavailable
 
         self._task, self._platform, self._identity, self._unavailable = task, platform, identity, Unavailable
         try:

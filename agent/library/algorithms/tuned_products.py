@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
-from agent.library.algorithms.algorithm_tuning import ProductBench, TunedAlgorithm, tune
-from agent.library.row_file import append_row, read_row_file
-from contract.base import Record
-from contract.errors import UsageError
-from contract.library import StoredAlgorithm
-from contract.speedup import Speedup
-from contract.task import GemmTask
+from cudal2_agent.agent.library.algorithms.algorithm_tuning import ProductBench, TunedAlgorithm, tune
+from cudal2_agent.agent.library.row_file import append_row, read_row_file
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.speedup import Speedup
 
 
 class TunedProduct(Record):

@@ -3,11 +3,20 @@
 import json
 from collections.abc import Sequence
 
-from contract.launching import pack_argument
-from contract.library import LibraryEntry
-from contract.plan import Arg, ResolvedLaunch, ResolvedPlan, ScalarArg, TensorArg, TensorMapArg, WorkspaceArg, operand_shape
-from contract.task import ElementType, GemmTask
 from cudal2.launcher.launcher import BuiltKernel
+from cudal2_agent.contract.plan.launching import pack_argument
+from cudal2_agent.contract.plan.plan import (
+    Arg,
+    ResolvedLaunch,
+    ResolvedPlan,
+    ScalarArg,
+    TensorArg,
+    TensorMapArg,
+    WorkspaceArg,
+    operand_shape,
+)
+from cudal2_agent.contract.records.library import LibraryEntry
+from cudal2_agent.contract.records.task import ElementType, GemmTask
 
 NamedKernel = tuple[LibraryEntry, BuiltKernel, str]  # with the file of its machine code
 _ZERO = {False: "kNever", True: "kEveryRun", "restored": "kRestored"}

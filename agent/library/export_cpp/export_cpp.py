@@ -10,12 +10,12 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from agent.library.export_cpp.entries_cpp import NamedKernel, entries_text
-from contract.base import Record
-from contract.errors import UsageError
-from contract.library import LibraryEntry, LibraryManifest
-from contract.whole_file import new_folder
 from cudal2.launcher.launcher import BuiltKernel
+from cudal2_agent.agent.library.export_cpp.entries_cpp import NamedKernel, entries_text
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest
+from cudal2_agent.contract.whole_file import new_folder
 
 HEADER = "cudal2.hpp"
 CUBIN_FOLDER = "cubins"

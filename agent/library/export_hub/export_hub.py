@@ -9,13 +9,20 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from agent.library.export_cpp.entries_cpp import entries_text
-from agent.library.export_cpp.export_cpp import CppExport, counts_of, header_text, named_kernels, readme_values, write_files
-from contract.errors import UsageError
-from contract.library import LibraryEntry, LibraryManifest
-from contract.task import AccumulatorType
-from contract.whole_file import new_folder
 from cudal2.launcher.launcher import BuiltKernel
+from cudal2_agent.agent.library.export_cpp.entries_cpp import entries_text
+from cudal2_agent.agent.library.export_cpp.export_cpp import (
+    CppExport,
+    counts_of,
+    header_text,
+    named_kernels,
+    readme_values,
+    write_files,
+)
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest
+from cudal2_agent.contract.records.task import AccumulatorType
+from cudal2_agent.contract.whole_file import new_folder
 
 KERNEL = "cudal2-gemm"
 PACKAGE = "cudal2_gemm"

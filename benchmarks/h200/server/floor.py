@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.ruler import best_of_the_prior, task_of
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.chip import Chip
-from contract.evaluation import AUTOTUNED
-from contract.options import CompileOptions, TimeOptions
-from contract.plan import Launch, LaunchPlan, TensorArg, TensorMapArg, TensorMapSpec
-from contract.task import GemmTask, TimingMode
-from contract.whole_file import whole_file
-from sandbox.building.builder import Builder
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.plan.plan import Launch, LaunchPlan, TensorArg, TensorMapArg, TensorMapSpec
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions
+from cudal2_agent.contract.whole_file import whole_file
+from cudal2_agent.sandbox.building.builder import Builder
 
 TASK = task_of((64, 64, 64), TimingMode.SERVER)
 SCHEDULES = 3  # of the prior's first
@@ -96,9 +96,9 @@ class NoKernel:
 
 def measured(device: Any, rounds: int, intervals: Sequence[float], cache: Path) -> Iterator[dict[str, Any]]:
     """The rows of the trivial kernels, of AutoTuning and of the prior's schedules."""
-    from sandbox.cuda.evaluator import load
-    from sandbox.cuda.timing.sampling import OfflineLane, ServerLane
-    from sandbox.cuda.timing.timer import Timer
+    from cudal2_agent.sandbox.cuda.evaluator import load
+    from cudal2_agent.sandbox.cuda.timing.sampling import OfflineLane, ServerLane
+    from cudal2_agent.sandbox.cuda.timing.timer import Timer
 
     draw, options = random.Random(secrets.randbits(64)), _options(BACK_TO_BACK)
     timer = Timer(TASK, device)
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--commit", default="")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "ruler-cache")
     options = parser.parse_args()
-    from sandbox.cuda.device import Device
+    from cudal2_agent.sandbox.cuda.device import Device
 
     device = Device(0)
     rows = list(measured(device, options.rounds, options.intervals, options.cache))

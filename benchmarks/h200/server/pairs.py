@@ -25,14 +25,14 @@ import numpy as np
 
 from benchmarks.h200.grid import held_out
 from benchmarks.prior import entry_of
-from contract.evaluation import AUTOTUNED, Measured
-from contract.roofline import transfer_us
-from contract.settings import load_settings
-from contract.speedup import baseline_of, median_us
-from contract.task import TimingMode
-from policies.schedule.optimiser.pool_entry import PoolEntry, Values, schedule_key
-from policies.schedule.prior import predict_us
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured
+from cudal2_agent.contract.records.task import TimingMode
+from cudal2_agent.contract.reward.roofline import transfer_us
+from cudal2_agent.contract.reward.speedup import baseline_of, median_us
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry, Values, schedule_key
+from cudal2_agent.policies.schedule.prior import predict_us
+from cudal2_agent.store.store import Store, open_store
 
 MAX_US = 40.0
 TIE = 0.01

@@ -30,14 +30,14 @@ from typing import Any
 
 import numpy as np
 
-from agent.campaign.result_files import read_results
-from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.summary import ROWS, is_headline
-from contract.campaign import ShapeResult, Winner
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import AUTOTUNED
-from contract.roofline import arithmetic_us, memory_us, transfer_us
-from contract.task import GemmTask, TimingMode
+from cudal2_agent.agent.campaign.report.newest_rows import counting
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.campaign import ShapeResult, Winner
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.reward.roofline import arithmetic_us, memory_us, transfer_us
 
 GOALS = (1.15, 1.30)
 EMPTY, INTERVAL_US = "empty", 200.0  # row of the floor file

@@ -22,7 +22,7 @@ from benchmarks.peers.libraries.jobs import (
     paper_jobs,
 )
 from benchmarks.peers.shapes import chosen_shapes
-from sandbox.building.toolchain import find_nvcc
+from cudal2_agent.sandbox.building.toolchain import find_nvcc
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from contract.task import parse_shape
+from cudal2_agent.contract.records.task import parse_shape
 
 LIMIT_S = 300.0
 

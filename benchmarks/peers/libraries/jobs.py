@@ -9,9 +9,9 @@ from pathlib import Path
 
 from benchmarks.peers.libraries.cutlass import CONFIGURATIONS
 from benchmarks.peers.libraries.cutlass import SOURCE as CUTLASS_SOURCE
-from contract.errors import CompilerMissing
-from contract.task import parse_shape
-from contract.whole_file import whole_file
+from cudal2_agent.contract.errors import CompilerMissing
+from cudal2_agent.contract.records.task import parse_shape
+from cudal2_agent.contract.whole_file import whole_file
 
 FOLDER = Path(__file__).parent
 PUBLISHED_SOURCE, STAND_IN = FOLDER / "published_launch.cu", FOLDER / "stand_in"

@@ -27,7 +27,7 @@ using cudal2::LtProduct;
 using cudal2::Plan;
 
 void raise(const char* name, nb::tuple arguments) {
-  const nb::object type = nb::module_::import_("contract.errors").attr(name);
+  const nb::object type = nb::module_::import_("cudal2_agent.contract.errors").attr(name);
   PyErr_SetObject(type.ptr(), type(*arguments).ptr());
 }
 

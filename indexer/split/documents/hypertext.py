@@ -4,10 +4,10 @@ import re
 from html.parser import HTMLParser
 from pathlib import PurePosixPath
 
-from contract.knowledge import SplitFile
-from indexer.split.archs import archs_in
-from indexer.split.documents.sections import Heading, split_sections
-from indexer.split.text_lines import read_lines
+from cudal2_agent.contract.records.knowledge import SplitFile
+from cudal2_agent.indexer.split.archs import archs_in
+from cudal2_agent.indexer.split.documents.sections import Heading, split_sections
+from cudal2_agent.indexer.split.text_lines import read_lines
 
 _HEADING = re.compile(r"h[1-6]")
 _SILENT = frozenset({"script", "style", "template", "noscript", "svg", "nav", "head"})

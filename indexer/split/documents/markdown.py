@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from contract.errors import SourceError
-from contract.knowledge import SplitFile, arch_number
-from indexer.split.documents.sections import Heading, split_sections
-from indexer.split.text_lines import read_lines
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.records.knowledge import SplitFile, arch_number
+from cudal2_agent.indexer.split.documents.sections import Heading, split_sections
+from cudal2_agent.indexer.split.text_lines import read_lines
 
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.+?)(?:[ \t]+#+)?[ \t]*")
 _UNDERLINE = re.compile(r" {0,3}(?:={2,}|-{2,})[ \t]*")

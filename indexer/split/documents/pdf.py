@@ -9,11 +9,11 @@ from typing import Any
 from pypdf import PdfReader
 from pypdf.errors import PyPdfError
 
-from contract.errors import SourceError
-from contract.knowledge import SplitFile
-from indexer.split.archs import archs_in
-from indexer.split.documents.sections import Heading, split_sections
-from indexer.split.text_lines import read_lines
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.records.knowledge import SplitFile
+from cudal2_agent.indexer.split.archs import archs_in
+from cudal2_agent.indexer.split.documents.sections import Heading, split_sections
+from cudal2_agent.indexer.split.text_lines import read_lines
 
 _DEPTH = 12  # maximum nesting of an outline
 

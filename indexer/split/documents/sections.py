@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from contract.knowledge import SplitFile
-from indexer.split.assembly import assemble
-from indexer.split.spans import Span
-from indexer.split.text_lines import trim
+from cudal2_agent.contract.records.knowledge import SplitFile
+from cudal2_agent.indexer.split.assembly import assemble
+from cudal2_agent.indexer.split.spans import Span
+from cudal2_agent.indexer.split.text_lines import trim
 
 LONGEST = 120
 _AIM = 80  # lines of the parts of a longer section

@@ -16,30 +16,25 @@ from typing import Any
 from jinja2 import FileSystemLoader, StrictUndefined, TemplateNotFound
 from jinja2.sandbox import SandboxedEnvironment
 
-from contract.candidate import Candidate
-from contract.chip import FIGURES, LIMITS
-from contract.evaluation import Evaluation
-from contract.exchange import Message, Prompt
-from contract.expression import holds
-from contract.plan import parse_plan
-from contract.roofline import arithmetic_us, bound_of, memory_us, roofline_us
-from contract.task import ElementType, GemmTask
-from contract.trajectory import Failure, Observation
-from policies.chat.assignment import Assignment
-from policies.chat.prompts.citing import mark_of
-from policies.chat.prompts.failures import failure_text, proven_text
-from policies.chat.prompts.fitting import fair_shares, shorten, take
-from policies.chat.prompts.history import exemplar_text, recent_text, tried_text, yardstick_text
-from policies.chat.prompts.primitives import Header, primitives_for
-from policies.chat.prompts.quoting import fenced, plain
-from policies.chat.prompts.rendering import (
-    chunk_text,
-    diagnosis_text,
-    result_text,
-    source_text,
-)
-from policies.chat.prompts.schedules import PromptedReplies, families_section, schedule_values
-from policies.chat.tokens import estimate_tokens
+from cudal2_agent.contract.plan.chip import FIGURES, LIMITS
+from cudal2_agent.contract.plan.expression import holds
+from cudal2_agent.contract.plan.plan import parse_plan
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.exchange import Message, Prompt
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.contract.records.trajectory import Failure, Observation
+from cudal2_agent.contract.reward.roofline import arithmetic_us, bound_of, memory_us, roofline_us
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.chat.prompts.citing import mark_of
+from cudal2_agent.policies.chat.prompts.failures import failure_text, proven_text
+from cudal2_agent.policies.chat.prompts.fitting import fair_shares, shorten, take
+from cudal2_agent.policies.chat.prompts.history import exemplar_text, recent_text, tried_text, yardstick_text
+from cudal2_agent.policies.chat.prompts.primitives import Header, primitives_for
+from cudal2_agent.policies.chat.prompts.quoting import fenced, plain
+from cudal2_agent.policies.chat.prompts.rendering import chunk_text, diagnosis_text, result_text, source_text
+from cudal2_agent.policies.chat.prompts.schedules import PromptedReplies, families_section, schedule_values
+from cudal2_agent.policies.chat.tokens import estimate_tokens
 
 MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from contract.candidate import AnyCandidate
-from contract.evaluation import (
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.evaluation import (
     NOT_COVERED,
     CompileFailed,
     Crashed,
@@ -21,10 +21,10 @@ from contract.evaluation import (
     Unmeasured,
     Wrong,
 )
-from contract.symptoms import BarrierWait, Lines, Symptoms, WrongPlaces
-from policies.chat.prompts.fitting import shorten, shorten_log
-from policies.chat.prompts.quoting import fenced
-from policies.chat.prompts.rendering import resource_lines
+from cudal2_agent.contract.records.symptoms import BarrierWait, Lines, Symptoms, WrongPlaces
+from cudal2_agent.policies.chat.prompts.fitting import shorten, shorten_log
+from cudal2_agent.policies.chat.prompts.quoting import fenced
+from cudal2_agent.policies.chat.prompts.rendering import resource_lines
 
 _AROUND = 2  # lines of source shown before and after a line that broke a rule
 _NEAR = 1  # before and after a line that a fault names

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from policies.chat.tokens import CHARS_PER_TOKEN, estimate_tokens
+from cudal2_agent.policies.chat.tokens import CHARS_PER_TOKEN, estimate_tokens
 
 _MARK_CHARS = 64  # size of a mark that stands for omitted text
 _MAX_LINES = 10  # per message; the lines after them are instantiation traces

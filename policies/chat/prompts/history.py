@@ -7,12 +7,12 @@ All untrusted text is fenced, or on one line inside a fence.
 import difflib
 from collections.abc import Iterator, Sequence
 
-from contract.candidate import axes_in_use
-from contract.evaluation import Measured, Unmeasured
-from contract.prediction import TIE, tied
-from contract.trajectory import Attempt, Exemplar, Observation
-from policies.chat.prompts.quoting import fenced, inline
-from policies.chat.prompts.rendering import terms_text
+from cudal2_agent.contract.records.candidate import axes_in_use
+from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
+from cudal2_agent.contract.records.trajectory import Attempt, Exemplar, Observation
+from cudal2_agent.contract.reward.prediction import TIE, tied
+from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
+from cudal2_agent.policies.chat.prompts.rendering import terms_text
 
 FASTEST = 6  # attempts that are listed before all others
 _DIFF_LINES = 3000  # of both sources together; a longer comparison takes too long

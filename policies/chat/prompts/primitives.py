@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
-from contract.task import Arch
+from cudal2_agent.contract.records.task import Arch
 
 Header = tuple[str, str]  # (name in the `#include`, text)
 _ARCH = re.compile(r"\bsm_(?P<number>\d+)(?P<exact>a)?\b(?P<more> and up)?")

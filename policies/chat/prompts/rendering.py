@@ -6,14 +6,14 @@ prompt and their lengths.
 
 from collections.abc import Iterator, Sequence
 
-from contract.diagnosis import Diagnosis
-from contract.evaluation import Evaluation, Measured, Prediction, Unmeasured
-from contract.inspection import Inspection
-from contract.knowledge import Hit
-from contract.profile import Difference, Profile
-from contract.speedup import median_us, speedup_over
-from policies.chat.prompts.fitting import shorten
-from policies.chat.prompts.quoting import fenced, inline
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Prediction, Unmeasured
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.knowledge import Hit
+from cudal2_agent.contract.records.profile import Difference, Profile
+from cudal2_agent.contract.reward.speedup import median_us, speedup_over
+from cudal2_agent.policies.chat.prompts.fitting import shorten
+from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
 
 _TERMS = 4  # of a predicted time that are shown
 _OPCODES = 8  # most frequent opcodes of a kernel that are shown

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from contract.candidate import ScheduleValue
-from contract.diagnosis import Diagnosis
-from contract.options import ReplyKind
-from contract.trajectory import Attempt, Observation
-from policies.chat.prompts.fitting import take
-from policies.chat.prompts.quoting import fenced, inline
-from policies.chat.tokens import estimate_tokens
-from policies.schedule.named_schedules import FamilySchedules, TaskSchedules, schedules_for
+from cudal2_agent.contract.records.candidate import ScheduleValue
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.contract.settings.options import ReplyKind
+from cudal2_agent.policies.chat.prompts.fitting import take
+from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
+from cudal2_agent.policies.chat.tokens import estimate_tokens
+from cudal2_agent.policies.schedule.named_schedules import FamilySchedules, TaskSchedules, schedules_for
 
 EXAMPLES = 5
 SLOWER = 3.0  # times the best predicted time, from which on a family is not worth its tokens

@@ -8,18 +8,18 @@ has the same trust.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from contract.candidate import Candidate, Origin
-from contract.chip import Chip
-from contract.errors import PlanError
-from contract.options import ReplyKind
-from contract.task import GemmTask
-from policies.chat.prompts.quoting import inline
-from policies.chat.replies.fenced_blocks import FencedBlock, Malformed
-from policies.chat.replies.forms import ReadReply
-from policies.chat.replies.kernel_file import file_problem, has_plan
-from policies.chat.replies.patch import Patch, apply_patch, choose_base
-from policies.chat.replies.schedule_json import NamedSchedules
-from policies.schedule.named_schedules import Unwritable, schedules_for
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import ReplyKind
+from cudal2_agent.policies.chat.prompts.quoting import inline
+from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, Malformed
+from cudal2_agent.policies.chat.replies.forms import ReadReply
+from cudal2_agent.policies.chat.replies.kernel_file import file_problem, has_plan
+from cudal2_agent.policies.chat.replies.patch import Patch, apply_patch, choose_base
+from cudal2_agent.policies.chat.replies.schedule_json import NamedSchedules
+from cudal2_agent.policies.schedule.named_schedules import Unwritable, schedules_for
 
 PROBLEM_CHARS = 1500
 

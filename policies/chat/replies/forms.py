@@ -5,10 +5,10 @@ A reply has one form. Beside a whole file, patches are illustrations and are not
 
 from collections.abc import Callable, Sequence
 
-from policies.chat.replies.fenced_blocks import FencedBlock, Malformed, first_sentence, split_reply
-from policies.chat.replies.kernel_file import KernelFile, file_problem, has_plan
-from policies.chat.replies.patch import Patch, is_patch, read_patch
-from policies.chat.replies.schedule_json import NamedSchedules, is_json, names_family, read_schedules
+from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, Malformed, first_sentence, split_reply
+from cudal2_agent.policies.chat.replies.kernel_file import KernelFile, file_problem, has_plan
+from cudal2_agent.policies.chat.replies.patch import Patch, is_patch, read_patch
+from cudal2_agent.policies.chat.replies.schedule_json import NamedSchedules, is_json, names_family, read_schedules
 
 ReadReply = KernelFile | Patch | NamedSchedules | Malformed
 MAX_CHARS = 8_000_000  # of a reply; longer ones are stopped while they arrive

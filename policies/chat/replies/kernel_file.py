@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from policies.chat.replies.fenced_blocks import FencedBlock, first_sentence
+from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, first_sentence
 
 _PLAN = re.compile(r"(?://|/\*)\s*cudal2:\s*\{")
 _KERNEL = re.compile(r"\b__global__\b")

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from policies.chat.prompts.quoting import plain
-from policies.chat.replies.fenced_blocks import FencedBlock, Malformed
+from cudal2_agent.policies.chat.prompts.quoting import plain
+from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, Malformed
 
 MAX_CHARS = 512 * 1024  # of all blocks; a kernel file has at most 256 KiB
 _LANGUAGES = frozenset({"diff", "patch", "udiff"})

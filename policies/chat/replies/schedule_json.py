@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from policies.chat.replies.fenced_blocks import FencedBlock, Malformed
+from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, Malformed
 
 MAX_CHARS = 100_000  # of all blocks; a schedule takes about 400
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from openai import APIConnectionError, APIStatusError
 
-from policies.chat.server.retrying import Again, wait_asked_for
+from cudal2_agent.policies.chat.server.retrying import Again, wait_asked_for
 
 _MAX_MESSAGE_CHARS = 300
 _RETRIED = frozenset({408, 409, 425, 429})

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from contract.exchange import Prompt, ReplyStatus, ToolCall, ToolResult, Usage
+from cudal2_agent.contract.records.exchange import Prompt, ReplyStatus, ToolCall, ToolResult, Usage
 
 ExchangePlace = tuple[int, int, int]  # (round, sample, turn)
 
@@ -22,7 +22,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Reply:
-    """How one request ended; `status` as in `contract.exchange.Exchange`. `problem`: one line, empty if complete.
+    """How one request ended; `status` as in `contract.records.exchange.Exchange`. `problem`: one line, empty if complete.
 
     `reasoning`: the model's reasoning, kept apart from `text`. `seconds`: wall-clock time with the waits for retries.
     `calls`: the tools that a complete reply calls. `results`: those that a recorded reply has already; they are not run again.

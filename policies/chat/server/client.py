@@ -7,8 +7,8 @@ import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Omit
 from pydantic import SecretStr
 
-from contract.options import ChatOptions
-from policies.chat.server.key import is_local
+from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.policies.chat.server.key import is_local
 
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_LISTING_BYTES = 1024 * 1024

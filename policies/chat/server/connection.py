@@ -2,13 +2,13 @@
 
 from pydantic import SecretStr
 
-from contract.events import Emit
-from contract.options import ChatOptions
-from policies.chat.server.chat_server import ChatServer
+from cudal2_agent.contract.events import Emit
+from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.policies.chat.server.chat_server import ChatServer
 
 
 def open_server(options: ChatOptions, key: SecretStr | None, emit: Emit) -> ChatServer:
     """The server that the options name. Nothing is sent yet. Raises: UsageError for an invalid address."""
-    from policies.chat.server.openai_server import OpenAIServer
+    from cudal2_agent.policies.chat.server.openai_server import OpenAIServer
 
     return OpenAIServer(options, key, emit)

@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import SecretStr
 
-from contract.errors import UsageError
-from contract.events import Emit, Notice
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.events import Emit, Notice
 
 OPENAI = "https://api.openai.com/v1"
 _MAX_FILE_BYTES = 16 * 1024

@@ -19,20 +19,28 @@ import httpx2
 from openai import APIConnectionError, APIStatusError, OpenAIError
 from pydantic import SecretStr
 
-from contract.errors import EndpointError
-from contract.events import Emit, Notice, Replying
-from contract.exchange import Prompt, ToolCall
-from contract.options import ChatOptions
-from policies.chat.server.api_errors import ModelMissing, RequestFailed, Unusable, failure_of, message_of, one_line, unreachable
-from policies.chat.server.background import Background
-from policies.chat.server.chat_server import ExchangePlace, Limit, Reply
-from policies.chat.server.client import open_client, request_headers
-from policies.chat.server.key import checked_base_url, warn_of_plain_text
-from policies.chat.server.pending import Answered, EmptyReply, PendingRequest, TryEnd, cut_reply, ending_of
-from policies.chat.server.redaction import LogGuard, Redactor
-from policies.chat.server.request_parameters import RequestParameters
-from policies.chat.server.retrying import Again, retrying
-from policies.chat.server.stream import (
+from cudal2_agent.contract.errors import EndpointError
+from cudal2_agent.contract.events import Emit, Notice, Replying
+from cudal2_agent.contract.records.exchange import Prompt, ToolCall
+from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.policies.chat.server.api_errors import (
+    ModelMissing,
+    RequestFailed,
+    Unusable,
+    failure_of,
+    message_of,
+    one_line,
+    unreachable,
+)
+from cudal2_agent.policies.chat.server.background import Background
+from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Limit, Reply
+from cudal2_agent.policies.chat.server.client import open_client, request_headers
+from cudal2_agent.policies.chat.server.key import checked_base_url, warn_of_plain_text
+from cudal2_agent.policies.chat.server.pending import Answered, EmptyReply, PendingRequest, TryEnd, cut_reply, ending_of
+from cudal2_agent.policies.chat.server.redaction import LogGuard, Redactor
+from cudal2_agent.policies.chat.server.request_parameters import RequestParameters
+from cudal2_agent.policies.chat.server.retrying import Again, retrying
+from cudal2_agent.policies.chat.server.stream import (
     EmptyStream,
     ProtocolViolation,
     ServerError,
@@ -40,7 +48,7 @@ from policies.chat.server.stream import (
     read_body,
     read_stream,
 )
-from policies.chat.server.tool_calls import as_sent
+from cudal2_agent.policies.chat.server.tool_calls import as_sent
 
 _log = logging.getLogger(__name__)
 _REPORTED_WAIT_S = 5.0

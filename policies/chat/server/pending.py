@@ -3,11 +3,11 @@
 import time
 from dataclasses import dataclass, field
 
-from contract.exchange import Prompt, ReplyStatus, Usage
-from policies.chat.server.api_errors import RequestFailed, Unusable
-from policies.chat.server.chat_server import ExchangePlace, Limit
-from policies.chat.server.retrying import Again
-from policies.chat.server.stream import PartialReply
+from cudal2_agent.contract.records.exchange import Prompt, ReplyStatus, Usage
+from cudal2_agent.policies.chat.server.api_errors import RequestFailed, Unusable
+from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Limit
+from cudal2_agent.policies.chat.server.retrying import Again
+from cudal2_agent.policies.chat.server.stream import PartialReply
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Sequence
 
-from contract.errors import UsageError
-from contract.exchange import Exchange, Prompt
-from contract.protocols import ExchangeLog
-from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.protocols.protocols import ExchangeLog
+from cudal2_agent.contract.records.exchange import Exchange, Prompt
+from cudal2_agent.policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
 
 
 class ReplayServer:

@@ -4,8 +4,8 @@ import re
 import threading
 from typing import Any
 
-from contract.options import ChatOptions
-from policies.chat.tools.offered_tools import TOOLS
+from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.policies.chat.tools.offered_tools import TOOLS
 
 # Servers use different names for the token limit of a reply. A server that knows neither name keeps its own limit, and the
 # reply is stopped when it is too long.

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from contract.exchange import Prompt, ToolCall, Usage
-from policies.chat.server.tool_calls import PartialCalls, joined
-from policies.chat.tokens import CHARS_PER_TOKEN, estimate_usage
+from cudal2_agent.contract.records.exchange import Prompt, ToolCall, Usage
+from cudal2_agent.policies.chat.server.tool_calls import PartialCalls, joined
+from cudal2_agent.policies.chat.tokens import CHARS_PER_TOKEN, estimate_usage
 
 MAX_CHARS = 2_000_000
 _MAX_EVENT_BYTES = 8_000_000

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from contract.exchange import Message, ToolCall
+from cudal2_agent.contract.records.exchange import Message, ToolCall
 
 MAX_CALLS = 64  # of one reply; further ones are ignored
 _MAX_NAME_CHARS = 200

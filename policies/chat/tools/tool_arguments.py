@@ -3,9 +3,9 @@
 import json
 from dataclasses import dataclass
 
-from contract.exchange import ToolCall
-from policies.chat.prompts.quoting import inline
-from policies.chat.tools.offered_tools import TOOLS, Tool
+from cudal2_agent.contract.records.exchange import ToolCall
+from cudal2_agent.policies.chat.prompts.quoting import inline
+from cudal2_agent.policies.chat.tools.offered_tools import TOOLS, Tool
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,20 @@
 import time
 from collections.abc import Callable, Sequence
 
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.errors import Cudal2Error, PlanError
-from contract.evaluation import Evaluation, Prediction, Unmeasured
-from contract.exchange import ToolCall, ToolResult
-from contract.knowledge import Hit
-from contract.workbench import Workbench
-from policies.chat.assignment import POLICY
-from policies.chat.prompts.failures import failure_text
-from policies.chat.prompts.fitting import shorten, take
-from policies.chat.prompts.quoting import fenced, inline, plain
-from policies.chat.prompts.rendering import chunk_text, resources_text, result_text
-from policies.chat.tools.offered_tools import COMPILE, PREDICT, SEARCH, VERIFY
-from policies.chat.tools.tool_arguments import ReadCall
+from cudal2_agent.contract.errors import Cudal2Error, PlanError
+from cudal2_agent.contract.protocols.workbench import Workbench
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, Unmeasured
+from cudal2_agent.contract.records.exchange import ToolCall, ToolResult
+from cudal2_agent.contract.records.knowledge import Hit
+from cudal2_agent.policies.chat.assignment import POLICY
+from cudal2_agent.policies.chat.prompts.failures import failure_text
+from cudal2_agent.policies.chat.prompts.fitting import shorten, take
+from cudal2_agent.policies.chat.prompts.quoting import fenced, inline, plain
+from cudal2_agent.policies.chat.prompts.rendering import chunk_text, resources_text, result_text
+from cudal2_agent.policies.chat.tools.offered_tools import COMPILE, PREDICT, SEARCH, VERIFY
+from cudal2_agent.policies.chat.tools.tool_arguments import ReadCall
 
 MAX_SOURCE_CHARS = 256 * 1024
 

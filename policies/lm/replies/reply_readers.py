@@ -17,11 +17,11 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from contract.chip import Chip
-from contract.events import Emit, Notice, ignore
-from contract.task import GemmTask
-from policies.lm.replies.reply_reading import ScheduleReply, read_schedule
-from policies.schedule.named_schedules import TaskSchedules
+from cudal2_agent.contract.events import Emit, Notice, ignore
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.lm.replies.reply_reading import ScheduleReply, read_schedule
+from cudal2_agent.policies.schedule.named_schedules import TaskSchedules
 
 KEPT_TASKS = 64  # whose schedules stay in the memory of a process, about 16 MB each
 MAX_READERS = 4  # a step asks for a few tasks

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from contract.candidate import Candidate
-from policies.chat.replies.fenced_blocks import Malformed
-from policies.chat.replies.forms import read_reply
-from policies.chat.replies.schedule_json import NamedSchedules
-from policies.schedule.named_schedules import TaskSchedules, Unwritable
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.policies.chat.replies.fenced_blocks import Malformed
+from cudal2_agent.policies.chat.replies.forms import read_reply
+from cudal2_agent.policies.chat.replies.schedule_json import NamedSchedules
+from cudal2_agent.policies.schedule.named_schedules import TaskSchedules, Unwritable
 
 # Shares of validity: an object that could be read, a family of the task, its axes. Only a schedule that can be written has 1.
 READABLE, FAMILY, AXES = 0.2, 0.2, 0.4

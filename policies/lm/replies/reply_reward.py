@@ -11,14 +11,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from contract.candidate import Candidate
-from contract.errors import WorkerError
-from contract.events import Emit, Notice
-from contract.reward import FLOOR
-from contract.score import JointScore, Scored, TaskCandidates
-from contract.task import GemmTask
-from policies.lm.replies.reply_readers import ReplyReaders, TaskPlace, TaskReplies
-from policies.lm.replies.step_seconds import StepSeconds
+from cudal2_agent.contract.errors import WorkerError
+from cudal2_agent.contract.events import Emit, Notice
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.contract.reward.score import JointScore, Scored, TaskCandidates
+from cudal2_agent.policies.lm.replies.reply_readers import ReplyReaders, TaskPlace, TaskReplies
+from cudal2_agent.policies.lm.replies.step_seconds import StepSeconds
 
 VALIDITY_WEIGHT = 0.5
 KEPT_SCORES = 100_000

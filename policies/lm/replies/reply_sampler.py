@@ -9,9 +9,9 @@ import torch
 from peft.tuners.lora import LoraLayer
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from contract.exchange import Message
-from policies.lm.base_model import LoadedModel
-from policies.lm.replies.reply_tree import OnlyReplies, ReplyTree
+from cudal2_agent.contract.records.exchange import Message
+from cudal2_agent.policies.lm.base_model import LoadedModel
+from cudal2_agent.policies.lm.replies.reply_tree import OnlyReplies, ReplyTree
 
 REPLY_TOKENS = 112  # a schedule takes 45 to 110 of SmolLM2's, and its end one
 TEMPERATURE = 0.8

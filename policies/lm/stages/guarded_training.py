@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from contract.errors import UsageError
-from contract.events import Emit, Notice
-from policies.lm.adapter_folder import is_disk_error
-from policies.lm.replies.step_seconds import StepSeconds
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.events import Emit, Notice
+from cudal2_agent.policies.lm.adapter_folder import is_disk_error
+from cudal2_agent.policies.lm.replies.step_seconds import StepSeconds
 
 MARKER = "whole"
 _PREFIX = "checkpoint-"

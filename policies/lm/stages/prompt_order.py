@@ -3,9 +3,9 @@
 import random
 from collections.abc import Sequence
 
-from policies.lm.examples import LmExample
-from policies.lm.replies.reply_readers import TaskPlace
-from policies.lm.stages.stage_settings import StageSettings
+from cudal2_agent.policies.lm.examples import LmExample
+from cudal2_agent.policies.lm.replies.reply_readers import TaskPlace
+from cudal2_agent.policies.lm.stages.stage_settings import StageSettings
 
 
 class PromptOrder:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from contract.base import Record
-from policies.lm.examples import Stage
+from cudal2_agent.contract.base import Record
+from cudal2_agent.policies.lm.examples import Stage
 
 LEARNING_RATES: dict[Stage, float] = {"sft": 5e-4, "contrastive": 3e-4, "grpo": 3e-5}
 

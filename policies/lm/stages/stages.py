@@ -27,11 +27,11 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from contract.errors import UsageError
-from contract.events import Emit, Notice, ignore
-from contract.score import JointScore
-from contract.whole_file import whole_file
-from policies.lm.adapter_folder import (
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.events import Emit, Notice, ignore
+from cudal2_agent.contract.reward.score import JointScore
+from cudal2_agent.contract.whole_file import whole_file
+from cudal2_agent.policies.lm.adapter_folder import (
     LOG,
     TENSORBOARD,
     AdapterRecord,
@@ -40,16 +40,16 @@ from policies.lm.adapter_folder import (
     open_adapter,
     write_adapter,
 )
-from policies.lm.axes_version import axes_fingerprint
-from policies.lm.base_model import LoadedModel, load_base, quieten
-from policies.lm.examples import Examples, read_examples, write_examples
-from policies.lm.replies.reply_readers import ReplyReaders, reader_count
-from policies.lm.replies.reply_reward import ReplyReward, ScoredCandidates
-from policies.lm.replies.reply_sampler import merged_adapter
-from policies.lm.replies.step_seconds import StepSeconds
-from policies.lm.stages.guarded_training import LogLines, guard, latest_checkpoint, step_of
-from policies.lm.stages.prompt_order import PromptOrder
-from policies.lm.stages.stage_settings import StageSettings, work_of
+from cudal2_agent.policies.lm.axes_version import axes_fingerprint
+from cudal2_agent.policies.lm.base_model import LoadedModel, load_base, quieten
+from cudal2_agent.policies.lm.examples import Examples, read_examples, write_examples
+from cudal2_agent.policies.lm.replies.reply_readers import ReplyReaders, reader_count
+from cudal2_agent.policies.lm.replies.reply_reward import ReplyReward, ScoredCandidates
+from cudal2_agent.policies.lm.replies.reply_sampler import merged_adapter
+from cudal2_agent.policies.lm.replies.step_seconds import StepSeconds
+from cudal2_agent.policies.lm.stages.guarded_training import LogLines, guard, latest_checkpoint, step_of
+from cudal2_agent.policies.lm.stages.prompt_order import PromptOrder
+from cudal2_agent.policies.lm.stages.stage_settings import StageSettings, work_of
 
 SETTINGS = "settings.json"
 EXAMPLES = "examples.json"
@@ -301,7 +301,7 @@ def _options_message(said: str) -> str:
     if "DataParallel" in said:
         return (
             f"{torch.cuda.device_count()} GPUs are visible to one process; write "
-            "`accelerate launch -m agent.cli.main train lm …`, or make one visible with CUDA_VISIBLE_DEVICES=0"
+            "`accelerate launch -m cudal2_agent.agent.cli.main train lm …`, or make one visible with CUDA_VISIBLE_DEVICES=0"
         )
     return f"trl refuses these settings: {said.strip().partition(chr(10))[0]}"
 

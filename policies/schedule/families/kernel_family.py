@@ -11,12 +11,12 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from contract.base import Record
-from contract.candidate import Candidate, Origin, ScheduleValue
-from contract.chip import FIGURES, Chip
-from contract.plan import LaunchPlan, operand_shape, render_plan
-from contract.task import Arch, GemmTask
-from policies.schedule.families.template import KernelConstant, template_of
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.plan.chip import FIGURES, Chip
+from cudal2_agent.contract.plan.plan import LaunchPlan, operand_shape, render_plan
+from cudal2_agent.contract.records.candidate import Candidate, Origin, ScheduleValue
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.template import KernelConstant, template_of
 
 
 class Schedule(Record):

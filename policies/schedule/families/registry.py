@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from contract.candidate import Candidate, ScheduleValue
-from contract.task import Arch, GemmTask
-from policies.schedule.families.kernel_family import Family
-from policies.schedule.families.latency.family import Latency
-from policies.schedule.families.mma_sync.family import MMA_SYNC_RATE, MmaSync
-from policies.schedule.families.resident.family import Resident
-from policies.schedule.families.wgmma_tma.family import WgmmaTma
+from cudal2_agent.contract.records.candidate import Candidate, ScheduleValue
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Family
+from cudal2_agent.policies.schedule.families.latency.family import Latency
+from cudal2_agent.policies.schedule.families.mma_sync.family import MMA_SYNC_RATE, MmaSync
+from cudal2_agent.policies.schedule.families.resident.family import Resident
+from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
 
 
 def families(arch: Arch) -> tuple[Family[Any], ...]:

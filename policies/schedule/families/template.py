@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from contract.task import AccumulatorType, ElementType, GemmTask
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask
 
 CONSTANTS, SECTION, END = "//@constants\n", "//@section ", "//@end\n"
 _ELEMENTS = {ElementType.F16: "__half", ElementType.BF16: "__nv_bfloat16"}

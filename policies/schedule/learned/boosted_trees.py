@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from policies.schedule.learned.network import Floats32
-from policies.schedule.prior import Floats
+from cudal2_agent.policies.schedule.learned.network import Floats32
+from cudal2_agent.policies.schedule.prior import Floats
 
 PREFIX = "trees."  # of their names in a file of weights
 SPLIT, BOUND, LOWER, HIGHER, VALUE, FIRST = "split", "bound", "lower", "higher", "value", "first"

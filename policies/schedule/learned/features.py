@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 
-from contract.base import digest
-from contract.chip import Chip
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.prior import Columns, Floats, parts_us, rates_us, total_us
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.prior import Columns, Floats, parts_us, rates_us, total_us
 
 # One column per value of a choice, one for the number of any other axis.
 _AXES = tuple(

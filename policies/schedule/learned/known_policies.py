@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from contract.base import Record
-from contract.errors import UsageError
-from policies.schedule.learned.policy_file import SHIPPED, SUFFIX, PolicyCard, read_card
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.policies.schedule.learned.policy_file import SHIPPED, SUFFIX, PolicyCard, read_card
 
 AUTO, ANALYTIC_NAME = "auto", "analytic"  # choices that name no file
 IN_HOME = "policies"

@@ -5,15 +5,15 @@ from functools import cached_property
 
 import numpy as np
 
-from contract.chip import Chip
-from contract.task import GemmTask
-from policies.schedule.learned.boosted_trees import BoostedTrees, ScheduleTrees
-from policies.schedule.learned.features import features_of
-from policies.schedule.learned.network import Network, Opinion
-from policies.schedule.learned.policy_file import PolicyCard, kind_of
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.optimiser.pool_prior import ANALYTIC, Crowding, Judge, SecondOpinion
-from policies.schedule.prior import Floats
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule.learned.boosted_trees import BoostedTrees, ScheduleTrees
+from cudal2_agent.policies.schedule.learned.features import features_of
+from cudal2_agent.policies.schedule.learned.network import Network, Opinion
+from cudal2_agent.policies.schedule.learned.policy_file import PolicyCard, kind_of
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, Crowding, Judge, SecondOpinion
+from cudal2_agent.policies.schedule.prior import Floats
 
 CAUTION = 0.5  # deviations of the ensemble that count as time: its members disagree where nothing was measured
 ASKED = 256  # schedules, those that the network expects to be fastest, that the trees order

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from policies.schedule.prior import Floats
+from cudal2_agent.policies.schedule.prior import Floats
 
 Floats32 = npt.NDArray[np.float32]
 Tensors = Mapping[str, Floats32]

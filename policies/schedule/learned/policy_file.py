@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from contract.base import Record
-from contract.errors import UsageError
-from contract.task import GemmTask
-from contract.whole_file import whole_file
-from policies.schedule.learned.boosted_trees import PREFIX, ScheduleTrees, schedule_trees
-from policies.schedule.learned.features import FINGERPRINT
-from policies.schedule.learned.network import Network, Tensors
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.whole_file import whole_file
+from cudal2_agent.policies.schedule.learned.boosted_trees import PREFIX, ScheduleTrees, schedule_trees
+from cudal2_agent.policies.schedule.learned.features import FINGERPRINT
+from cudal2_agent.policies.schedule.learned.network import Network, Tensors
 
 SUFFIX = ".safetensors"
 SHIPPED = Path(__file__).with_name("shipped")

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.optimiser.pool_prior import Crowding
-from policies.schedule.optimiser.surrogate import Surrogate
-from policies.schedule.prior import Floats
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.optimiser.pool_prior import Crowding
+from cudal2_agent.policies.schedule.optimiser.surrogate import Surrogate
+from cudal2_agent.policies.schedule.prior import Floats
 
 SHORTLIST = 128  # schedules that a joint draw covers
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.prior import Floats
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.prior import Floats
 
 
 class Encoding:

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 
-from policies.schedule.prior import Floats
+from cudal2_agent.policies.schedule.prior import Floats
 
 LENGTH_SCALES = (0.25, 0.5, 1.0, 2.0)  # in units of the square root of the number of features
 NOISE_SHARES = (0.01, 0.1, 0.5)  # noise variance over signal variance

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from contract.diagnosis import Bottleneck
-from contract.speedup import ScreenedTime, steady_speedups, usual_baseline_us
-from contract.task import TimingMode
-from contract.trajectory import Attempt
-from policies.schedule.optimiser.acquisition import rank_by_draws
-from policies.schedule.optimiser.pool_entry import Key, PoolEntry, launched_programmatically
-from policies.schedule.optimiser.pool_prior import EntryEncoding
-from policies.schedule.optimiser.risk import Risk
-from policies.schedule.optimiser.schedule_pool import SchedulePool
-from policies.schedule.optimiser.steering import Steering
-from policies.schedule.optimiser.surrogate import Surrogate
+from cudal2_agent.contract.records.diagnosis import Bottleneck
+from cudal2_agent.contract.records.task import TimingMode
+from cudal2_agent.contract.records.trajectory import Attempt
+from cudal2_agent.contract.reward.speedup import ScreenedTime, steady_speedups, usual_baseline_us
+from cudal2_agent.policies.schedule.optimiser.acquisition import rank_by_draws
+from cudal2_agent.policies.schedule.optimiser.pool_entry import Key, PoolEntry, launched_programmatically
+from cudal2_agent.policies.schedule.optimiser.pool_prior import EntryEncoding
+from cudal2_agent.policies.schedule.optimiser.risk import Risk
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.policies.schedule.optimiser.steering import Steering
+from cudal2_agent.policies.schedule.optimiser.surrogate import Surrogate
 
 PARENTS = 3  # the best schedules so far, whose neighbours are tried
 

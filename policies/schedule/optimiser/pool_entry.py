@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from contract.candidate import ScheduleValue
-from contract.chip import Chip
-from contract.task import GemmTask
-from policies.schedule.families.kernel_family import Family, Schedule, Work
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import ScheduleValue
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Family, Schedule, Work
 
 Key = frozenset[tuple[str, ScheduleValue]]
 Group = tuple[str, int, int, int]

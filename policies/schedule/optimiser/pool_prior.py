@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from contract.chip import Chip
-from contract.task import GemmTask
-from policies.schedule.optimiser.encoding import Encoding
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.prior import Floats, predict_many_us
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule.optimiser.encoding import Encoding
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.prior import Floats, predict_many_us
 
 
 class Crowding(NamedTuple):

@@ -8,10 +8,10 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from contract.diagnosis import Bottleneck
-from policies.schedule.families.kernel_family import cluster_sms
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.contract.records.diagnosis import Bottleneck
+from cudal2_agent.policies.schedule.families.kernel_family import cluster_sms
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
 
 MIN_CHANGE = math.log(1.02)  # of a quantity, to count as a move
 

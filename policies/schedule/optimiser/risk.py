@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from contract.candidate import ScheduleValue
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.prior import Floats
+from cudal2_agent.contract.records.candidate import ScheduleValue
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.prior import Floats
 
 PRIOR_SUCCESSES = 2.0  # of every value, before it was tried
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from contract.candidate import ScheduleValue
-from contract.chip import Chip
-from contract.task import GemmTask
-from policies.schedule.families.kernel_family import Family
-from policies.schedule.optimiser.pool_entry import Group, Key, PoolEntry, Values, entry_of, read_entry
-from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
-from policies.schedule.prior import Floats
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import ScheduleValue
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Family
+from cudal2_agent.policies.schedule.optimiser.pool_entry import Group, Key, PoolEntry, Values, entry_of, read_entry
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
+from cudal2_agent.policies.schedule.prior import Floats
 
 AxisStep = tuple[str, ScheduleValue]
 

@@ -11,12 +11,12 @@ from itertools import combinations
 
 import numpy as np
 
-from contract.diagnosis import Bottleneck, Diagnosis
-from contract.trajectory import Attempt, Observation
-from policies.schedule.optimiser.pool_entry import Key, PoolEntry
-from policies.schedule.optimiser.relief import relieves
-from policies.schedule.optimiser.schedule_pool import AxisStep, SchedulePool
-from policies.schedule.prior import Floats
+from cudal2_agent.contract.records.diagnosis import Bottleneck, Diagnosis
+from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.policies.schedule.optimiser.pool_entry import Key, PoolEntry
+from cudal2_agent.policies.schedule.optimiser.relief import relieves
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import AxisStep, SchedulePool
+from cudal2_agent.policies.schedule.prior import Floats
 
 TRUST = 0.25  # share of the maximum gain that one step is assumed to gain
 NEAR_AXES = 2  # an attempt informs about a step if it differs from the diagnosed schedule in at most this many axes

@@ -6,8 +6,8 @@ task and chip, and applies it to similar schedules.
 
 import numpy as np
 
-from policies.schedule.optimiser.gaussian_process import GaussianProcess
-from policies.schedule.prior import Floats
+from cudal2_agent.policies.schedule.optimiser.gaussian_process import GaussianProcess
+from cudal2_agent.policies.schedule.prior import Floats
 
 
 class Surrogate:

@@ -2,9 +2,9 @@
 
 from functools import cache
 
-from contract.evaluation import CUBLAS
-from contract.task import AccumulatorType, GemmTask, Layout
-from sandbox.cuda.baselines.library import (
+from cudal2_agent.contract.records.evaluation import CUBLAS
+from cudal2_agent.contract.records.task import AccumulatorType, GemmTask, Layout
+from cudal2_agent.sandbox.cuda.baselines.library import (
     WORKSPACE_BYTES,
     LibraryContender,
     Scalars,
@@ -17,7 +17,7 @@ from sandbox.cuda.baselines.library import (
     shared_workspace,
     starting,
 )
-from sandbox.cuda.contender import Operands
+from cudal2_agent.sandbox.cuda.contender import Operands
 
 # cublasMath_t
 DEFAULT = 0

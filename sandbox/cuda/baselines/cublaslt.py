@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from contract.evaluation import AUTOTUNED
-from contract.task import GemmTask, Layout
-from sandbox.cuda.baselines.library import (
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.task import GemmTask, Layout
+from cudal2_agent.sandbox.cuda.baselines.library import (
     WORKSPACE_BYTES,
     LibraryContender,
     Scalars,
@@ -22,7 +22,7 @@ from sandbox.cuda.baselines.library import (
     shared_workspace,
     starting,
 )
-from sandbox.cuda.contender import Operands
+from cudal2_agent.sandbox.cuda.contender import Operands
 
 MAX_SUGGESTIONS = 100
 ALGORITHM_BYTES = 64  # of a cublasLtMatmulAlgo_t

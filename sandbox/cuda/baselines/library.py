@@ -11,8 +11,8 @@ from typing import Any, Literal
 import cupy
 import numpy as np
 
-from contract.task import AccumulatorType, ElementType, GemmTask, Layout
-from sandbox.cuda.contender import Bound, Operands
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout
+from cudal2_agent.sandbox.cuda.contender import Bound, Operands
 
 WORKSPACE_BYTES = 64 * 1024**2
 

@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from contract.baseline import TunedBaseline
-from contract.evaluation import AUTOTUNED, BASELINES, CUBLAS, HEURISTIC, TORCH
-from contract.options import TimeOptions
-from contract.task import GemmTask, Layout
-from sandbox.cuda.baselines.cublas import CublasGemm
-from sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
-from sandbox.cuda.baselines.library import LibraryContender, Unavailable, competing_layouts
-from sandbox.cuda.baselines.torch_matmul import TorchMatmul
-from sandbox.cuda.timing.sample_plan import brief_launches
+from cudal2_agent.contract.records.baseline import TunedBaseline
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, BASELINES, CUBLAS, HEURISTIC, TORCH
+from cudal2_agent.contract.records.task import GemmTask, Layout
+from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.sandbox.cuda.baselines.cublas import CublasGemm
+from cudal2_agent.sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
+from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable, competing_layouts
+from cudal2_agent.sandbox.cuda.baselines.torch_matmul import TorchMatmul
+from cudal2_agent.sandbox.cuda.timing.sample_plan import brief_launches
 
 SHORTLIST, FINALISTS = 16, 4
 LONG_SHORTLIST = 6  # where a launch takes long, and one brief sample says enough

@@ -4,10 +4,10 @@ from typing import Any
 
 import cupy
 
-from contract.evaluation import TORCH
-from contract.task import AccumulatorType, ElementType, GemmTask
-from sandbox.cuda.baselines.library import LibraryContender, Unavailable
-from sandbox.cuda.contender import Operands
+from cudal2_agent.contract.records.evaluation import TORCH
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask
+from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable
+from cudal2_agent.sandbox.cuda.contender import Operands
 
 
 def _torch() -> Any:

@@ -3,21 +3,21 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from contract.base import Record
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.errors import MachineError
-from contract.evaluation import TestResult
-from contract.options import TimeOptions
-from sandbox.cuda.batch.race_timer import RaceTimer
-from sandbox.cuda.batch.screen_timer import ScreenTimer
-from sandbox.cuda.contender import Contender
-from sandbox.cuda.device import Device
-from sandbox.cuda.evaluator import Evaluator, Loaded, wrong, wrong_while_timed
-from sandbox.cuda.timing.timer import Measurement, Timer
-from sandbox.cuda.timing.watch import WrongWhileTimed
-from sandbox.cuda.verifier import Verifier
-from sandbox.workers.messages import CandidateBatch, Done, Evaluate, StageEntered, Tuned
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import TestResult
+from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.sandbox.cuda.batch.race_timer import RaceTimer
+from cudal2_agent.sandbox.cuda.batch.screen_timer import ScreenTimer
+from cudal2_agent.sandbox.cuda.contender import Contender
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.evaluator import Evaluator, Loaded, wrong, wrong_while_timed
+from cudal2_agent.sandbox.cuda.timing.timer import Measurement, Timer
+from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
+from cudal2_agent.sandbox.cuda.verifier import Verifier
+from cudal2_agent.sandbox.workers.messages import CandidateBatch, Done, Evaluate, StageEntered, Tuned
 
 
 class _Broken(Exception):

@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from contract.evaluation import Timing
-from contract.speedup import paired_speedup
+from cudal2_agent.contract.records.evaluation import Timing
+from cudal2_agent.contract.reward.speedup import paired_speedup
 
 CHECKPOINTS = (5, 9, 15)  # rounds after which slower lanes leave
 MIN_ROUNDS = 9  # of a finalist that stays, whatever the budget

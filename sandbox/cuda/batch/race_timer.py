@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from contract.evaluation import SideFigures, Timing
-from contract.options import TimeOptions
-from contract.speedup import median_us
-from contract.task import GemmTask, TimingMode
-from sandbox.cuda.batch.elimination import affordable, staying, stops
-from sandbox.cuda.contender import Contender
-from sandbox.cuda.timing.sample_plan import count_launches, shuffled_rounds, throttled_apart
-from sandbox.cuda.timing.sampling import Lane, open_brief_lane
-from sandbox.cuda.timing.telemetry import Sampler, open_sampler
-from sandbox.cuda.timing.timer import Measurement, Timer, better
-from sandbox.cuda.timing.watch import Watch
+from cudal2_agent.contract.records.evaluation import SideFigures, Timing
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.reward.speedup import median_us
+from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.sandbox.cuda.batch.elimination import affordable, staying, stops
+from cudal2_agent.sandbox.cuda.contender import Contender
+from cudal2_agent.sandbox.cuda.timing.sample_plan import count_launches, shuffled_rounds, throttled_apart
+from cudal2_agent.sandbox.cuda.timing.sampling import Lane, open_brief_lane
+from cudal2_agent.sandbox.cuda.timing.telemetry import Sampler, open_sampler
+from cudal2_agent.sandbox.cuda.timing.timer import Measurement, Timer, better
+from cudal2_agent.sandbox.cuda.timing.watch import Watch
 
 PROGRAMMATIC, PLAIN = "programmatic", "plain"
 

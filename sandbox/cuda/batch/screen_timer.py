@@ -8,15 +8,15 @@ Not covered: warm-up rounds, throttling, and for trusted writers what `LEFT_OUT`
 import random
 import secrets
 
-from contract.evaluation import SideFigures, Timing
-from contract.options import RACE_TIME, TimeOptions
-from contract.task import GemmTask, TimingMode
-from sandbox.cuda.contender import Contender
-from sandbox.cuda.timing.sample_plan import brief_launches, shuffled_rounds
-from sandbox.cuda.timing.sampling import Lane, open_brief_lane
-from sandbox.cuda.timing.telemetry import open_sampler
-from sandbox.cuda.timing.timer import CANDIDATE, Measurement, Timer, better
-from sandbox.cuda.timing.watch import COMPARED, Watch
+from cudal2_agent.contract.records.evaluation import SideFigures, Timing
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.settings.options import RACE_TIME, TimeOptions
+from cudal2_agent.sandbox.cuda.contender import Contender
+from cudal2_agent.sandbox.cuda.timing.sample_plan import brief_launches, shuffled_rounds
+from cudal2_agent.sandbox.cuda.timing.sampling import Lane, open_brief_lane
+from cudal2_agent.sandbox.cuda.timing.telemetry import open_sampler
+from cudal2_agent.sandbox.cuda.timing.timer import CANDIDATE, Measurement, Timer, better
+from cudal2_agent.sandbox.cuda.timing.watch import COMPARED, Watch
 
 BRIEFLY = "screened: few short rounds, which rank candidates and decide no winner"
 LEFT_OUT = (

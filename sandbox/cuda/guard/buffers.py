@@ -13,11 +13,11 @@ from typing import Any, Literal
 import cupy
 import numpy as np
 
-from contract.plan import TensorName, operand_shape
-from contract.task import ElementType, GemmTask
-from sandbox.cuda.contender import Operands
-from sandbox.cuda.guard.comparing import differ
-from sandbox.cuda.guard.mapping import Mapping
+from cudal2_agent.contract.plan.plan import TensorName, operand_shape
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.cuda.contender import Operands
+from cudal2_agent.sandbox.cuda.guard.comparing import differ
+from cudal2_agent.sandbox.cuda.guard.mapping import Mapping
 
 ALIGNMENT_BYTES = 256
 MIN_BAND_BYTES = 4 * 1024

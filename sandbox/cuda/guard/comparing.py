@@ -41,5 +41,5 @@ def _kernel(name: str) -> Any:
 
 @cache
 def _module() -> Any:
-    source = resources.files("sandbox.cuda.guard").joinpath("comparing.cu").read_text()
+    source = resources.files("cudal2_agent.sandbox.cuda.guard").joinpath("comparing.cu").read_text()
     return cupy.RawModule(code=source, options=("-std=c++17",))

@@ -10,8 +10,8 @@ import re
 import stat
 import time
 
-from sandbox.cuda.guard.mapping import whose
-from sandbox.jail.entering import KERNEL_LOG, KERNEL_LOG_FD
+from cudal2_agent.sandbox.cuda.guard.mapping import whose
+from cudal2_agent.sandbox.jail.entering import KERNEL_LOG, KERNEL_LOG_FD
 
 _DEVICE = os.makedev(1, 11)  # of /dev/kmsg, on every Linux
 RECENT_S = 10.0

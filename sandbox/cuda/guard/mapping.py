@@ -12,7 +12,7 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from sandbox.cuda.driver import DriverFault, call
+from cudal2_agent.sandbox.cuda.driver import DriverFault, call
 
 MARGIN_BYTES = 1 << 32  # of reserved, unmapped address space on either side
 _HINTS = (1 << 40, 1 << 46)  # addresses that ranges are drawn from

@@ -10,9 +10,9 @@ import cupy
 import numpy as np
 from cuda.bindings import driver
 
-from sandbox.cuda.driver import DriverFault, call
-from sandbox.cuda.guard.comparing import altered
-from sandbox.inspect.elf import ModuleVariable, module_variables
+from cudal2_agent.sandbox.cuda.driver import DriverFault, call
+from cudal2_agent.sandbox.cuda.guard.comparing import altered
+from cudal2_agent.sandbox.inspect.elf import ModuleVariable, module_variables
 
 
 class ModuleVariables:

@@ -8,13 +8,13 @@ import contextlib
 import ctypes
 from typing import Literal
 
-from contract.task import GemmTask
-from sandbox.cuda.contender import Operands
-from sandbox.cuda.driver import Fault
-from sandbox.cuda.launch.launcher import operand_pointers
-from sandbox.jail import landlock
-from sandbox.jail.syscalls import forbid
-from sandbox.workers.process import is_jailed
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.cuda.contender import Operands
+from cudal2_agent.sandbox.cuda.driver import Fault
+from cudal2_agent.sandbox.cuda.launch.launcher import operand_pointers
+from cudal2_agent.sandbox.jail import landlock
+from cudal2_agent.sandbox.jail.syscalls import forbid
+from cudal2_agent.sandbox.workers.process import is_jailed
 
 ENTRY = "launch"
 _POINTER = ctypes.c_void_p

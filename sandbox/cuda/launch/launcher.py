@@ -10,8 +10,14 @@ from typing import Any, Literal
 
 from cuda.bindings import driver
 
-from contract.launching import aligned_offsets, argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
-from contract.plan import (
+from cudal2_agent.contract.plan.launching import (
+    aligned_offsets,
+    argument_bytes,
+    pack_argument,
+    programmatic_edges,
+    zeroes_every_run,
+)
+from cudal2_agent.contract.plan.plan import (
     PORTABLE_CLUSTER,
     Arg,
     ResolvedLaunch,
@@ -21,12 +27,12 @@ from contract.plan import (
     TensorMapArg,
     WorkspaceArg,
 )
-from contract.task import GemmTask
-from sandbox.cuda.contender import Operands
-from sandbox.cuda.driver import DriverFault, Fault, call
-from sandbox.cuda.guard.buffers import address
-from sandbox.cuda.guard.module_variables import ModuleVariables
-from sandbox.cuda.launch.tensor_map import TensorMaps
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.cuda.contender import Operands
+from cudal2_agent.sandbox.cuda.driver import DriverFault, Fault, call
+from cudal2_agent.sandbox.cuda.guard.buffers import address
+from cudal2_agent.sandbox.cuda.guard.module_variables import ModuleVariables
+from cudal2_agent.sandbox.cuda.launch.tensor_map import TensorMaps
 
 _ATTRIBUTE = driver.CUlaunchAttributeID
 _FUNCTION = driver.CUfunction_attribute

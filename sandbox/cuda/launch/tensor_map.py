@@ -4,9 +4,9 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from contract.plan import TensorMapSpec, operand_shape
-from contract.task import ElementType, GemmTask
-from sandbox.cuda.driver import call
+from cudal2_agent.contract.plan.plan import TensorMapSpec, operand_shape
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.cuda.driver import call
 
 ELEMENT_BYTES = 2
 ADDRESS_ALIGNMENT = 256  # of every buffer of the sandbox

@@ -8,9 +8,9 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from contract.plan import ResolvedLaunch
-from sandbox.cuda.driver import call
-from sandbox.cuda.launch.launcher import launch_config
+from cudal2_agent.contract.plan.plan import ResolvedLaunch
+from cudal2_agent.sandbox.cuda.driver import call
+from cudal2_agent.sandbox.cuda.launch.launcher import launch_config
 
 BLOCK = 512
 CTAS = 16
@@ -22,7 +22,7 @@ class Bystanders:
 
     @cached_property
     def _module(self) -> Any:
-        source = resources.files("sandbox.cuda.launch").joinpath("trusted.cu").read_text()
+        source = resources.files("cudal2_agent.sandbox.cuda.launch").joinpath("trusted.cu").read_text()
         return cupy.RawModule(code=source, options=("-std=c++17",))
 
     def compile(self) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import cupy
 from cuda.bindings import driver
 
-from sandbox.cuda.contender import Bound
-from sandbox.cuda.device import Device
-from sandbox.cuda.driver import Fault, call
+from cudal2_agent.sandbox.cuda.contender import Bound
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.driver import Fault, call
 
 _EXTERNAL = int(driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL)
 

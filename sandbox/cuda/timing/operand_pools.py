@@ -6,12 +6,12 @@ from typing import Any
 
 import cupy
 
-from contract.task import ElementType, GemmTask
-from sandbox.cuda.guard.buffers import storage_type
-from sandbox.cuda.guard.mapping import Mapping
-from sandbox.cuda.timing.sample_plan import slot_bytes
-from sandbox.cuda.timing.trusted_timing import TrustedTiming
-from sandbox.verification.inputs import Inputs
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.cuda.guard.buffers import storage_type
+from cudal2_agent.sandbox.cuda.guard.mapping import Mapping
+from cudal2_agent.sandbox.cuda.timing.sample_plan import slot_bytes
+from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
+from cudal2_agent.sandbox.verification.inputs import Inputs
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from typing import Any
 import cupy
 import numpy as np
 
-from contract.task import ElementType, GemmTask
-from sandbox.cuda.timing.operand_pools import OperandPools, matrices
-from sandbox.cuda.timing.ring import Ring
-from sandbox.cuda.timing.trusted_timing import TrustedTiming
-from sandbox.verification.bounds import LAMBDA, Growth, accumulation_factor
-from sandbox.verification.comparison import Comparison, compare_bounded
-from sandbox.verification.elements import FORMATS
-from sandbox.verification.reference import Reference
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools, matrices
+from cudal2_agent.sandbox.cuda.timing.ring import Ring
+from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
+from cudal2_agent.sandbox.verification.bounds import LAMBDA, Growth, accumulation_factor
+from cudal2_agent.sandbox.verification.comparison import Comparison, compare_bounded
+from cudal2_agent.sandbox.verification.elements import FORMATS
+from cudal2_agent.sandbox.verification.reference import Reference
 
 DEVIATIONS = 12.0
 SLACK = 2.0  # of a verified kernel's bound

@@ -9,11 +9,11 @@ import random
 import cupy
 from cuda.bindings import driver
 
-from sandbox.cuda.device import Device
-from sandbox.cuda.driver import DriverFault, call
-from sandbox.cuda.guard.mapping import NOT_SUPPORTED, Mapping
-from sandbox.cuda.timing.operand_pools import OperandPools
-from sandbox.cuda.timing.trusted_timing import TrustedTiming
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.driver import DriverFault, call
+from cudal2_agent.sandbox.cuda.guard.mapping import NOT_SUPPORTED, Mapping
+from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools
+from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 
 SWEEP_L2_MULTIPLE = 2
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import cupy
 
-from sandbox.cuda.guard.mapping import Mapping
-from sandbox.cuda.timing.sample_plan import slot_bytes
-from sandbox.cuda.timing.trusted_timing import TrustedTiming
+from cudal2_agent.sandbox.cuda.guard.mapping import Mapping
+from cudal2_agent.sandbox.cuda.timing.sample_plan import slot_bytes
+from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 
 
 class Ring:

@@ -5,10 +5,10 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from contract.chip import Chip
-from contract.options import TimeOptions
-from contract.roofline import roofline_us
-from contract.task import GemmTask, TimingMode
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.settings.options import TimeOptions
 
 MIN_SETS = 4
 MAX_SETS = 4096

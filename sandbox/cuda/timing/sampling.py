@@ -5,14 +5,14 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from contract.options import TimeOptions
-from contract.roofline import roofline_us
-from contract.task import TimingMode
-from sandbox.cuda.contender import Bound, Contender
-from sandbox.cuda.timing.cuda_graph import TimedGraph
-from sandbox.cuda.timing.ring import Ring
-from sandbox.cuda.timing.sample_plan import arrival_intervals_us, count_launches, launches_needed, trimmed_mean
-from sandbox.cuda.timing.track import Pair, Track
+from cudal2_agent.contract.records.task import TimingMode
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.sandbox.cuda.contender import Bound, Contender
+from cudal2_agent.sandbox.cuda.timing.cuda_graph import TimedGraph
+from cudal2_agent.sandbox.cuda.timing.ring import Ring
+from cudal2_agent.sandbox.cuda.timing.sample_plan import arrival_intervals_us, count_launches, launches_needed, trimmed_mean
+from cudal2_agent.sandbox.cuda.timing.track import Pair, Track
 
 ZERO_REQUESTS = 8  # graphs without a launch in each sample of a server
 TRIAL_LAUNCHES = 16  # maximum number that determines how many a sample takes

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from contract.evaluation import Telemetry
+from cudal2_agent.contract.records.evaluation import Telemetry
 
 # Bits of nvmlDeviceGetCurrentClocksEventReasons. Source: NVML API reference, nvmlClocksEventReasons.
 REASONS = {

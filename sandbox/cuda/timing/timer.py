@@ -15,28 +15,28 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from contract.baseline import TunedBaseline
-from contract.evaluation import SideFigures, Telemetry, Timing
-from contract.options import TimeOptions
-from contract.roofline import roofline_us
-from contract.ruler import Ruler
-from contract.task import GemmTask, TimingMode
-from sandbox.cuda.baselines.library import LibraryContender
-from sandbox.cuda.baselines.library_baselines import Baselines, LibraryBaselines, wanted
-from sandbox.cuda.contender import Bound, Contender
-from sandbox.cuda.device import Device
-from sandbox.cuda.timing.ring import Ring
-from sandbox.cuda.timing.sample_plan import (
+from cudal2_agent.contract.records.baseline import TunedBaseline
+from cudal2_agent.contract.records.evaluation import SideFigures, Telemetry, Timing
+from cudal2_agent.contract.records.ruler import Ruler
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines, LibraryBaselines, wanted
+from cudal2_agent.sandbox.cuda.contender import Bound, Contender
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.timing.ring import Ring
+from cudal2_agent.sandbox.cuda.timing.sample_plan import (
     launches_needed,
     reuse_bytes,
     shuffled_rounds,
     stays_cold,
     throttled_apart,
 )
-from sandbox.cuda.timing.sampling import HotLane, Lane, OfflineLane, open_brief_lane, open_lane
-from sandbox.cuda.timing.telemetry import Sampler, open_sampler
-from sandbox.cuda.timing.track import Track
-from sandbox.cuda.timing.watch import Watch
+from cudal2_agent.sandbox.cuda.timing.sampling import HotLane, Lane, OfflineLane, open_brief_lane, open_lane
+from cudal2_agent.sandbox.cuda.timing.telemetry import Sampler, open_sampler
+from cudal2_agent.sandbox.cuda.timing.track import Track
+from cudal2_agent.sandbox.cuda.timing.watch import Watch
 
 SIDE_SAMPLES = 5
 HOST_LAUNCHES = 64

@@ -8,18 +8,18 @@ from typing import Any
 
 import cupy
 
-from contract.chip import LIMITS
-from contract.options import TimeOptions
-from contract.task import GemmTask
-from sandbox.cuda.contender import Bound, Contender, Operands
-from sandbox.cuda.device import Device
-from sandbox.cuda.guard.buffers import storage_type
-from sandbox.cuda.timing.operand_pools import OperandPools
-from sandbox.cuda.timing.outputs import OutputJudge
-from sandbox.cuda.timing.residue import Residue
-from sandbox.cuda.timing.ring import Ring
-from sandbox.cuda.timing.sample_plan import MAX_LAUNCHES, count_sets, count_slots, draw_pairs, launches_needed
-from sandbox.cuda.timing.trusted_timing import TrustedTiming
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.sandbox.cuda.contender import Bound, Contender, Operands
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.guard.buffers import storage_type
+from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools
+from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudge
+from cudal2_agent.sandbox.cuda.timing.residue import Residue
+from cudal2_agent.sandbox.cuda.timing.ring import Ring
+from cudal2_agent.sandbox.cuda.timing.sample_plan import MAX_LAUNCHES, count_sets, count_slots, draw_pairs, launches_needed
+from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 
 Pair = tuple[int, int]
 

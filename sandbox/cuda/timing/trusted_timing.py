@@ -41,7 +41,7 @@ class TrustedTiming:
 
     @cached_property
     def _module(self) -> Any:
-        source = resources.files("sandbox.cuda.timing").joinpath("trusted_timing.cu").read_text()
+        source = resources.files("cudal2_agent.sandbox.cuda.timing").joinpath("trusted_timing.cu").read_text()
         return cupy.RawModule(code=source, options=("-std=c++17",))
 
     @cached_property

@@ -8,11 +8,11 @@ and a failure ends the measurement.
 import random
 from collections.abc import Sequence
 
-from contract.ruler import ComparedOutput
-from sandbox.cuda.contender import Contender
-from sandbox.cuda.driver import Fault
-from sandbox.cuda.timing.sampling import Lane
-from sandbox.cuda.timing.track import Track
+from cudal2_agent.contract.records.ruler import ComparedOutput
+from cudal2_agent.sandbox.cuda.contender import Contender
+from cudal2_agent.sandbox.cuda.driver import Fault
+from cudal2_agent.sandbox.cuda.timing.sampling import Lane
+from cudal2_agent.sandbox.cuda.timing.track import Track
 
 COMPARED = 2
 

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from contract.chip import Chip
-from contract.diagnosis import Bottleneck, Finding
-from contract.profile import LaunchProfile
-from contract.task import Arch, GemmTask
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.diagnosis import Bottleneck, Finding
+from cudal2_agent.contract.records.profile import LaunchProfile
+from cudal2_agent.contract.records.task import Arch, GemmTask
 
 SECTOR_BYTES = 32
 SCHEDULERS = 4  # of an SM

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from contract.diagnosis import Finding
-from sandbox.diagnosis.counter_rules.counted import CountedLaunch, Rule, worth
+from cudal2_agent.contract.records.diagnosis import Finding
+from cudal2_agent.sandbox.diagnosis.counter_rules.counted import CountedLaunch, Rule, worth
 
 ENOUGH_WARPS = 4.0  # a scheduler, to hide the latency of synchronous instructions
 FULL_ISSUE = 0.6

@@ -6,9 +6,9 @@ The time is that of the SM that works longest. The idle time of the others could
 import math
 from collections.abc import Iterator
 
-from contract.diagnosis import Finding
-from contract.roofline import latency_share
-from sandbox.diagnosis.counter_rules.counted import CountedLaunch, Rule, worth
+from cudal2_agent.contract.records.diagnosis import Finding
+from cudal2_agent.contract.reward.roofline import latency_share
+from cudal2_agent.sandbox.diagnosis.counter_rules.counted import CountedLaunch, Rule, worth
 
 FULL_WAVE = 0.85  # of the last wave's slots in use
 

@@ -6,9 +6,9 @@ that something else hides weighs nothing, whatever its own figure.
 
 from collections.abc import Iterator
 
-from contract.diagnosis import Finding
-from contract.roofline import arithmetic_us, memory_us
-from sandbox.diagnosis.counter_rules.counted import CountedLaunch, Rule, worth
+from cudal2_agent.contract.records.diagnosis import Finding
+from cudal2_agent.contract.reward.roofline import arithmetic_us, memory_us
+from cudal2_agent.sandbox.diagnosis.counter_rules.counted import CountedLaunch, Rule, worth
 
 FIRST_TRIP_CYCLES = 1500  # measured on an H200: 0.9 us to L2 while all SMs load, at 1.7 GHz (LOG.md)
 FIRST_TRIP_US = 0.9

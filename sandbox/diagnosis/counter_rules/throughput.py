@@ -6,9 +6,9 @@ limit.
 
 from collections.abc import Iterator
 
-from contract.diagnosis import Bottleneck, Finding
-from contract.task import Arch
-from sandbox.diagnosis.counter_rules.counted import MMA_SYNC_RATE, CountedLaunch, Rule, worth
+from cudal2_agent.contract.records.diagnosis import Bottleneck, Finding
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox.diagnosis.counter_rules.counted import MMA_SYNC_RATE, CountedLaunch, Rule, worth
 
 FULL_TENSOR = 0.8
 FULL = 0.65  # of what a memory can do: its queues are long from there on

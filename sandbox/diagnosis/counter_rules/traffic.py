@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterator
 
-from contract.chip import Chip
-from contract.diagnosis import Finding
-from contract.roofline import transfer_us
-from contract.task import GemmTask
-from sandbox.diagnosis.counter_rules.counted import SECTOR_BYTES, CountedLaunch, Rule, worth
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.diagnosis import Finding
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.roofline import transfer_us
+from cudal2_agent.sandbox.diagnosis.counter_rules.counted import SECTOR_BYTES, CountedLaunch, Rule, worth
 
 BUSY_L2 = 0.4
 TOO_OFTEN = 1.5

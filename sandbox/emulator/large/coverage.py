@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from contract.candidate import Candidate
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.errors import PlanError
-from contract.expression import evaluate, holds
-from contract.plan import Expression, LaunchPlan, ResolvedPlan, ScalarArg, resolve
-from contract.task import GemmTask
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.expression import evaluate, holds
+from cudal2_agent.contract.plan.plan import Expression, LaunchPlan, ResolvedPlan, ScalarArg, resolve
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import GemmTask
 
 # In multiply-adds, of which an output counts for `OUTPUT_WORK` more: its store, its shadow and its comparison cost as much.
 WHOLE_WORK = 100_000_000

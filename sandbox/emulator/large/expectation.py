@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from contract.task import GemmTask
-from sandbox.emulator.large.operand_lines import OperandLines
-from sandbox.verification.cases import Case
-from sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
-from sandbox.verification.reference import Block, Reference
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.emulator.large.operand_lines import OperandLines
+from cudal2_agent.sandbox.verification.cases import Case
+from cudal2_agent.sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
+from cudal2_agent.sandbox.verification.reference import Block, Reference
 
 PIECE = 2**20  # outputs compared at a time
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from contract.task import ElementType
-from sandbox.emulator.kernel import ELEMENT_BYTES
+from cudal2_agent.contract.records.task import ElementType
+from cudal2_agent.sandbox.emulator.kernel import ELEMENT_BYTES
 
 PERIODS = (223, 227, 229, 233, 239, 241, 251)
 _SIGN = np.uint16(0x8000)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from contract.task import GemmTask
-from sandbox.emulator.large.coverage import Tile
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.emulator.large.coverage import Tile
 
 _GROUPS = (1, 2, 4, 8, 16, 32)
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 
-from contract.plan import ResolvedLaunch, TensorArg, TensorMapArg
+from cudal2_agent.contract.plan.plan import ResolvedLaunch, TensorArg, TensorMapArg
 
 WIDEST = 16  # splits of a tile
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from contract.plan import ResolvedLaunch
-from sandbox.emulator.large.points import clusters_along
+from cudal2_agent.contract.plan.plan import ResolvedLaunch
+from cudal2_agent.sandbox.emulator.large.points import clusters_along
 
 Ranges = Mapping[str, Sequence[tuple[int, int]]]  # bytes of buffers, by their names
 Missing = Mapping[str, np.ndarray]  # places in buffers, in pieces of `PIECE_BYTES`

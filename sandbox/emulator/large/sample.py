@@ -16,27 +16,34 @@ from dataclasses import replace
 
 import numpy as np
 
-from contract.base import digest
-from contract.evaluation import FULL_SIZE, NOT_COVERED, TestResult
-from contract.symptoms import Symptoms
-from sandbox.emulator.detector import Detector
-from sandbox.emulator.executor import POISON_BYTE, Schedules, allocate, load
-from sandbox.emulator.judgement import run_and_judge
-from sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, EmulatedKernel
-from sandbox.emulator.large.coverage import Tile, work_of
-from sandbox.emulator.large.expectation import Expected
-from sandbox.emulator.large.operand_lines import PERIODS, OperandLines
-from sandbox.emulator.large.places import places_of, rasters
-from sandbox.emulator.large.points import clusters_along, corners_first, first_cta, last_to_write, widened, with_splits
-from sandbox.emulator.large.producers import TooMany, Writers, pieces
-from sandbox.emulator.large.tally import Tally
-from sandbox.emulator.machine import Conditions
-from sandbox.verification.cases import GAUSSIAN, SPARSE, WIDE, Case, cases_for
-from sandbox.verification.draws import Draws
-from sandbox.verification.elements import POISON
-from sandbox.verification.executor import Violation
-from sandbox.verification.inputs import Inputs
-from sandbox.verification.reference import Reference
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.records.evaluation import FULL_SIZE, NOT_COVERED, TestResult
+from cudal2_agent.contract.records.symptoms import Symptoms
+from cudal2_agent.sandbox.emulator.detector import Detector
+from cudal2_agent.sandbox.emulator.executor import POISON_BYTE, Schedules, allocate, load
+from cudal2_agent.sandbox.emulator.judgement import run_and_judge
+from cudal2_agent.sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, EmulatedKernel
+from cudal2_agent.sandbox.emulator.large.coverage import Tile, work_of
+from cudal2_agent.sandbox.emulator.large.expectation import Expected
+from cudal2_agent.sandbox.emulator.large.operand_lines import PERIODS, OperandLines
+from cudal2_agent.sandbox.emulator.large.places import places_of, rasters
+from cudal2_agent.sandbox.emulator.large.points import (
+    clusters_along,
+    corners_first,
+    first_cta,
+    last_to_write,
+    widened,
+    with_splits,
+)
+from cudal2_agent.sandbox.emulator.large.producers import TooMany, Writers, pieces
+from cudal2_agent.sandbox.emulator.large.tally import Tally
+from cudal2_agent.sandbox.emulator.machine import Conditions
+from cudal2_agent.sandbox.verification.cases import GAUSSIAN, SPARSE, WIDE, Case, cases_for
+from cudal2_agent.sandbox.verification.draws import Draws
+from cudal2_agent.sandbox.verification.elements import POISON
+from cudal2_agent.sandbox.verification.executor import Violation
+from cudal2_agent.sandbox.verification.inputs import Inputs
+from cudal2_agent.sandbox.verification.reference import Reference
 
 MAX_POINTS = 12
 MIN_POINTS = 3

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sandbox.emulator.large.places import Place
+from cudal2_agent.sandbox.emulator.large.places import Place
 
 
 @dataclass

@@ -8,7 +8,7 @@ Not covered: recursion, calls through pointers, functions without a body (printf
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from sandbox.emulator.ptx.module import (
+from cudal2_agent.sandbox.emulator.ptx.module import (
     Address,
     Function,
     Instruction,

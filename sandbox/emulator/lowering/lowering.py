@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from sandbox.emulator.lowering.slots import SlotFile
-from sandbox.emulator.lowering.table import HANDLERS, NO_FLAGS, SPECIALS, Flag, Kind, MemoryOperand, Value
-from sandbox.emulator.ptx.module import (
+from cudal2_agent.sandbox.emulator.lowering.slots import SlotFile
+from cudal2_agent.sandbox.emulator.lowering.table import HANDLERS, NO_FLAGS, SPECIALS, Flag, Kind, MemoryOperand, Value
+from cudal2_agent.sandbox.emulator.ptx.module import (
     Address,
     Float,
     Function,

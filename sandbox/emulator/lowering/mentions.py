@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sandbox.emulator.ptx.module import Address, Function, Negated, Operand, Pair, Register, Vector
+from cudal2_agent.sandbox.emulator.ptx.module import Address, Function, Negated, Operand, Pair, Register, Vector
 
 
 class Mentions(NamedTuple):

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from sandbox.emulator.lowering.lowering import MASK, WIDTHS, Lowering, width_of
-from sandbox.emulator.lowering.table import HANDLERS, Value
-from sandbox.emulator.ptx.module import Immediate, Instruction, Operand, Unsupported
+from cudal2_agent.sandbox.emulator.lowering.lowering import MASK, WIDTHS, Lowering, width_of
+from cudal2_agent.sandbox.emulator.lowering.table import HANDLERS, Value
+from cudal2_agent.sandbox.emulator.ptx.module import Immediate, Instruction, Operand, Unsupported
 
 Rule: TypeAlias = Callable[[Lowering, Instruction], None]
 

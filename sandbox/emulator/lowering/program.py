@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sandbox.emulator.core_module import core
-from sandbox.emulator.lowering.inlining import inline_calls
-from sandbox.emulator.lowering.lowering import Lowering, Operation, width_of
-from sandbox.emulator.lowering.mentions import mentions_of
-from sandbox.emulator.lowering.rules.rules import RULES
-from sandbox.emulator.lowering.slots import SlotFile, lives_of
-from sandbox.emulator.lowering.table import COLUMNS, HANDLERS, OPERATION, Kind, PlaceOf
-from sandbox.emulator.lowering.tracked import registers_of_products, touched
-from sandbox.emulator.lowering.unwritten import maybe_unwritten
-from sandbox.emulator.lowering.variables import (
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.lowering.inlining import inline_calls
+from cudal2_agent.sandbox.emulator.lowering.lowering import Lowering, Operation, width_of
+from cudal2_agent.sandbox.emulator.lowering.mentions import mentions_of
+from cudal2_agent.sandbox.emulator.lowering.rules.rules import RULES
+from cudal2_agent.sandbox.emulator.lowering.slots import SlotFile, lives_of
+from cudal2_agent.sandbox.emulator.lowering.table import COLUMNS, HANDLERS, OPERATION, Kind, PlaceOf
+from cudal2_agent.sandbox.emulator.lowering.tracked import registers_of_products, touched
+from cudal2_agent.sandbox.emulator.lowering.unwritten import maybe_unwritten
+from cudal2_agent.sandbox.emulator.lowering.variables import (
     MAX_BYTES,
     Constant,
     constants_of,
@@ -22,7 +22,7 @@ from sandbox.emulator.lowering.variables import (
     refuse_past,
     shared_of,
 )
-from sandbox.emulator.ptx.module import Instruction, Module, Unsupported
+from cudal2_agent.sandbox.emulator.ptx.module import Instruction, Module, Unsupported
 
 _BYTES = frozenset({"b8", "u8", "s8"})
 _HANDLER, _KIND, _FLAGS, _INSTRUCTION = (COLUMNS[name] for name in ("handler", "kind", "flags", "instruction"))

@@ -8,9 +8,9 @@ into or out of, so that no value is lost between iterations.
 import heapq
 from collections.abc import Collection, Sequence
 
-from sandbox.emulator.lowering.loops import Loops
-from sandbox.emulator.lowering.mentions import Mentions
-from sandbox.emulator.ptx.module import Address, Function, Instruction
+from cudal2_agent.sandbox.emulator.lowering.loops import Loops
+from cudal2_agent.sandbox.emulator.lowering.mentions import Mentions
+from cudal2_agent.sandbox.emulator.ptx.module import Address, Function, Instruction
 
 LANES = 32
 ALIGNMENT = 32

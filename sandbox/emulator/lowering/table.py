@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.core_module import core
 
 Kind = core.Kind
 Flag = core.Flag

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from sandbox.emulator.lowering.lowering import Lowering
-from sandbox.emulator.lowering.mentions import Mentions
-from sandbox.emulator.lowering.table import Flag
-from sandbox.emulator.ptx.module import Address, Function, Instruction, Vector
+from cudal2_agent.sandbox.emulator.lowering.lowering import Lowering
+from cudal2_agent.sandbox.emulator.lowering.mentions import Mentions
+from cudal2_agent.sandbox.emulator.lowering.table import Flag
+from cudal2_agent.sandbox.emulator.ptx.module import Address, Function, Instruction, Vector
 
 _EMPTY: tuple[int, ...] = ()
 

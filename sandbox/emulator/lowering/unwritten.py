@@ -9,8 +9,8 @@ import heapq
 import itertools
 from collections.abc import Sequence
 
-from sandbox.emulator.lowering.mentions import Mentions
-from sandbox.emulator.ptx.module import Address, Function, Instruction, Unsupported
+from cudal2_agent.sandbox.emulator.lowering.mentions import Mentions
+from cudal2_agent.sandbox.emulator.ptx.module import Address, Function, Instruction, Unsupported
 
 _NO_RESULT = frozenset({"bra", "brx", "nanosleep", "call", "ret", "exit", "setmaxnreg", "griddepcontrol", "fence", "membar"})
 _BARRIERS = frozenset({"bar", "barrier"})

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sandbox.emulator.core_module import core
-from sandbox.emulator.ptx.module import Function, Module, Unsupported, Variable
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.ptx.module import Function, Module, Unsupported, Variable
 
 MAX_BYTES = {"param": 1 << 15, "shared": 227 << 10, "local": 512 << 10, "const": 1 << 26}  # of a kernel; local: of a thread
 CONSTANT_BASE = 0x2000_0000_0000  # where constant variables of a module lie, as addresses

@@ -7,9 +7,9 @@ all labels are known.
 import re
 from dataclasses import dataclass, field, replace
 
-from sandbox.emulator.ptx.declarations import registers, variables
-from sandbox.emulator.ptx.lexer import LINKAGE, NAME, PRAGMA, PtxText, shown, tokens
-from sandbox.emulator.ptx.module import (
+from cudal2_agent.sandbox.emulator.ptx.declarations import registers, variables
+from cudal2_agent.sandbox.emulator.ptx.lexer import LINKAGE, NAME, PRAGMA, PtxText, shown, tokens
+from cudal2_agent.sandbox.emulator.ptx.module import (
     Function,
     Instruction,
     Label,
@@ -19,9 +19,9 @@ from sandbox.emulator.ptx.module import (
     Symbol,
     Variable,
 )
-from sandbox.emulator.ptx.operands import operands
-from sandbox.emulator.ptx.quota import Quota
-from sandbox.emulator.ptx.scopes import NameScope
+from cudal2_agent.sandbox.emulator.ptx.operands import operands
+from cudal2_agent.sandbox.emulator.ptx.quota import Quota
+from cudal2_agent.sandbox.emulator.ptx.scopes import NameScope
 
 # The last named group to match is the kind of the statement.
 _STATEMENT = re.compile(

@@ -9,8 +9,8 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 
-from sandbox.emulator.ptx.lexer import shown
-from sandbox.emulator.ptx.module import Float, Immediate, PtxError, Unsupported
+from cudal2_agent.sandbox.emulator.ptx.lexer import shown
+from cudal2_agent.sandbox.emulator.ptx.module import Float, Immediate, PtxError, Unsupported
 
 _INTEGER = re.compile(
     r"0[xX](?P<hex>[0-9a-fA-F]{1,16})U?|0[bB](?P<binary>[01]{1,64})U?|0(?P<octal>[0-7]{1,22})U?|(?P<decimal>0|[1-9]\d{0,19})U?",

@@ -4,9 +4,9 @@ import functools
 import struct
 from collections.abc import Sequence
 
-from sandbox.emulator.ptx.constants import constant, literal, starts_constant
-from sandbox.emulator.ptx.lexer import shown
-from sandbox.emulator.ptx.module import Float, Immediate, PtxError, Unsupported
+from cudal2_agent.sandbox.emulator.ptx.constants import constant, literal, starts_constant
+from cudal2_agent.sandbox.emulator.ptx.lexer import shown
+from cudal2_agent.sandbox.emulator.ptx.module import Float, Immediate, PtxError, Unsupported
 
 _FLOATS = {"f32": ("<f", 32), "f64": ("<d", 64)}
 

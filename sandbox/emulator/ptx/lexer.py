@@ -5,7 +5,7 @@ The text may be hostile: patterns are possessive, so that none of them looks at 
 
 import re
 
-from sandbox.emulator.ptx.module import PtxError
+from cudal2_agent.sandbox.emulator.ptx.module import PtxError
 
 MAX_CHARS = 8 * 2**20  # the largest CUTLASS kernels with line information are about 3 MiB
 MAX_STATEMENT_CHARS = 2**16

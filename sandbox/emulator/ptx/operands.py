@@ -2,9 +2,9 @@
 
 import re
 
-from sandbox.emulator.ptx.constants import constant, number, starts_constant
-from sandbox.emulator.ptx.lexer import shown, tokens
-from sandbox.emulator.ptx.module import (
+from cudal2_agent.sandbox.emulator.ptx.constants import constant, number, starts_constant
+from cudal2_agent.sandbox.emulator.ptx.lexer import shown, tokens
+from cudal2_agent.sandbox.emulator.ptx.module import (
     Address,
     Immediate,
     Negated,
@@ -17,7 +17,7 @@ from sandbox.emulator.ptx.module import (
     Unsupported,
     Vector,
 )
-from sandbox.emulator.ptx.scopes import NameScope
+from cudal2_agent.sandbox.emulator.ptx.scopes import NameScope
 
 MAX_OPERANDS = 64
 MAX_VECTOR = 256  # the longest of an instruction is 128 registers

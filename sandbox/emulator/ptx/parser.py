@@ -9,12 +9,12 @@ initial values; vector registers, textures; 32-bit addresses.
 import re
 from dataclasses import replace
 
-from sandbox.emulator.ptx.body import Body
-from sandbox.emulator.ptx.declarations import parameters, variables
-from sandbox.emulator.ptx.lexer import LINKAGE, NAME, PRAGMA, PtxText, shown
-from sandbox.emulator.ptx.module import Function, Module, PtxError, Symbol, Unsupported, Variable
-from sandbox.emulator.ptx.quota import Quota
-from sandbox.emulator.ptx.scopes import NameScope
+from cudal2_agent.sandbox.emulator.ptx.body import Body
+from cudal2_agent.sandbox.emulator.ptx.declarations import parameters, variables
+from cudal2_agent.sandbox.emulator.ptx.lexer import LINKAGE, NAME, PRAGMA, PtxText, shown
+from cudal2_agent.sandbox.emulator.ptx.module import Function, Module, PtxError, Symbol, Unsupported, Variable
+from cudal2_agent.sandbox.emulator.ptx.quota import Quota
+from cudal2_agent.sandbox.emulator.ptx.scopes import NameScope
 
 # The last named group to match says what it is.
 _TOP = re.compile(

@@ -1,6 +1,6 @@
 """How much of each thing a module may have, so that a short text cannot ask for much memory or time."""
 
-from sandbox.emulator.ptx.module import PtxError
+from cudal2_agent.sandbox.emulator.ptx.module import PtxError
 
 MOST = {
     "statements": 2**19,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import product
 
-from sandbox.emulator.ptx.lexer import shown
-from sandbox.emulator.ptx.module import Immediate, Label, Operand, PtxError, Register, Sink, Special, Unsupported
+from cudal2_agent.sandbox.emulator.ptx.lexer import shown
+from cudal2_agent.sandbox.emulator.ptx.module import Immediate, Label, Operand, PtxError, Register, Sink, Special, Unsupported
 
 MAX_NESTING = 64
 MAX_NAME_CHARS = 16_384  # mangled names of CUTLASS kernels take some thousands

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sandbox.verification.probes.line_maps import agreed_sources, describe_map, span
-from sandbox.verification.probes.probe_inputs import K_BLOCK, Operand
-from sandbox.verification.probes.wrong_outputs import MODULI, lines_of, ranges
+from cudal2_agent.sandbox.verification.probes.line_maps import agreed_sources, describe_map, span
+from cudal2_agent.sandbox.verification.probes.probe_inputs import K_BLOCK, Operand
+from cudal2_agent.sandbox.verification.probes.wrong_outputs import MODULI, lines_of, ranges
 
 _MOST = 0.98  # of the outputs, where a few disagree
 _PERIODS = (2, 4, 8, 16, 32, 64)  # of lines, by which elements may be permuted differently

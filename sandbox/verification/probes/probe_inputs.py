@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from contract.task import ElementType, GemmTask
-from sandbox.verification.draws import Draws
-from sandbox.verification.elements import Array, encode
-from sandbox.verification.inputs import Inputs
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.verification.draws import Draws
+from cudal2_agent.sandbox.verification.elements import Array, encode
+from cudal2_agent.sandbox.verification.inputs import Inputs
 
 Operand = Literal["a", "b"]
 K_BLOCK = 16  # a step of every half-precision tensor-core instruction

@@ -9,19 +9,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from contract.evaluation import TestResult
-from contract.symptoms import Symptoms, WrongPlaces
-from contract.task import GemmTask
-from sandbox.verification.draws import Draws
-from sandbox.verification.elements import Array, decode_wide, encode
-from sandbox.verification.executor import Executor
-from sandbox.verification.inputs import Inputs
-from sandbox.verification.probes import probe_inputs
-from sandbox.verification.probes.misreads import Reads, counted, mapped
-from sandbox.verification.probes.probe_inputs import Operand, ProbeInputs, blocks_of, positions
-from sandbox.verification.probes.values import describe_values
-from sandbox.verification.probes.wrong_outputs import wrong_places
-from sandbox.verification.reference import Reference
+from cudal2_agent.contract.records.evaluation import TestResult
+from cudal2_agent.contract.records.symptoms import Symptoms, WrongPlaces
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.verification.draws import Draws
+from cudal2_agent.sandbox.verification.elements import Array, decode_wide, encode
+from cudal2_agent.sandbox.verification.executor import Executor
+from cudal2_agent.sandbox.verification.inputs import Inputs
+from cudal2_agent.sandbox.verification.probes import probe_inputs
+from cudal2_agent.sandbox.verification.probes.misreads import Reads, counted, mapped
+from cudal2_agent.sandbox.verification.probes.probe_inputs import Operand, ProbeInputs, blocks_of, positions
+from cudal2_agent.sandbox.verification.probes.values import describe_values
+from cudal2_agent.sandbox.verification.probes.wrong_outputs import wrong_places
+from cudal2_agent.sandbox.verification.reference import Reference
 
 _SEED = 16
 _WINDOW = 1024  # rows and columns that are decoded

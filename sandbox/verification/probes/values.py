@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from contract.task import ElementType
-from sandbox.verification.elements import decode_wide, encode
-from sandbox.verification.probes.line_maps import span
-from sandbox.verification.probes.wrong_outputs import lines_of
+from cudal2_agent.contract.records.task import ElementType
+from cudal2_agent.sandbox.verification.elements import decode_wide, encode
+from cudal2_agent.sandbox.verification.probes.line_maps import span
+from cudal2_agent.sandbox.verification.probes.wrong_outputs import lines_of
 
 _NOTABLE = 0.02  # of the wrong outputs
 _CLASSES = 3

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from contract.symptoms import Lines, WrongPlaces
-from sandbox.verification.elements import Array
+from cudal2_agent.contract.records.symptoms import Lines, WrongPlaces
+from cudal2_agent.sandbox.verification.elements import Array
 
 MODULI = (2, 4, 8, 16, 32, 64, 128, 256)
 TILE_SIDES = (256, 128, 64, 32, 16, 8)

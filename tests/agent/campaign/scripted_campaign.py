@@ -12,17 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.campaign.campaign_process import Doing, Tell, WorkerOrder, run_child, worker_name
-from agent.campaign.claiming import work
-from contract.campaign import ShapeResult
-from contract.errors import MachineError, UsageError, WorkerError
-from contract.settings import Settings
-from contract.task import Arch, GemmTask
-from policies.trajectories.campaigns import queue
-from policies.trajectories.campaigns.queue import CampaignQueue
-from policies.trajectories.campaigns.results import ResultFilter, claim_unproved, replace_result
-from policies.trajectories.store import Store, open_store
-from tests.policies.trajectories.campaigns.rows import result
+from cudal2_agent.agent.campaign.campaign_process import Doing, Tell, WorkerOrder, run_child, worker_name
+from cudal2_agent.agent.campaign.claiming import work
+from cudal2_agent.contract.errors import MachineError, UsageError, WorkerError
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.campaigns import queue
+from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaigns.results import ResultFilter, claim_unproved, replace_result
+from cudal2_agent.store.store import Store, open_store
+from tests.store.campaigns.rows import result
 
 SEARCH_S = 0.1
 GOOD, KILLS_ONCE, KILLS, IMPOSSIBLE, BREAKS_ONCE, HANGS, UNPROVED = 32, 48, 80, 96, 112, 128, 144
@@ -123,7 +123,7 @@ def tasks_of(count: int, k: int = GOOD) -> dict[GemmTask, float]:
 
 
 def main(home: Path, name: str, workers: int, count: int) -> None:
-    from agent.campaign.campaign import Campaign, CampaignPlan
+    from cudal2_agent.agent.campaign.campaign import Campaign, CampaignPlan
 
     settings = Settings(home=home, minutes=0.1)
     devices = tuple(f"emulator/{number}" for number in range(workers))

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign import processes, watching
-from agent.campaign.campaign import Campaign, CampaignPlan
-from contract.errors import WorkerError
-from contract.settings import Settings
-from contract.task import Arch, GemmTask
-from policies.trajectories.campaigns.queue import MAX_ATTEMPTS, CampaignQueue
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.agent.campaign import processes, watching
+from cudal2_agent.agent.campaign.campaign import Campaign, CampaignPlan
+from cudal2_agent.contract.errors import WorkerError
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.campaigns.queue import MAX_ATTEMPTS, CampaignQueue
+from cudal2_agent.store.store import Store, open_store
 from tests.agent.campaign.scripted_campaign import (
     BREAKS_ONCE,
     HANGS,
@@ -107,7 +107,7 @@ def test_without_time_nothing_is_begun(home: Path, store: Store) -> None:
 
 def test_when_time_is_up_what_is_in_progress_is_handed_back(home: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "GRACE_S", 0.0)
-    monkeypatch.setattr("agent.campaign.campaign.GRACE_S", 0.2)
+    monkeypatch.setattr("cudal2_agent.agent.campaign.campaign.GRACE_S", 0.2)
     queue = queue_of(store, tasks_of(1, HANGS))
     campaign(home, queue, Shown(), 1, hours=8 / 3600).run()
     assert len(begun(home)) == 1

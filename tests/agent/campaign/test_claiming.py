@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign import claiming, watching
-from agent.campaign.claiming import work
-from agent.campaign.watching import GRACE_S, CampaignWatch
-from contract.campaign import ShapeResult
-from contract.errors import StoreError
-from contract.settings import Settings
-from contract.task import GemmTask
-from policies.trajectories.campaigns.queue import CampaignQueue
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.campaign import claiming, watching
+from cudal2_agent.agent.campaign.claiming import work
+from cudal2_agent.agent.campaign.watching import GRACE_S, CampaignWatch
+from cudal2_agent.contract.errors import StoreError
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.store import open_store
 from tests.agent.campaign.scripted_campaign import ScriptedSearch, Shown, tasks_of
-from tests.policies.trajectories.campaigns.rows import result
+from tests.store.campaigns.rows import result
 
 TASKS = 5
 

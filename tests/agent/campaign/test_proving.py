@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.proving import prove_all, proved
-from agent.campaign.winners import shape_result
-from agent.run.result import RunResult
-from contract.build import Built
-from contract.campaign import ShapeResult, Winner
-from contract.candidate import Candidate
-from contract.evaluation import Evaluation, TestResult, Wrong
-from contract.run_settings import RunSettings
-from contract.task import GemmTask
-from policies.schedule.families.registry import families
-from policies.trajectories.campaigns.queue import CampaignQueue
-from policies.trajectories.campaigns.results import ResultFilter, replace_result
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.agent.campaign.proving import prove_all, proved
+from cudal2_agent.agent.campaign.winners import shape_result
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.campaign import ShapeResult, Winner
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Evaluation, TestResult, Wrong
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.run_settings import RunSettings
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaigns.results import ResultFilter, replace_result
+from cudal2_agent.store.store import Store, open_store
 from tests.agent.campaign.test_winners import raced
 from tests.doubles import CHIP, INSPECTION, OBSERVATION, TASK, ScriptedSandbox, run_record, step, unmeasured
-from tests.policies.trajectories.campaigns.rows import result, winner
+from tests.store.campaigns.rows import result, winner
 
 FAULT = TestResult(tier="exact", name="race", passed=False, message="two writes race")
 WRONG = Wrong(test=FAULT, tests=(FAULT,), inspection=INSPECTION)

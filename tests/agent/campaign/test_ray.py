@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from agent.campaign.campaign import CampaignPlan
-from agent.campaign.ray_cluster import run_on_ray
-from contract.errors import UsageError
-from contract.settings import Settings
-from contract.task import Arch
-from policies.trajectories.campaigns.queue import CampaignQueue
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.agent.campaign.campaign import CampaignPlan
+from cudal2_agent.agent.campaign.ray_cluster import run_on_ray
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.store import Store, open_store
 from tests.agent.campaign.scripted_campaign import KILLS_ONCE, Shown, begun, scripted_search, tasks_of
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'cudal2-agent[ray]'")

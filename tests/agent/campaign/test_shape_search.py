@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from agent.campaign import shape_search
-from agent.campaign.shape_search import open_search
-from contract.settings import Settings
-from contract.task import Arch
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.agent.campaign import shape_search
+from cudal2_agent.agent.campaign.shape_search import open_search
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.store import Store, open_store
 from tests.doubles import ScriptedSandbox
 
 

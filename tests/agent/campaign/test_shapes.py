@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.result_files import import_results, write_results
-from agent.campaign.shapes import GRID, RecordedProduct, ShapeFile, read_shapes
 from benchmarks.h200.grid import grid_shapes
-from contract.errors import StoreError, UsageError
-from contract.run_settings import RunSettings
-from contract.task import Layout
-from policies.trajectories.campaigns.queue import CampaignQueue
-from policies.trajectories.campaigns.results import ResultFilter
-from policies.trajectories.store import open_store
-from tests.policies.trajectories.campaigns.rows import result, tasks
+from cudal2_agent.agent.campaign.result_files import import_results, write_results
+from cudal2_agent.agent.campaign.shapes import GRID, RecordedProduct, ShapeFile, read_shapes
+from cudal2_agent.contract.errors import StoreError, UsageError
+from cudal2_agent.contract.records.task import Layout
+from cudal2_agent.contract.settings.run_settings import RunSettings
+from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaigns.results import ResultFilter
+from cudal2_agent.store.store import open_store
+from tests.store.campaigns.rows import result, tasks
 
 
 def test_the_grid_is_that_of_the_benchmark() -> None:

@@ -2,15 +2,15 @@
 
 import pytest
 
-from agent.campaign.overview import class_figures
-from agent.campaign.winners import best_launches, deciding_steps, shape_result
-from agent.run.result import RunResult
-from contract.candidate import Candidate
-from contract.evaluation import AUTOTUNED, CompileFailed, Measured, TestResult, Timing
-from contract.roofline import roofline_us
-from contract.trajectory import Step
+from cudal2_agent.agent.campaign.overview import class_figures
+from cudal2_agent.agent.campaign.winners import best_launches, deciding_steps, shape_result
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, CompileFailed, Measured, TestResult, Timing
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.roofline import roofline_us
 from tests.doubles import CHIP, LAUNCH, PLAN, TASK, candidate, measured, run_record, step
-from tests.policies.trajectories.campaigns.rows import result, tasks
+from tests.store.campaigns.rows import result, tasks
 
 PROGRAMMATIC = PLAN.model_copy(update={"launches": (LAUNCH.model_copy(update={"programmatic": True}),)})
 

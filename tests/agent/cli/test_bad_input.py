@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import CompilerMissing
-from contract.task import Arch
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.errors import CompilerMissing
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.store.store import open_store
 
 SHAPE = ["--shape", "64x64x64", "--device", "none"]
 
@@ -119,7 +119,7 @@ def test_a_missing_compiler_is_said_before_any_work(
     def missing() -> str:
         raise CompilerMissing("NVRTC cannot be loaded; install it with: pip install nvidia-cuda-nvrtc")
 
-    monkeypatch.setattr("agent.wiring.sandbox.nvrtc_version", missing)
+    monkeypatch.setattr("cudal2_agent.agent.wiring.sandbox.nvrtc_version", missing)
     assert "pip install" in refusal(["optimize", *SHAPE], capsys)
 
 

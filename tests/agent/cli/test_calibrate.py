@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.calibration import calibration_session
-from agent.calibration.calibration_result import AdaptationPoint, Adopted, CalibrationResult
-from agent.cli.main import main
-from agent.wiring.gpus import Gpu
-from contract.task import Arch
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.learning.calibration import calibration_session
+from cudal2_agent.agent.learning.calibration.calibration_result import AdaptationPoint, Adopted, CalibrationResult
+from cudal2_agent.agent.wiring.gpus import Gpu
+from cudal2_agent.contract.records.task import Arch
 
 FIGURES = {"first within 5 %": 0.75, "best of 8 within 2 %": 1.0, "rank correlation": 0.625}
 
@@ -37,7 +37,9 @@ def test_what_is_missing_is_one_line(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_without_torch(home: Path) -> None:
-    program = "import sys; sys.modules['torch'] = None; from agent.cli.main import main; sys.exit(main(['calibrate']))"
+    program = (
+        "import sys; sys.modules['torch'] = None; from cudal2_agent.agent.cli.main import main; sys.exit(main(['calibrate']))"
+    )
     environment = {**os.environ, "CUDAL2_HOME": str(home)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 2

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from contract.candidate import Candidate, Origin
-from contract.evaluation import Unmeasured
-from contract.trajectory import RunRecord
-from policies.trajectories.exports.steps import ExportedStep
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Unmeasured
+from cudal2_agent.contract.records.trajectory import RunRecord
+from cudal2_agent.store.steps import ExportedStep
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,7 +34,7 @@ def _at_home(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def optimized(home: Path) -> dict[str, object]:
     """The answer of one real run of three candidates."""
     words = ["optimize", "--shape", "64x64x64", "--device", "none", "--arch", "sm_80", "--budget", "3", "--json"]
-    command = [sys.executable, "-m", "agent.cli.main"]
+    command = [sys.executable, "-m", "cudal2_agent.agent.cli.main"]
     indexed = [*command, "index", "add", environment(home)["CUDAL2_CUTLASS"]]  # a search over schedules builds no index itself
     subprocess.run(indexed, cwd=ROOT, env=environment(home), capture_output=True, check=True)
     command += [*words, "--out", str(home / "out")]
@@ -163,7 +163,7 @@ def test_an_interrupt_ends_cleanly_and_the_run_goes_on(
     sent: signal.Signals, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["optimize", "--shape", "128x128x128", "--device", "none", "--arch", "sm_80", "--budget", "400", "--no-knowledge"]
-    command = [sys.executable, "-m", "agent.cli.main", *words]
+    command = [sys.executable, "-m", "cudal2_agent.agent.cli.main", *words]
     pipe = subprocess.PIPE
     small_rounds = {**environment(home), "CUDAL2_ROUND_SIZE": "2"}
     with subprocess.Popen(command, cwd=ROOT, env=small_rounds, stdout=pipe, stderr=pipe, text=True) as process:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from agent.wiring import doctor
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.wiring import doctor
 
 
 @pytest.fixture

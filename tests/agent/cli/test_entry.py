@@ -8,7 +8,7 @@ import pytest
 
 COUNT = """
 import os, sys
-from agent.cli import main
+from cudal2_agent.agent.cli import main
 sys.argv = ["cudal2-agent", "--help"]
 main.run()
 import numpy as np

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from agent.cli.main import app, main
+from cudal2_agent.agent.cli.main import app, main
 
 ROOT = Path(__file__).parents[3]
 
@@ -58,7 +58,7 @@ def test_every_command_has_json(words: tuple[str, ...], capsys: pytest.CaptureFi
 def test_help_imports_nothing_heavy() -> None:
     """Packages that take seconds to import are imported only by the command that needs them."""
     code = (
-        "import sys, agent.cli.main as cli; cli.main(['--help']); "
+        "import sys, cudal2_agent.agent.cli.main as cli; cli.main(['--help']); "
         "heavy = {'torch', 'cupy', 'langgraph', 'sqlalchemy', 'rich', 'numpy', 'chromadb', 'tree_sitter', 'bm25s'}; "
         "heavy &= set(sys.modules); "
         "sys.exit(f'imported: {heavy}' if heavy else 0)"

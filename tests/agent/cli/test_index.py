@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent.cli.main import main
-from contract.knowledge import Hit
-from knowledge.store import open_store
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.records.knowledge import Hit
+from cudal2_agent.knowledge.store import open_store
 from tests.doubles import WordEmbedder
 from tests.doubles.small_base import RING, plant, use_small_parts
 
@@ -141,7 +141,7 @@ def test_a_version_in_the_registry_is_not_fetched_again(built: Base) -> None:
 
 
 def test_changed_notes_are_taken_in_by_any_update(built: Base, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.index.indexing.NOTES_FOLDER", built.folder / "guide")
+    monkeypatch.setattr("cudal2_agent.agent.index.indexing.NOTES_FOLDER", built.folder / "guide")
     assert [report["release"] for report in built.json("update", "ring-1.0")["releases"]] == ["notes", "ring-1.0"]
     assert built.json("search", "bank conflicts", "--release", "notes")["hits"][0]["chunk"]["path"] == "guide.md"
 
@@ -290,7 +290,7 @@ def test_an_interrupt_leaves_the_old_state_and_says_so(built: Base, monkeypatch:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agent.index.indexing.index_tree", interrupted)
+    monkeypatch.setattr("cudal2_agent.agent.index.indexing.index_tree", interrupted)
     built.run("add", "guide", code=130)
     assert "the index is unchanged" in built.stderr
     assert [release["name"] for release in built.json("list")] == ["notes", "ring-1.0"]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from agent.policy_bench.proposal_rows import append_row
-from contract.settings import load_settings
-from tests.agent.policy_bench.rows import judged, proposal_row
+from cudal2_agent.agent.bench.proposals.proposal_rows import append_row
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.settings.settings import load_settings
+from tests.agent.bench.proposals.rows import judged, proposal_row
 from tests.doubles.building import compile_in_this_process
 from tests.doubles.learned_policies import write_policy
 
@@ -89,7 +89,7 @@ def test_figures_of_rows_are_shown_without_measuring(tmp_path: Path, capsys: pyt
 
 @pytest.mark.usefixtures("_quick_builds")
 def test_a_bench_on_the_emulator_predicts_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+    pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
     words = (
         "policy evaluate --shapes 16x16x16 --arms schedule,random --arch sm_80 --budget 1 --out rows.jsonl --device emulator"
     )

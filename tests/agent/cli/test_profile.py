@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import profiled_files
-from agent.cli.main import main
-from agent.cli.render.profile_answer import number
-from contract.build import Built
-from contract.chip import REFERENCE_CHIPS
-from contract.diagnosis import Diagnosis
-from contract.errors import ProfileFailed, ProfilerUnavailable
-from contract.evaluation import CompileFailed, TestResult, Wrong
-from contract.profile import Profile
-from contract.task import Arch
-from sandbox.profiling.metric_set import load_metric_set
-from sandbox.profiling.reading import read_launches
+from cudal2_agent.agent.cli import profiled_files
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.cli.render.profile_answer import number
+from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.evaluation import CompileFailed, TestResult, Wrong
+from cudal2_agent.contract.records.profile import Profile
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox.profiling.metric_set import load_metric_set
+from cudal2_agent.sandbox.profiling.reading import read_launches
 from tests.doubles import INSPECTION, measured, unmeasured
 from tests.sandbox.profiling.pretend import MMA_SYNC, WGMMA
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import CLOSED_PIPE, main
-from agent.cli.render.alignment import LINE_CHARS
-from agent.cli.trajectories import browsing
-from agent.cli.trajectories.selecting import read_filters
-from contract.errors import UsageError
-from policies.trajectories.filters import StepFilter
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.cli.main import CLOSED_PIPE, main
+from cudal2_agent.agent.cli.render.alignment import LINE_CHARS
+from cudal2_agent.agent.cli.trajectories import browsing
+from cudal2_agent.agent.cli.trajectories.selecting import read_filters
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.store.filters import StepFilter
+from cudal2_agent.store.store import open_store
 from tests.doubles import ENVIRONMENT, run_record, step
-from tests.policies.trajectories.small_store import OTHER_CHIP, small_store
+from tests.store.small_store import OTHER_CHIP, small_store
 
 ROOT = Path(__file__).parents[3]
 Answer = Callable[..., str]
@@ -294,7 +294,7 @@ def test_faults_are_listed_and_the_exit_code_says_so(url: str, tmp_path: Path, c
 @pytest.mark.usefixtures("url")
 @pytest.mark.parametrize("words", [["list"], ["export"]], ids=" ".join)
 def test_a_closed_pipe_ends_quietly(words: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "agent.cli.main", "trajectories", *words]
+    command = [sys.executable, "-m", "cudal2_agent.agent.cli.main", "trajectories", *words]
     own = {**os.environ, "CUDAL2_HOME": str(tmp_path)}
     with subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

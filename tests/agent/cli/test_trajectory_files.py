@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from agent.cli.trajectories.sending import ExportFormat
-from policies.trajectories.exports.dataset import DATASET_FORMATS
-from policies.trajectories.store import open_store
-from tests.policies.trajectories.small_store import small_store
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.cli.trajectories.sending import ExportFormat
+from cudal2_agent.policies.exports.dataset import DATASET_FORMATS
+from cudal2_agent.store.store import open_store
+from tests.store.small_store import small_store
 
 Answer = Callable[..., str]
 

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.files import FileResult, read_candidate, unproven_of
-from agent.cli.main import main
-from agent.cli.profiled_files import FileComparison, ProfiledFile
-from agent.cli.render.file_answer import print_times, print_verdict
-from agent.cli.render.profile_answer import lines_of
-from agent.wiring import doctor
-from agent.wiring.sandbox import open_sandbox_for
-from contract.candidate import UNPROVEN, HostCandidate, Origin
-from contract.evaluation import Rejected
-from contract.settings import Settings, load_settings
-from contract.task import Arch
-from sandbox.jail.kind import Confinement, confinement
-from sandbox.profiling.metric_set import load_metric_set
+from cudal2_agent.agent.cli.files import FileResult, read_candidate, unproven_of
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.cli.profiled_files import FileComparison, ProfiledFile
+from cudal2_agent.agent.cli.render.file_answer import print_times, print_verdict
+from cudal2_agent.agent.cli.render.profile_answer import lines_of
+from cudal2_agent.agent.wiring import doctor
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.contract.records.candidate import UNPROVEN, HostCandidate, Origin
+from cudal2_agent.contract.records.evaluation import Rejected
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.settings import Settings, load_settings
+from cudal2_agent.sandbox.jail.kind import Confinement, confinement
+from cudal2_agent.sandbox.profiling.metric_set import load_metric_set
 from tests.doubles import TASK, measured, unmeasured
 from tests.sandbox.building.build_kernels import HOST
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.files import FileResult
-from agent.cli.main import main
-from agent.cli.render.file_answer import print_verdict
-from agent.wiring import doctor
-from contract.errors import DeviceUnavailable
-from contract.evaluation import FULL_SIZE, NOT_COVERED, TestResult
-from sandbox import backend
+from cudal2_agent.agent.cli.files import FileResult
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.cli.render.file_answer import print_verdict
+from cudal2_agent.agent.wiring import doctor
+from cudal2_agent.contract.errors import DeviceUnavailable
+from cudal2_agent.contract.records.evaluation import FULL_SIZE, NOT_COVERED, TestResult
+from cudal2_agent.sandbox import backend
 from tests.doubles import unmeasured
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +25,9 @@ KERNEL = ROOT / "tests" / "sandbox" / "emulator" / "kernels" / "plain_tiled.cu"
 NO_CORE = [sys.executable, "-P", str(ROOT / "tests" / "sandbox" / "workers" / "scripted_worker.py"), "no-core"]
 SHAPE = ["--shape", "40x24x32", "--arch", "sm_80"]
 STEPS = "#pragma unroll\n    for (int step"
-needs_core = pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core is not built here")
+needs_core = pytest.mark.skipif(
+    find_spec("cudal2_agent.sandbox.emulator._core") is None, reason="the emulator's core is not built here"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +96,7 @@ def test_what_only_compiles_passes_only_where_nothing_more_was_asked(
 ) -> None:
     monkeypatch.setattr(backend, "driver_present", lambda: False)
     monkeypatch.setattr(backend.emulator_worker, "command", lambda _arch, _python: NO_CORE)
-    monkeypatch.setattr("sandbox.workers.pool.BACK_OFF_S", 0.01)
+    monkeypatch.setattr("cudal2_agent.sandbox.workers.pool.BACK_OFF_S", 0.01)
     file = written(tmp_path)
     assert main(["verify", file, *SHAPE, "--device", "none"]) == 0
     assert "compiles, not executed" in capsys.readouterr().out
@@ -105,10 +107,10 @@ def test_what_only_compiles_passes_only_where_nothing_more_was_asked(
 
 
 def test_without_its_core_the_emulator_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sandbox.emulator._core", None)
-    monkeypatch.delitem(sys.modules, "sandbox.emulator.core_module", raising=False)
+    monkeypatch.setitem(sys.modules, "cudal2_agent.sandbox.emulator._core", None)
+    monkeypatch.delitem(sys.modules, "cudal2_agent.sandbox.emulator.core_module", raising=False)
     with pytest.raises(DeviceUnavailable, match="pip install") as caught:
-        import sandbox.emulator.core_module  # noqa: F401
+        import cudal2_agent.sandbox.emulator.core_module  # noqa: F401
     assert caught.value.exit_code == 2
     [check] = [check for check in (doctor.emulator(),) if not check.ok]
     assert "pip install" in check.remedy
@@ -147,7 +149,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[Path]:
 def test_an_interrupt_leaves_no_worker_behind(sent: signal.Signals, after_s: float, tmp_path: Path) -> None:
     loop = "  for (int k0 = 0;"
     file = written(tmp_path, loop, f"  for (int again = 0; again < 1000000; ++again)\n{loop}")  # takes minutes
-    command = [sys.executable, "-m", "agent.cli.main", "verify", file, *SHAPE, "--device", "emulator"]
+    command = [sys.executable, "-m", "cudal2_agent.agent.cli.main", "verify", file, *SHAPE, "--device", "emulator"]
     pipe = subprocess.PIPE
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
@@ -166,6 +168,6 @@ def test_an_interrupt_leaves_no_worker_behind(sent: signal.Signals, after_s: flo
 
 def test_what_only_a_run_needs_is_not_loaded() -> None:
     """Saves 2.5 s of every command's start."""
-    loads = "import sys, agent.cli.files; print({'langgraph', 'chromadb', 'openai', 'torch'} & sys.modules.keys())"
+    loads = "import sys, cudal2_agent.agent.cli.files; print({'langgraph', 'chromadb', 'openai', 'torch'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", loads], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from agent.report.attribution import Improvement
-from agent.report.replies import Replies
-from contract.candidate import Origin
-from contract.evaluation import CompileFailed, Witness
-from contract.exchange import Exchange, Message, Prompt, Usage
-from contract.settings import load_settings
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.report.attribution import Improvement
+from cudal2_agent.agent.report.replies import Replies
+from cudal2_agent.contract.records.candidate import Origin
+from cudal2_agent.contract.records.evaluation import CompileFailed, Witness
+from cudal2_agent.contract.records.exchange import Exchange, Message, Prompt, Usage
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.store.store import open_store
 from tests.doubles import NOW, OBSERVATION, candidate, measured, run_record, step
 
 REPLY = Exchange(

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.index.default_index import EmptyRetriever, TolerantRetriever, open_retriever
-from agent.observe.retrieval import look_up
-from contract.errors import KnowledgeError
-from contract.events import Event, IndexProgress, Notice
-from contract.knowledge import Hit, Query
-from contract.settings import Settings
-from knowledge.store import open_store
-from knowledge.store.lock import write_lock
+from cudal2_agent.agent.index.default_index import EmptyRetriever, TolerantRetriever, open_retriever
+from cudal2_agent.agent.observe.retrieval import look_up
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.contract.events import Event, IndexProgress, Notice
+from cudal2_agent.contract.records.knowledge import Hit, Query
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.knowledge.store import open_store
+from cudal2_agent.knowledge.store.lock import write_lock
 from tests.doubles import TASK, ScriptedRetriever, WordEmbedder
 from tests.doubles.small_base import plant, use_small_parts
 
@@ -177,7 +177,7 @@ def test_an_interrupt_ends_the_run(settings: Settings, monkeypatch: pytest.Monke
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agent.index.indexing.index_tree", interrupted)
+    monkeypatch.setattr("cudal2_agent.agent.index.indexing.index_tree", interrupted)
     events: list[Event] = []
     with pytest.raises(KeyboardInterrupt):
         releases_found(settings, events)

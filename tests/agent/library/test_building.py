@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from agent.campaign.result_files import write_results
-from agent.library.entry_choice import (
+from cudal2.library.kernel_library import key_of, open_library
+from cudal2.library.prepared_kernels import PreparedKernels
+from cudal2_agent.agent.campaign.result_files import write_results
+from cudal2_agent.agent.library.entry_choice import (
     EXCLUDED,
     NO_FAMILY,
     NO_SOURCE,
@@ -23,24 +25,28 @@ from agent.library.entry_choice import (
     choose_entries,
     product_of,
 )
-from agent.library.entry_source import candidate_of, from_text
-from agent.library.library_building import BuildOptions, build_from_rows, build_from_store, extend_library, read_products
-from agent.library.measured_kernels import MeasuredKernel, Origins
-from contract.baseline import TunedBaseline
-from contract.campaign import ShapeResult, Winner
-from contract.candidate import Candidate
-from contract.errors import LibraryError, UsageError
-from contract.evaluation import AUTOTUNED, Measured, Timing
-from contract.plan import render_plan
-from contract.run_settings import RunSettings
-from contract.settings import load_settings
-from contract.speedup import Speedup
-from contract.task import ElementType, GemmTask, Layout, TimingMode
-from cudal2.library.kernel_library import key_of, open_library
-from cudal2.library.prepared_kernels import PreparedKernels
-from policies.schedule.families.registry import written
-from policies.trajectories.campaigns.queue import CampaignQueue
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.agent.library.entry_source import candidate_of, from_text
+from cudal2_agent.agent.library.library_building import (
+    BuildOptions,
+    build_from_rows,
+    build_from_store,
+    extend_library,
+    read_products,
+)
+from cudal2_agent.agent.library.measured_kernels import MeasuredKernel, Origins
+from cudal2_agent.contract.errors import LibraryError, UsageError
+from cudal2_agent.contract.plan.plan import render_plan
+from cudal2_agent.contract.records.baseline import TunedBaseline
+from cudal2_agent.contract.records.campaign import ShapeResult, Winner
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured, Timing
+from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout, TimingMode
+from cudal2_agent.contract.reward.speedup import Speedup
+from cudal2_agent.contract.settings.run_settings import RunSettings
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.policies.schedule.families.registry import written
+from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.store import Store, open_store
 from tests.doubles import ENVIRONMENT, NOW, OBSERVATION, PLAN, measured, run_record, step
 from tests.doubles.libraries import LATENCY, library_entry, small_tasks, write_entries
 

@@ -10,11 +10,11 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from agent.library.export_hub.export_hub import KERNEL, PACKAGE, export_hub
-from agent.library.library_writing import manifest_of
-from contract.errors import UsageError
-from contract.task import AccumulatorType, GemmTask
 from cudal2.launcher.launcher import BuiltKernel
+from cudal2_agent.agent.library.export_hub.export_hub import KERNEL, PACKAGE, export_hub
+from cudal2_agent.agent.library.library_writing import manifest_of
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
 from tests.agent.library.export_cpp.test_export_cpp import KERNELS
 from tests.doubles.libraries import library_entry
 

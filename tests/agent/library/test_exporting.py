@@ -5,9 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from agent.cli.library import app
-from contract.errors import LibraryError, UsageError
-from contract.task import GemmTask
+from cudal2_agent.agent.cli.library import app
+from cudal2_agent.contract.errors import LibraryError, UsageError
+from cudal2_agent.contract.records.task import GemmTask
 from tests.doubles.libraries import library_entry, small_tasks, write_entries
 
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from agent.library import lending
-from agent.library.entry_source import candidate_of, source_sha256
-from agent.library.lending import lend, task_of_shape
-from agent.library.preparing import PreparedEntry, library_cache, prepare
-from contract.build import Built
-from contract.candidate import AnyCandidate, ScheduleValue
-from contract.errors import DeviceUnavailable, UsageError
-from contract.evaluation import Evaluation, TestResult, Unmeasured, Wrong
-from contract.library import LentKernel, LibraryEntry
-from contract.settings import Settings, load_settings
-from contract.task import GemmTask, Layout
 from cudal2.library.prepared_kernels import PreparedKernels
-from policies.schedule.families.registry import written
+from cudal2_agent.agent.library import lending
+from cudal2_agent.agent.library.entry_source import candidate_of, source_sha256
+from cudal2_agent.agent.library.lending import lend, task_of_shape
+from cudal2_agent.agent.library.preparing import PreparedEntry, library_cache, prepare
+from cudal2_agent.contract.errors import DeviceUnavailable, UsageError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate, ScheduleValue
+from cudal2_agent.contract.records.evaluation import Evaluation, TestResult, Unmeasured, Wrong
+from cudal2_agent.contract.records.library import LentKernel, LibraryEntry
+from cudal2_agent.contract.records.task import GemmTask, Layout
+from cudal2_agent.contract.settings.settings import Settings, load_settings
+from cudal2_agent.policies.schedule.families.registry import written
 from tests.doubles import INSPECTION, unmeasured
 from tests.doubles.building import compile_in_this_process, leave_machine_code_unread
 from tests.doubles.libraries import library_entry
@@ -32,7 +32,9 @@ SOURCE = """/* cudal2: {"arch": "sm_90a", "launches": [{"entry": "gemm", "grid":
  "args": [{"tensor": "D", "access": "write"}]}]} */
 extern "C" __global__ void gemm(void*) {}
 """
-needs_core = pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core is not built here")
+needs_core = pytest.mark.skipif(
+    find_spec("cudal2_agent.sandbox.emulator._core") is None, reason="the emulator's core is not built here"
+)
 
 
 class FakeEmulator:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from agent.library.entry_sample import family_of, sample_of, time_class
-from agent.library.library_check import EMULATOR, check_entries, read_rows, share_slower
-from contract.build import Built
-from contract.candidate import AnyCandidate
-from contract.errors import UsageError
-from contract.evaluation import Evaluation, Measured, TestResult, Timing, Wrong
-from contract.library import LibraryEntry
-from contract.task import GemmTask
+from cudal2_agent.agent.library.entry_sample import family_of, sample_of, time_class
+from cudal2_agent.agent.library.library_check import EMULATOR, check_entries, read_rows, share_slower
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.evaluation import Evaluation, Measured, TestResult, Timing, Wrong
+from cudal2_agent.contract.records.library import LibraryEntry
+from cudal2_agent.contract.records.task import GemmTask
 from tests.doubles import ENVIRONMENT, INSPECTION, PASSED, measured, unmeasured
 from tests.doubles.libraries import library_entry, small_tasks
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from agent.library.entry_source import candidate_of
-from agent.library.preparing import PreparedEntry, library_cache, prepare
-from contract.errors import MachineError
-from contract.library import LibraryEntry
-from contract.settings import Settings, load_settings
 from cudal2.library.prepared_kernels import PreparedKernels
-from sandbox.building.builder import Builder
+from cudal2_agent.agent.library.entry_source import candidate_of
+from cudal2_agent.agent.library.preparing import PreparedEntry, library_cache, prepare
+from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.contract.records.library import LibraryEntry
+from cudal2_agent.contract.settings.settings import Settings, load_settings
+from cudal2_agent.sandbox.building.builder import Builder
 from tests.doubles.libraries import library_entry, small_tasks
 
 SMS = 132

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from agent.library.preparing import library_cache
-from agent.library.torch_kernels import prepare_torch
-from contract.errors import LibraryError
-from contract.settings import Settings, load_settings
 from cudal2.torch import compiled_build
+from cudal2_agent.agent.library.preparing import library_cache
+from cudal2_agent.agent.library.torch_kernels import prepare_torch
+from cudal2_agent.contract.errors import LibraryError
+from cudal2_agent.contract.settings.settings import Settings, load_settings
 
 
 @pytest.fixture

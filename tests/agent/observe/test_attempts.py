@@ -2,10 +2,10 @@
 
 import pytest
 
-from agent.observe.attempts import attempt_of, change_of, described
-from contract.candidate import Candidate, Origin
-from contract.evaluation import Evaluation, Prediction, TestResult, Unmeasured, Witness, Wrong
-from contract.trajectory import Attempt, Step
+from cudal2_agent.agent.observe.attempts import attempt_of, change_of, described
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, TestResult, Unmeasured, Witness, Wrong
+from cudal2_agent.contract.records.trajectory import Attempt, Step
 from tests.doubles import CHIP, INSPECTION, TASK, candidate, measured, step, unmeasured
 
 

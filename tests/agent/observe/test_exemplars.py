@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.observe.exemplars import choose_exemplars, recent_right
-from agent.observe.ranking import Ranked, rank
-from contract.candidate import Candidate, Origin
-from contract.evaluation import CompileFailed, Evaluation, Prediction, Unmeasured, Witness
+from cudal2_agent.agent.observe.exemplars import choose_exemplars, recent_right
+from cudal2_agent.agent.observe.ranking import Ranked, rank
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Prediction, Unmeasured, Witness
 from tests.doubles import CHIP, INSPECTION, TASK, candidate, measured, number_of, step, unmeasured
 
 

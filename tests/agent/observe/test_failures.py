@@ -2,11 +2,11 @@
 
 import pytest
 
-from agent.observe.failures import unrepaired
-from agent.observe.ranking import Ranked, rank
-from contract.candidate import Candidate, Origin
-from contract.evaluation import CompileFailed, Crashed, Evaluation, Rejected, TestResult, TimedOut, Wrong
-from contract.trajectory import Step
+from cudal2_agent.agent.observe.failures import unrepaired
+from cudal2_agent.agent.observe.ranking import Ranked, rank
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import CompileFailed, Crashed, Evaluation, Rejected, TestResult, TimedOut, Wrong
+from cudal2_agent.contract.records.trajectory import Step
 from tests.contract.records import FAULTS
 from tests.doubles import CHIP, INSPECTION, TASK, candidate, measured, step, unmeasured
 

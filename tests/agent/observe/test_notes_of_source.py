@@ -1,9 +1,9 @@
 """Notes for a failed source: chosen by what the source uses where it failed, never by the words of the message."""
 
-from agent.observe.notes_of_source import notes_of_source
-from contract.evaluation import Evaluation, TestResult, Wrong
-from contract.symptoms import BarrierWait, Symptoms
-from contract.task import Arch
+from cudal2_agent.agent.observe.notes_of_source import notes_of_source
+from cudal2_agent.contract.records.evaluation import Evaluation, TestResult, Wrong
+from cudal2_agent.contract.records.symptoms import BarrierWait, Symptoms
+from cudal2_agent.contract.records.task import Arch
 from tests.doubles import INSPECTION
 
 SOURCE = """\

@@ -1,9 +1,9 @@
 """Which step leads when nothing is executed, and the short form of a step."""
 
-from agent.observe.ranking import finalists, leader, rank, ties
-from agent.run.stopping import no_better_prediction
-from contract.evaluation import Prediction, Unmeasured
-from contract.trajectory import Step
+from cudal2_agent.agent.observe.ranking import finalists, leader, rank, ties
+from cudal2_agent.agent.run.stopping import no_better_prediction
+from cudal2_agent.contract.records.evaluation import Prediction, Unmeasured
+from cudal2_agent.contract.records.trajectory import Step
 from tests.doubles import CHIP, INSPECTION, LAUNCH, TASK, candidate, measured, step, unmeasured
 
 

@@ -1,6 +1,6 @@
 """What a round looks up in the knowledge base."""
 
-from agent.observe.retrieval import (
+from cudal2_agent.agent.observe.retrieval import (
     CODE_HITS,
     CODE_KINDS,
     CODE_TOKENS,
@@ -13,12 +13,12 @@ from agent.observe.retrieval import (
     shown_in,
     with_chunks,
 )
-from contract.candidate import Candidate, Origin, ScheduleValue
-from contract.diagnosis import Diagnosis, Finding
-from contract.exchange import Exchange
-from contract.knowledge import Hit, Piece, Query
-from contract.task import Arch, GemmTask
-from contract.trajectory import Observation
+from cudal2_agent.contract.records.candidate import Candidate, Origin, ScheduleValue
+from cudal2_agent.contract.records.diagnosis import Diagnosis, Finding
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.knowledge import Hit, Piece, Query
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.trajectory import Observation
 from tests.doubles import CHIP, TASK, ScriptedRetriever, candidate
 
 ORDINARY = GemmTask(m=8192, n=8192, k=8192)

@@ -2,16 +2,25 @@
 
 from collections.abc import Mapping
 
-from agent.report.attribution import Improvement, improvements, sightings
-from agent.report.replies import sum_up
-from agent.report.why import NO_IMPROVEMENT, why_lines, why_section
-from contract.candidate import Candidate, Origin
-from contract.diagnosis import Diagnosis, Finding
-from contract.evaluation import CompileFailed, Evaluation, Measured, Prediction, TestResult, Unmeasured, Witness, Wrong
-from contract.exchange import Exchange, Message, Prompt, Usage
-from contract.knowledge import Chunk, Hit
-from contract.profile import Difference
-from contract.trajectory import Attempt, Exemplar, Observation, Step
+from cudal2_agent.agent.report.attribution import Improvement, improvements, sightings
+from cudal2_agent.agent.report.replies import sum_up
+from cudal2_agent.agent.report.why import NO_IMPROVEMENT, why_lines, why_section
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.diagnosis import Diagnosis, Finding
+from cudal2_agent.contract.records.evaluation import (
+    CompileFailed,
+    Evaluation,
+    Measured,
+    Prediction,
+    TestResult,
+    Unmeasured,
+    Witness,
+    Wrong,
+)
+from cudal2_agent.contract.records.exchange import Exchange, Message, Prompt, Usage
+from cudal2_agent.contract.records.knowledge import Chunk, Hit
+from cudal2_agent.contract.records.profile import Difference
+from cudal2_agent.contract.records.trajectory import Attempt, Exemplar, Observation, Step
 from tests.doubles import CHIP, INSPECTION, NOW, OBSERVATION, TASK, candidate, measured, step, unmeasured
 
 BROKEN = CompileFailed(message="expected ';'", log="")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from agent.cli.render.run_answer import best_lines, lead_json
-from agent.observe.ranking import leading_step
-from agent.report.lead import Lead, lead_of
-from contract.evaluation import Evaluation
-from contract.trajectory import Step
+from cudal2_agent.agent.cli.render.run_answer import best_lines, lead_json
+from cudal2_agent.agent.observe.ranking import leading_step
+from cudal2_agent.agent.report.lead import Lead, lead_of
+from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.trajectory import Step
 from tests.doubles import CHIP, TASK, measured, step, unmeasured
 
 

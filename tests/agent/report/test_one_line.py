@@ -1,7 +1,7 @@
 """Evaluations with their times in one line."""
 
-from agent.report.one_line import result_of
-from contract.evaluation import FULL_SIZE, NOT_COVERED, Crashed, TestResult
+from cudal2_agent.agent.report.one_line import result_of
+from cudal2_agent.contract.records.evaluation import FULL_SIZE, NOT_COVERED, Crashed, TestResult
 from tests.doubles import measured, unmeasured
 
 

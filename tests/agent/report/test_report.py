@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.observe.retrieval import with_chunks
-from agent.report.output import replacing, reserve, write_output
-from agent.report.progress_plot import draw_progress
-from agent.report.report import IN_PART, optimize_command, render_report, table, task_flags
-from agent.run.result import RunResult
-from contract.build import Built
-from contract.errors import UsageError
-from contract.evaluation import (
+from cudal2_agent.agent.observe.retrieval import with_chunks
+from cudal2_agent.agent.report.output import replacing, reserve, write_output
+from cudal2_agent.agent.report.progress_plot import draw_progress
+from cudal2_agent.agent.report.report import IN_PART, optimize_command, render_report, table, task_flags
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.evaluation import (
     AUTOTUNED,
     BASELINES,
     FULL_SIZE,
@@ -27,10 +27,10 @@ from contract.evaluation import (
     Witness,
     Wrong,
 )
-from contract.knowledge import Chunk, Hit
-from contract.ruler import Ruler
-from contract.run_settings import RunSettings
-from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from cudal2_agent.contract.records.knowledge import Chunk, Hit
+from cudal2_agent.contract.records.ruler import Ruler
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, Layout
+from cudal2_agent.contract.settings.run_settings import RunSettings
 from tests.doubles import INSPECTION, OBSERVATION, PASSED, TASK, candidate, measured, profile, run_record, step, unmeasured
 from tests.policies.chat.exchanges import exchange
 

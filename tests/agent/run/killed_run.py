@@ -8,15 +8,15 @@ import sys
 import time
 from pathlib import Path
 
-from agent.run.dependencies import Dependencies
-from agent.run.lifecycle import name_run, new_run, resume_run, start_run
-from contract.build import Built
-from contract.candidate import Origin
-from contract.evaluation import Evaluation
-from contract.options import Effort
-from contract.settings import Settings
-from contract.task import GemmTask
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.run.lifecycle import name_run, new_run, resume_run, start_run
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Origin
+from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import Effort
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.store import open_store
 from tests.doubles import TASK, ScriptedPolicy, ScriptedRetriever, ScriptedSandbox, candidate, diagnose, explain, number_of
 
 COUNT, FAILURES = 24, (2, 9, 17)

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import CompileFailed, Rejected
-from contract.exchange import Exchange
-from contract.knowledge import Chunk, Hit
-from contract.task import Arch, GemmTask
-from contract.trajectory import RunRecord, Step
-from policies.chat.assignment import Assignment
-from policies.chat.prompts.composition import Prompts
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.evaluation import CompileFailed, Rejected
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.knowledge import Chunk, Hit
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.trajectory import RunRecord, Step
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.chat.prompts.composition import Prompts
+from cudal2_agent.store.store import open_store
 from tests.doubles import ScriptedRetriever
 from tests.doubles.chat_server import (
     Behaviour,
@@ -153,8 +153,8 @@ def home(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     settings = {"HOME": str(shared), "API_KEY": KEY, "CHAT_SAMPLES": "1", "CHAT_RETRIES": str(RETRIES)}
     for name, value in settings.items():
         monkeypatch.setenv(f"CUDAL2_{name}", value)
-    monkeypatch.setattr("policies.chat.server.retrying._FIRST_S", 0.01)
-    monkeypatch.setattr("policies.chat.server.retrying._JITTER_S", 0.01)
+    monkeypatch.setattr("cudal2_agent.policies.chat.server.retrying._FIRST_S", 0.01)
+    monkeypatch.setattr("cudal2_agent.policies.chat.server.retrying._JITTER_S", 0.01)
     monkeypatch.chdir(tmp_path)
     return shared
 
@@ -302,7 +302,7 @@ def test_an_injection_within_retrieved_text_is_data_and_obeying_it_is_a_rejected
         obeys = kernel(EXAMPLE.replace("#include <cudal2/wgmma.cuh>", '#include <cudal2/wgmma.cuh>\n#include "/etc/passwd"'))
         return Text(GOOD) if request.number else Text(obeys)
 
-    monkeypatch.setattr("agent.wiring.parts.open_retriever", poisoned)
+    monkeypatch.setattr("cudal2_agent.agent.wiring.parts.open_retriever", poisoned)
     with ScriptedServer(script) as server:
         ended = command(*optimize(server, 2, "--knowledge"))
         requests = list(server.requests)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.run.clock import RunClock
+from cudal2_agent.agent.run.clock import RunClock
 
 
 class Ticking:

@@ -11,26 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.render.run_answer import print_outcome
-from agent.report.report import render_report
-from agent.run.dependencies import Dependencies
-from agent.run.lifecycle import name_run, new_run, start_run
-from agent.run.result import RunResult
-from agent.wiring.policy import open_policy
-from agent.wiring.sandbox import open_sandbox_for
-from contract.build import Built
-from contract.candidate import AnyCandidate, Candidate, Origin
-from contract.evaluation import Prediction, Unmeasured
-from contract.events import ignore
-from contract.inspection import Inspection
-from contract.options import ChatOptions, CompileOptions
-from contract.plan import parse_plan
-from contract.roofline import roofline_us
-from contract.settings import Settings
-from contract.task import GemmTask
-from policies.trajectories.store import open_store
-from sandbox.diagnosis.diagnosis import diagnose_built
-from sandbox.diagnosis.differences import explain
+from cudal2_agent.agent.cli.render.run_answer import print_outcome
+from cudal2_agent.agent.report.report import render_report
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.run.lifecycle import name_run, new_run, start_run
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.agent.wiring.policy import open_policy
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.plan.plan import parse_plan
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Prediction, Unmeasured
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.settings.options import ChatOptions, CompileOptions
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
+from cudal2_agent.sandbox.diagnosis.differences import explain
+from cudal2_agent.store.store import open_store
 from tests import doubles
 from tests.author.four import FOUR, NOTHING_LEFT, Forgetful, Proving, idea_of, table_of
 from tests.author.script import TASK, Turn

@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-from contract.evaluation import Measured
-from contract.reward import FLOOR
-from contract.trajectory import Step
-from policies.trajectories.store import open_store
+from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.store.store import open_store
 from tests.agent.run.killed_run import COUNT, FAILURES
 from tests.doubles import number_of
 

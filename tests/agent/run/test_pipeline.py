@@ -9,22 +9,22 @@ from threading import Event as Flag
 
 import pytest
 
-from agent.run.batch_build import BatchBuild, RoundProposal
-from agent.run.checkpoint import open_checkpoints
-from agent.run.dependencies import Dependencies
-from agent.run.lifecycle import name_run, new_run, resume_run, start_run
-from agent.run.result import RunResult
-from contract.build import Built
-from contract.candidate import AnyCandidate, Candidate
-from contract.errors import MachineError, WorkerError
-from contract.evaluation import Crashed, Evaluation
-from contract.events import CandidateBuilt, Event, Notice, Proposed, RaceStarted, StepFinished
-from contract.options import Effort
-from contract.roofline import roofline_us
-from contract.settings import Settings
-from contract.task import GemmTask
-from contract.trajectory import Observation, Step
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.agent.run.batch_build import BatchBuild, RoundProposal
+from cudal2_agent.agent.run.checkpoint import open_checkpoints
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.run.lifecycle import name_run, new_run, resume_run, start_run
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.contract.errors import MachineError, WorkerError
+from cudal2_agent.contract.events import CandidateBuilt, Event, Notice, Proposed, RaceStarted, StepFinished
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
+from cudal2_agent.contract.records.evaluation import Crashed, Evaluation
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Observation, Step
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.settings.options import Effort
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.store import Store, open_store
 from tests import doubles
 from tests.doubles import TASK, ScriptedPolicy, ScriptedRetriever, ScriptedSandbox, candidate, number_of
 

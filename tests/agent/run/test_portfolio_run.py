@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.report.attribution import improvements
-from agent.run.dependencies import Dependencies
-from agent.run.lifecycle import name_run, new_run, start_run
-from agent.run.result import RunResult
-from contract.candidate import Candidate, Origin
-from contract.errors import EndpointError
-from contract.events import Event, Notice
-from contract.settings import Settings
-from contract.trajectory import Observation
-from policies.portfolio.policy import Portfolio
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.agent.report.attribution import improvements
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.run.lifecycle import name_run, new_run, start_run
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.contract.errors import EndpointError
+from cudal2_agent.contract.events import Event, Notice
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.policies.portfolio.policy import Portfolio
+from cudal2_agent.store.store import Store, open_store
 from tests import doubles
 from tests.doubles import TASK, ScriptedPolicy, ScriptedRetriever, ScriptedSandbox, candidate
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from contract.exchange import Exchange
-from contract.task import Arch, GemmTask
-from contract.trajectory import Step
-from policies.chat.tokens import estimate_tokens
-from policies.schedule.families.registry import rewrite
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.policies.chat.tokens import estimate_tokens
+from cudal2_agent.policies.schedule.families.registry import rewrite
+from cudal2_agent.store.store import open_store
 from tests.author.script import SCRIPT, TASK
 from tests.doubles.chat_server import Request, ScriptedServer, Text
 
@@ -82,7 +82,7 @@ def test_a_file_a_patch_of_it_and_schedules_in_one_run(capsys: pytest.CaptureFix
     assert [step.candidate.id for step in stored(again)[0]] == [step.candidate.id for step in steps]
 
 
-@pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here")
+@pytest.mark.skipif(find_spec("cudal2_agent.sandbox.emulator._core") is None, reason="the emulator's core was not built here")
 def test_a_model_that_only_names_schedules_gets_proved_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     """The author knows nothing but the prompt: it copies the examples, the slowest predicted first."""
 

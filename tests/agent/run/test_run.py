@@ -11,23 +11,23 @@ import pytest
 from filelock import FileLock
 from sqlalchemy import event
 
-from agent.run.checkpoint import open_checkpoints
-from agent.run.dependencies import Dependencies
-from agent.run.lifecycle import name_run, new_run, resume_run, start_run
-from agent.run.result import RunResult
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.diagnosis import Diagnosis
-from contract.errors import MachineError, ProfileFailed, ProfilerUnavailable, StoreError, UsageError, WorkerError
-from contract.evaluation import BASELINES, Evaluation, Measured, TestResult, TimedOut, Unmeasured, Wrong
-from contract.events import Event, Notice, Profiled, Proposed, StepFinished
-from contract.options import Effort
-from contract.reward import FLOOR
-from contract.roofline import roofline_us
-from contract.settings import Settings
-from contract.task import GemmTask
-from contract.trajectory import Observation, Step
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.agent.run.checkpoint import open_checkpoints
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.run.lifecycle import name_run, new_run, resume_run, start_run
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.contract.errors import MachineError, ProfileFailed, ProfilerUnavailable, StoreError, UsageError, WorkerError
+from cudal2_agent.contract.events import Event, Notice, Profiled, Proposed, StepFinished
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.evaluation import BASELINES, Evaluation, Measured, TestResult, TimedOut, Unmeasured, Wrong
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Observation, Step
+from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.settings.options import Effort
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.store import Store, open_store
 from tests import doubles
 from tests.doubles import TASK, ScriptedPolicy, ScriptedRetriever, ScriptedSandbox, candidate, number_of
 
@@ -390,7 +390,7 @@ def test_a_full_disk_under_the_checkpoints_is_one_message_too(
         connection.execute("PRAGMA max_page_count = 20")
         return connection
 
-    monkeypatch.setattr("agent.run.checkpoint.sqlite3.connect", small)
+    monkeypatch.setattr("cudal2_agent.agent.run.checkpoint.sqlite3.connect", small)
     with pytest.raises(StoreError, match="full"):
         drive(settings, made, events)
     monkeypatch.undo()
@@ -513,7 +513,7 @@ def test_a_search_over_schedules_has_its_winner_profiled_alone(settings: Setting
 def test_the_next_round_sees_the_profile_and_what_changed(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.run.counters.SHARE", 1000.0)
+    monkeypatch.setattr("cudal2_agent.agent.run.counters.SHARE", 1000.0)
     made = parts(store, ScriptedSandbox({0: 8.0, 5: 6.0}))
     policy = made.policy
     assert isinstance(policy, ScriptedPolicy)
@@ -568,7 +568,7 @@ def test_a_profiler_that_cannot_work_is_said_once_and_the_run_goes_on(settings: 
 def test_a_candidate_that_cannot_be_profiled_is_not_tried_again(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.run.counters.SHARE", 1000.0)
+    monkeypatch.setattr("cudal2_agent.agent.run.counters.SHARE", 1000.0)
     sandbox = ScriptedSandbox({2: 5.0, 9: 4.0}, profile_error=ProfileFailed("it hung under ncu"))
     outcome = drive(settings.model_copy(update={"profile": "leaders"}), parts(store, sandbox))
     assert sandbox.profiled == [2, 9]

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.run.dependencies import Dependencies
-from agent.run.lifecycle import name_run, new_run, start_run
-from agent.run.result import RunResult
-from contract.candidate import Candidate, Origin
-from contract.evaluation import Measured, Unmeasured
-from contract.settings import Settings
-from contract.task import GemmTask, TimingMode
-from policies.chat.prompts.history import tried_text
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.run.lifecycle import name_run, new_run, start_run
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.policies.chat.prompts.history import tried_text
+from cudal2_agent.store.store import open_store
 from tests import doubles
 from tests.doubles import TASK, ScriptedPolicy, ScriptedRetriever, ScriptedSandbox, candidate, number_of
 

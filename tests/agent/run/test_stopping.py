@@ -1,10 +1,10 @@
 """When a search ends."""
 
-from agent.observe.ranking import rank
-from agent.run.stopping import Budget, SearchEnd, no_better_prediction
-from contract.evaluation import Rejected
-from contract.roofline import roofline_us
-from contract.trajectory import Step
+from cudal2_agent.agent.observe.ranking import rank
+from cudal2_agent.agent.run.stopping import Budget, SearchEnd, no_better_prediction
+from cudal2_agent.contract.records.evaluation import Rejected
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.roofline import roofline_us
 from tests.doubles import CHIP, TASK, measured, step, unmeasured
 
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from agent.cli.main import main
-from contract.evaluation import WITNESS, CompileFailed, Measured, Rejected, Unmeasured, Wrong
-from contract.events import Emit
-from contract.options import CompileOptions
-from contract.reward import FLOOR
-from contract.speedup import median_us
-from contract.trajectory import Step
-from policies.trajectories.store import Store, open_store
-from sandbox.local import open_sandbox
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.events import Emit
+from cudal2_agent.contract.records.evaluation import WITNESS, CompileFailed, Measured, Rejected, Unmeasured, Wrong
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.contract.reward.speedup import median_us
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.local import open_sandbox
+from cudal2_agent.store.store import Store, open_store
 from tests.author.machine import FOOLED_US, Fooled, Machine
 from tests.author.script import SCRIPT, TASK, Author
 from tests.doubles.chat_server import ScriptedServer
@@ -121,7 +121,7 @@ def test_a_whole_run_that_executes_nothing_and_its_replay_without_a_server(answe
     ]
 
 
-@pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here")
+@pytest.mark.skipif(find_spec("cudal2_agent.sandbox.emulator._core") is None, reason="the emulator's core was not built here")
 def test_without_a_gpu_the_emulator_shows_the_author_its_mistake(answer: Answer, home: Path, tmp_path: Path) -> None:
     author = Author("emulated")
     with ScriptedServer(author) as server:
@@ -164,7 +164,7 @@ def test_results_and_counters_reach_the_author_where_there_are_any(
     def scripted(*, compile_options: CompileOptions, emit: Emit, **_: object) -> Machine:  # noqa: ARG001
         return Machine(compile_options)
 
-    monkeypatch.setattr("agent.wiring.sandbox.open_sandbox", scripted)
+    monkeypatch.setattr("cudal2_agent.agent.wiring.sandbox.open_sandbox", scripted)
     author = Author("profiled")
     with ScriptedServer(author) as server:
         run_id = optimize(answer, server, tmp_path / "out")
@@ -184,7 +184,7 @@ def test_results_and_counters_reach_the_author_where_there_are_any(
     assert why.count("(counters): ") == len(steps[5 : len(SCRIPT)])
 
 
-@pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here")
+@pytest.mark.skipif(find_spec("cudal2_agent.sandbox.emulator._core") is None, reason="the emulator's core was not built here")
 def test_a_wrong_kernel_that_fools_the_gpu_is_refuted_by_the_emulator_and_mended(
     answer: Answer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +195,7 @@ def test_a_wrong_kernel_that_fools_the_gpu_is_refuted_by_the_emulator_and_mended
         opened_machines.append(Fooled(given["compile_options"], open_sandbox(**{**given, "device": "emulator"})))
         return opened_machines[0]
 
-    monkeypatch.setattr("agent.wiring.sandbox.open_sandbox", fooled)
+    monkeypatch.setattr("cudal2_agent.agent.wiring.sandbox.open_sandbox", fooled)
     author = Author("profiled")
     with ScriptedServer(author) as server:
         run_id = optimize(answer, server, tmp_path / "out")

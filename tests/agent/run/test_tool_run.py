@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from agent.cli.main import main
-from agent.wiring.run_workbench import RunWorkbench
-from contract.exchange import Exchange
-from contract.task import GemmTask
-from policies.trajectories.store import open_store
-from tests.agent.model_bench.scripted_model import example, shifted
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.wiring.run_workbench import RunWorkbench
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.store.store import open_store
+from tests.agent.bench.models.scripted_model import example, shifted
 from tests.doubles.chat_server import Calls, Request, ScriptedServer, Text
 
-pytestmark = pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here")
+pytestmark = pytest.mark.skipif(
+    find_spec("cudal2_agent.sandbox.emulator._core") is None, reason="the emulator's core was not built here"
+)
 TASK = GemmTask(m=64, n=64, k=64)
 RIGHT = example(TASK)
 WRONG = shifted(RIGHT)

@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.render.run_answer import best_json, best_lines, outcome_json
-from agent.observe.exemplars import choose_exemplars
-from agent.observe.ranking import leader, rank
-from agent.report.report import render_report
-from agent.run.clock import RunClock
-from agent.run.dependencies import Dependencies
-from agent.run.history import History
-from agent.run.lifecycle import name_run, new_run, resume_run, start_run
-from agent.run.result import RunResult
-from agent.run.witnessing import SecondWitness, known_verdict, proof_fits, unproved_leader, verdict_of
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.evaluation import (
+from cudal2_agent.agent.cli.render.run_answer import best_json, best_lines, outcome_json
+from cudal2_agent.agent.observe.exemplars import choose_exemplars
+from cudal2_agent.agent.observe.ranking import leader, rank
+from cudal2_agent.agent.report.report import render_report
+from cudal2_agent.agent.run.clock import RunClock
+from cudal2_agent.agent.run.dependencies import Dependencies
+from cudal2_agent.agent.run.history import History
+from cudal2_agent.agent.run.lifecycle import name_run, new_run, resume_run, start_run
+from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.agent.run.witnessing import SecondWitness, known_verdict, proof_fits, unproved_leader, verdict_of
+from cudal2_agent.contract.events import Event, StepFinished, Witnessed
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import (
     FULL_SIZE,
     WITNESS,
     CompileFailed,
@@ -32,15 +33,14 @@ from contract.evaluation import (
     Witness,
     Wrong,
 )
-from contract.events import Event, StepFinished, Witnessed
-from contract.options import Effort
-from contract.reward import FLOOR, reward
-from contract.roofline import roofline_us
-from contract.settings import Settings
-from contract.task import GemmTask
-from contract.trajectory import Step
-from policies.trajectories.exports.steps import export_steps, to_line
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.reward import FLOOR, reward
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.settings.options import Effort
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.store.steps import export_steps, to_line
+from cudal2_agent.store.store import Store, open_store
 from tests import doubles
 from tests.doubles import (
     CHIP,

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.wiring.chip_rates import FittedRates, keep_rates, rates_of, rates_path
-from agent.wiring.schedule_prior import open_prior
-from contract.errors import UsageError
-from contract.settings import load_settings
-from contract.task import GemmTask
-from policies.schedule.optimiser.pool_prior import ANALYTIC
-from policies.schedule.prior import predict_many_us
+from cudal2_agent.agent.wiring.chip_rates import FittedRates, keep_rates, rates_of, rates_path
+from cudal2_agent.agent.wiring.schedule_prior import open_prior
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
+from cudal2_agent.policies.schedule.prior import predict_many_us
 from tests.doubles.scripted import ENVIRONMENT
 from tests.doubles.slower_chip import EXPECTED, good_entries
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.overview import CampaignCost, cost_of
-from agent.cli.render.campaign_answer import cost_line
-from agent.wiring import host_use
-from agent.wiring.host_use import HostMeter, Process, below, processes
-from contract.campaign import HostCost, ShapeResult
+from cudal2_agent.agent.campaign.overview import CampaignCost, cost_of
+from cudal2_agent.agent.cli.render.campaign_answer import cost_line
+from cudal2_agent.agent.wiring import host_use
+from cudal2_agent.agent.wiring.host_use import HostMeter, Process, below, processes
+from cudal2_agent.contract.records.campaign import HostCost, ShapeResult
 from tests.doubles.campaign_rows import shape_result
 
 WORK = "import time; data = bytearray(120 << 20); t = time.process_time()\nwhile time.process_time() - t < 0.3: pass"

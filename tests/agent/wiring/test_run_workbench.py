@@ -6,12 +6,12 @@ from threading import Event, Thread
 
 import pytest
 
-from agent.observe.retrieval import CODE_KINDS, DOCUMENT_KINDS
-from agent.wiring.run_workbench import RunWorkbench
-from contract.build import Built
-from contract.candidate import AnyCandidate
-from contract.evaluation import CompileFailed, Evaluation, Prediction, TestResult, Wrong
-from contract.task import GemmTask
+from cudal2_agent.agent.observe.retrieval import CODE_KINDS, DOCUMENT_KINDS
+from cudal2_agent.agent.wiring.run_workbench import RunWorkbench
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Prediction, TestResult, Wrong
+from cudal2_agent.contract.records.task import GemmTask
 from tests.doubles import INSPECTION, TASK, ScriptedRetriever, ScriptedSandbox, candidate, unmeasured
 
 FLOOR = Prediction(predicted_us=1.0, model="roofline", floor_us=1.0)

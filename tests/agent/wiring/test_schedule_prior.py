@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.wiring.schedule_prior import open_prior
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import UsageError
-from contract.settings import Settings
-from contract.task import Arch, GemmTask
-from policies.schedule.optimiser.pool_prior import ANALYTIC
+from cudal2_agent.agent.wiring.schedule_prior import open_prior
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
 from tests.doubles.learned_policies import write_policy
 
 H200 = REFERENCE_CHIPS[Arch.SM_90A]

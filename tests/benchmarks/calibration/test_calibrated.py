@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from benchmarks.calibration import calibrated
-from contract.errors import UsageError
-from contract.task import GemmTask, Layout
-from policies.schedule.learned.policy_file import read_card
-from policies.training.groups import group_of, read_runs
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import GemmTask, Layout
+from cudal2_agent.policies.schedule.learned.policy_file import read_card
+from cudal2_agent.policies.training.groups import group_of, read_runs
+from cudal2_agent.store.store import Store, open_store
 from tests.doubles.learned_policies import random_weights
 from tests.doubles.timed_runs import record_runs
 

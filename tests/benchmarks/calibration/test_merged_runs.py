@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from benchmarks.calibration.merged_runs import merged_runs, thinned
-from contract.chip import REFERENCE_CHIPS
-from contract.task import Arch, GemmTask
-from policies.training.groups import TimedRun, TimedSchedule
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.training.groups import TimedRun, TimedSchedule
 
 H200 = REFERENCE_CHIPS[Arch.SM_90A]
 SMALL, LARGE = GemmTask(m=64, n=64, k=64), GemmTask(m=512, n=64, k=64)

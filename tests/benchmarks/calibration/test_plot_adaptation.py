@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.pictures.adaptation import draw
 from benchmarks.pictures.svg import OTHERS, OURS
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 from tests.benchmarks.pictures import dots, outside, words
 
 ROOT = Path(__file__).parents[3]

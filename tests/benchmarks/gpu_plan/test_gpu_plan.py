@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.result_files import read_results
 from benchmarks.gpu_plan import running
 from benchmarks.gpu_plan.__main__ import listed
 from benchmarks.gpu_plan.plan import PlannedCampaign, gpu_seconds, is_stale, stages_of
 from benchmarks.gpu_plan.running import collect, gpus_of, is_finished, run_stages
 from benchmarks.h200.grid import shapes_in
-from contract.errors import UsageError
-from contract.task import Layout, TimingMode
-from policies.schedule.families.registry import written
-from policies.trajectories.compression import zstd
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import Layout, TimingMode
+from cudal2_agent.policies.schedule.families.registry import written
+from cudal2_agent.store.compression import zstd
 from tests.doubles.campaign_rows import ENVIRONMENT, shape_result, winner
 from tests.doubles.libraries import LATENCY
 

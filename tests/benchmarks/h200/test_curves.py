@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from agent.campaign.result_files import read_results, write_results
 from benchmarks.h200.curves import CURVES, MARKS, STEPS, curves, inputs_of, main, tables
 from benchmarks.h200.marked_page import filled
 from benchmarks.h200.searches import Search, TimedTrial, read_searches, search_of
 from benchmarks.h200.summary import ROWS
-from contract.errors import UsageError
+from cudal2_agent.agent.campaign.result_files import read_results, write_results
+from cudal2_agent.contract.errors import UsageError
 from tests.doubles import run_record, step, unmeasured
 from tests.doubles.campaign_rows import START, shape_result
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.result_files import write_results
 from benchmarks.h200.gpu_scaling import main, rates_of
 from benchmarks.h200.summary import ROWS
-from contract.campaign import HostCost
-from contract.errors import UsageError
+from cudal2_agent.agent.campaign.result_files import write_results
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.campaign import HostCost
 from tests.doubles.campaign_rows import START, shape_result
 
 

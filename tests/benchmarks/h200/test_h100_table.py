@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.h200.grid import grid_shapes
 from benchmarks.h200.h100_table import h100_shapes, published, tables
-from contract.errors import UsageError
-from contract.task import TimingMode
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import TimingMode
 from tests.doubles.campaign_rows import shape_result
 
 H100 = "NVIDIA H100 80GB HBM3 driver-580.1 toolkit-13.0 cublas-13.1"

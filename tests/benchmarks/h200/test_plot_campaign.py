@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.result_files import read_results
-from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import held_out
 from benchmarks.h200.summary import ROWS, SUMMARY, is_headline
 from benchmarks.pictures.campaign import draw
 from benchmarks.pictures.svg import OURS
-from contract.errors import UsageError
-from contract.task import Layout, TimingMode
+from cudal2_agent.agent.campaign.report.newest_rows import counting
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import Layout, TimingMode
 from tests.benchmarks.pictures import dots, outside, words
 from tests.doubles.campaign_rows import campaign_rows, shape_result
 

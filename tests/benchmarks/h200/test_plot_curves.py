@@ -8,7 +8,7 @@ import pytest
 from benchmarks.h200.curves import CURVES
 from benchmarks.pictures.search_curves import draw
 from benchmarks.pictures.svg import OTHERS, OURS
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 from tests.benchmarks.pictures import dots, outside, words
 
 PICTURE = Path(__file__).parents[3] / "docs/pictures/h200_search_curves.svg"

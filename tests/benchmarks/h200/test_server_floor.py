@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.h200.server.floor import PROBES, TASK, NoKernel, compiled
-from contract.chip import REFERENCE_CHIPS
-from sandbox.inspect import elf
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.sandbox.inspect import elf
 
 
 @pytest.fixture(scope="module")

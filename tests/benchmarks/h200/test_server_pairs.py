@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.h200.server.pairs import PairedSchedule, figures, fit, paired_schedules, same_order
-from contract.candidate import Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.task import Arch, GemmTask, TimingMode
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.trajectories.store import open_store
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.candidate import Origin
+from cudal2_agent.contract.records.task import Arch, GemmTask, TimingMode
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.store.store import open_store
 from tests.doubles import OBSERVATION, candidate, measured, run_record, step
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A].model_copy(update={"name": "NVIDIA H200"})

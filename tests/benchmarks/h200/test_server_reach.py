@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.h200.server.reach import EMPTY, INTERVAL_US, empty_kernel_us, fitted, plain_needed, reach, reach_shapes
-from contract.task import TimingMode
+from cudal2_agent.contract.records.task import TimingMode
 from tests.doubles.campaign_rows import shape_result
 
 SHAPES = {"64x64x64": 2.0, "512x512x512": 4.0, "128x2048x4096": 10.0, "1024x4096x2048": 25.0}

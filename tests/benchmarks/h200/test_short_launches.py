@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.h200 import short_launches
-from contract.evaluation import Effort, Measured
+from cudal2_agent.contract.records.evaluation import Effort, Measured
 from tests.doubles import measured, run_record, step
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.result_files import write_results
 from benchmarks.h200.stability import main, pairs_of, read_rows, report
 from benchmarks.h200.summary import ROWS
-from contract.errors import UsageError
+from cudal2_agent.agent.campaign.result_files import write_results
+from cudal2_agent.contract.errors import UsageError
 from tests.doubles.campaign_rows import shape_result
 
 SHAPES = ("64x64x64", "64x64x128", "64x64x256", "64x64x512")

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.result_files import read_results, write_results
-from agent.campaign_report.figures import CLASSES
 from benchmarks.h200.grid import OFF_GRID
 from benchmarks.h200.marked_page import filled
 from benchmarks.h200.summary import (
@@ -24,9 +22,11 @@ from benchmarks.h200.summary import (
     text_of,
     written,
 )
-from contract.errors import UsageError
-from contract.evaluation import AUTOTUNED
-from contract.task import AccumulatorType, Layout, TimingMode
+from cudal2_agent.agent.campaign.report.figures import CLASSES
+from cudal2_agent.agent.campaign.result_files import read_results, write_results
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.task import AccumulatorType, Layout, TimingMode
 from tests.doubles.campaign_rows import ENVIRONMENT, campaign_rows, shape_result
 
 INVENTED = campaign_rows()

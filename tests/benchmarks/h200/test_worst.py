@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.result_files import read_results, write_results
-from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.marked_page import filled
 from benchmarks.h200.summary import ROWS
 from benchmarks.h200.worst import MARKS, main, tables
-from contract.task import Layout, TimingMode
+from cudal2_agent.agent.campaign.report.newest_rows import counting
+from cudal2_agent.agent.campaign.result_files import read_results, write_results
+from cudal2_agent.contract.records.task import Layout, TimingMode
 from tests.doubles.campaign_rows import shape_result
 
 

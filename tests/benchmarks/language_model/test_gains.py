@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.h200.marked_page import filled
 from benchmarks.language_model.gains import MARKS, main, read_values, table
-from contract.errors import UsageError
-from policies.lm.proposal_worth import ProposalComparison, TaskProposals
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.policies.lm.proposal_worth import ProposalComparison, TaskProposals
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "benchmarks/results/h200_language_model_2026-11-24_grpo"

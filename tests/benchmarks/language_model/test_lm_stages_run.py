@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from benchmarks.language_model.stages import BASE, StagesRun, _parser
-from contract.events import Emit, Event, Notice, ignore
-from policies.lm.examples import STAGES, make_examples, write_examples
-from policies.lm.replies.reply_reward import ScoredCandidates
-from policies.trajectories.exports.splits import ShapeSplit
+from cudal2_agent.contract.events import Emit, Event, Notice, ignore
+from cudal2_agent.policies.exports.splits import ShapeSplit
+from cudal2_agent.policies.lm.examples import STAGES, make_examples, write_examples
+from cudal2_agent.policies.lm.replies.reply_reward import ScoredCandidates
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS, PriorScore, search, tiny_model
 

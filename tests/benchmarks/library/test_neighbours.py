@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.library.entry_source import candidate_of
 from benchmarks.library import neighbours
 from benchmarks.library.neighbours import ROWS, LentProduct, joined, lent, main, read_products, table
-from contract.task import GemmTask
 from cudal2.dispatch.neighbour_rule import shipped_rule
 from cudal2.library.kernel_library import open_library
+from cudal2_agent.agent.library.entry_source import candidate_of
+from cudal2_agent.contract.records.task import GemmTask
 from tests.doubles.libraries import library_entry, write_entries
 
 TASKS = [GemmTask(m=m, n=32, k=64) for m in (32, 64)]

@@ -8,10 +8,10 @@ import pytest
 from benchmarks.peers import comparing
 from benchmarks.peers.comparing import Bench, Offer, Raced, compare_peers
 from benchmarks.peers.kernel_lane import TimesItself
-from contract.evaluation import AUTOTUNED, Timing
-from contract.task import GemmTask
-from sandbox.cuda.baselines.library import Unavailable
-from sandbox.cuda.driver import Fault
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Timing
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.cuda.baselines.library import Unavailable
+from cudal2_agent.sandbox.cuda.driver import Fault
 
 
 class FakeBench:

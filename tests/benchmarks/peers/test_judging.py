@@ -3,11 +3,11 @@
 import numpy as np
 
 from benchmarks.peers.judging import fault_of
-from contract.task import GemmTask
-from sandbox.verification.bounds import Growth
-from sandbox.verification.comparison import Comparison, compare_bounded
-from sandbox.verification.inputs import Inputs
-from sandbox.verification.reference import Reference
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.verification.bounds import Growth
+from cudal2_agent.sandbox.verification.comparison import Comparison, compare_bounded
+from cudal2_agent.sandbox.verification.inputs import Inputs
+from cudal2_agent.sandbox.verification.reference import Reference
 
 TASK = GemmTask(m=64, n=64, k=1024)
 STEP = 16  # of K, after which a tensor core rounds its sum

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peers.kernel_lane import LAUNCHES, KernelLane, device_us
-from sandbox.cuda.baselines.library import Unavailable
+from cudal2_agent.sandbox.cuda.baselines.library import Unavailable
 
 
 def event(kind: str, us: float) -> SimpleNamespace:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from benchmarks.peers.lt_search import ATTRIBUTES, Descent, LtConfiguration, neighbours
-from sandbox.cuda.baselines.library import Unavailable
+from cudal2_agent.sandbox.cuda.baselines.library import Unavailable
 
 START: LtConfiguration = dict.fromkeys(ATTRIBUTES, 0) | {"ID": 66, "SPLITK_NUM": 1}
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.peers.__main__ import PeersFile, jobs_of
 from benchmarks.peers.supervision import ShapeJob
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 
 F16, BF16 = ShapeJob(shape="64x64x64"), ShapeJob(shape="64x64x64", element="bf16")
 ROW: dict[str, Any] = {"shape": "64x64x64", "element": "f16", "peers": {"triton": {"speedup": {"ratio": 0.5}}}}

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from agent.campaign.result_files import write_results
 from benchmarks.peers import deep_gemm_peer, own_peer, triton_peer
 from benchmarks.peers.comparing import Bench
 from benchmarks.peers.kernel_lane import TimesItself
@@ -29,13 +28,14 @@ from benchmarks.peers.library_peers import NOT_LAUNCHED, THREW, TIMES_ITSELF, Cu
 from benchmarks.peers.own_peer import schedules_of, written
 from benchmarks.peers.supervision import ShapeJob
 from benchmarks.peers.worker import open_peers, task_of, wanted
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import CompilerMissing
-from contract.evaluation import AUTOTUNED
-from contract.task import Arch, ElementType, GemmTask
-from policies.schedule.families.registry import families
-from sandbox.cuda.baselines.library import Unavailable
-from sandbox.cuda.contender import Operands
+from cudal2_agent.agent.campaign.result_files import write_results
+from cudal2_agent.contract.errors import CompilerMissing
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.sandbox.cuda.baselines.library import Unavailable
+from cudal2_agent.sandbox.cuda.contender import Operands
 from tests.doubles.campaign_rows import shape_result
 
 TASK = GemmTask(m=64, n=128, k=512)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.peers.libraries.jobs import FOLDER, PUBLISHED_SOURCE, REDIRECTED_RUNTIME, STAND_IN, redirected_calls
 from benchmarks.peers.library_peers import NOT_LAUNCHED, THREW, TIMES_ITSELF
-from sandbox.building.headers import find_headers
+from cudal2_agent.sandbox.building.headers import find_headers
 
 LAUNCHER = Path(__file__).parent / "launcher"
 ALLOCATES, TWO_STREAMS, TUNES_ONCE, TUNES_ALWAYS, KEEPS_IN_L2, OWN_GRAPH, THROWS, LAUNCHES_IN_VAIN = range(1, 9)

@@ -2,7 +2,7 @@ import pytest
 
 from benchmarks.h200.grid import grid_shapes, held_out
 from benchmarks.peers.shapes import COUNT, chosen_shapes, default_shapes
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 
 
 def test_the_default_shapes_are_of_the_grid_and_none_is_held_out() -> None:

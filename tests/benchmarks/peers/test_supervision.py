@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.peers import supervision
 from benchmarks.peers.supervision import ShapeJob, TimeAllowance, supervise
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 
 _HEAD = """
 import json, os, sys, time

@@ -1,7 +1,7 @@
 from typing import Any
 
 from benchmarks.peers.table import tables
-from contract.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
 
 
 def row(shape: str, element: str = "f16", failures: dict[str, str] | None = None, **ratios: float) -> dict[str, Any]:

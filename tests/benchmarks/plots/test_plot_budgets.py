@@ -8,7 +8,7 @@ import pytest
 from benchmarks.pictures.search_budgets import draw, main
 from benchmarks.pictures.svg import BAD, GOOD, OTHERS, OURS
 from benchmarks.proposals.budgets import read_arms
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 from tests.benchmarks.pictures import dots, outside, words
 
 ROOT = Path(__file__).parents[3]

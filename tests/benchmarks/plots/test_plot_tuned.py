@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.pictures.svg import OTHERS, OURS
 from benchmarks.pictures.tuned import HIGH, LOW, draw
-from contract.errors import UsageError
+from cudal2_agent.contract.errors import UsageError
 from tests.benchmarks.pictures import dots, outside, words
 
 ROOT = Path(__file__).parents[3]

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.result_files import read_results
 from benchmarks.h200.marked_page import filled
 from benchmarks.h200.searches import Search, TimedTrial
 from benchmarks.h200.summary import ROWS
 from benchmarks.proposals.budgets import MARKS, Arms, BudgetedSearch, best_known, main, read_arms, tables
-from contract.errors import UsageError
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.contract.errors import UsageError
 from tests.doubles.campaign_rows import shape_result
 
 ROOT = Path(__file__).parents[3]

@@ -9,12 +9,12 @@ from benchmarks.proposals import forest
 from benchmarks.proposals.forest import ScheduleForest
 from benchmarks.proposals.forest_tuner import SAME_GROUP, ForestTuner
 from benchmarks.proposals.sweeps import Sweep
-from contract.chip import REFERENCE_CHIPS
-from contract.task import Arch, GemmTask
-from contract.trajectory import Attempt, Observation
-from policies.schedule.families.registry import families
-from policies.schedule.families.wgmma_tma.family import WgmmaTma
-from policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
 
 CHIP = REFERENCE_CHIPS[Arch.SM_80]
 TASK = GemmTask(m=256, n=256, k=256, arch=Arch.SM_80)

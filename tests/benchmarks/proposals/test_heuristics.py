@@ -15,12 +15,12 @@ from benchmarks.proposals.heuristics import (
     table_of,
 )
 from benchmarks.proposals.other_arms import heuristics_arm
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import UsageError
-from contract.task import AccumulatorType, Arch, GemmTask, Layout
-from contract.trajectory import Attempt, Observation
-from policies.schedule.families.wgmma_tma.family import WgmmaTma
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, Layout
+from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 
 TASK = GemmTask(m=256, n=256, k=128)
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

@@ -11,14 +11,14 @@ import pytest
 from benchmarks.proposals.__main__ import replay_lines
 from benchmarks.proposals.replay import analytic_ranker, replay, search_ranker
 from benchmarks.proposals.sweeps import Sweep
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import UsageError
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser.acquisition import rank_by_prior
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.optimiser.pool_prior import ANALYTIC
-from policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.acquisition import rank_by_prior
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
 
 TASK = GemmTask(m=64, n=64, k=64, arch=Arch.SM_80)
 CHIP = REFERENCE_CHIPS[Arch.SM_80]

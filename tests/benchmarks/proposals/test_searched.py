@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.proposals.searched import judged, kind_of, table
-from contract.task import Layout, TimingMode
+from cudal2_agent.contract.records.task import Layout, TimingMode
 from tests.doubles.campaign_rows import shape_result
 
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from agent.policy_bench.proposal_rows import read_rows
 from benchmarks.proposals.other_arms import other_arms, trained_forest
 from benchmarks.proposals.sweeps import stored_sweeps, sweeps_of_rows
-from contract.candidate import Candidate, Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import UsageError
-from contract.evaluation import CompileFailed, Evaluation
-from contract.task import Arch, GemmTask
-from contract.trajectory import Observation
-from policies.schedule.families.registry import families
-from policies.schedule.policy import SchedulePolicy
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.agent.bench.proposals.proposal_rows import read_rows
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.policy import SchedulePolicy
+from cudal2_agent.store.store import Store, open_store
 from tests.doubles import OBSERVATION, measured, run_record, step
 
 TASK = GemmTask(m=64, n=64, k=64, arch=Arch.SM_80)

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.h200.grid import SIZES, held_out
 from benchmarks.proposals.training_shapes import COUNT, HARD, KINDS, drawn, main
-from contract.task import parse_shape
+from cudal2_agent.contract.records.task import parse_shape
 
 
 def test_they_are_drawn_once_and_none_is_held_out() -> None:

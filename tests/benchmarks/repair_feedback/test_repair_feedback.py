@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
 from benchmarks.repair_feedback.__main__ import FeedbackResult, FeedbackRow, render, rows
 from benchmarks.repair_feedback.rules import COUNT, POOL, RULES, Naming, drawn, rest

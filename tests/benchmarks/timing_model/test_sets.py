@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.timing_model.draw import DRAWN, SETS, SHAPES, listed, rows_of, task_of
 from benchmarks.timing_model.fresh import FITTED, JUDGED, apart, stratified
-from policies.schedule.families.registry import written
+from cudal2_agent.policies.schedule.families.registry import written
 
 WITHOUT_FIRST = [
     SETS / f"{name}.json.gz"

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.candidate import Origin
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.evaluation import AUTOTUNED, CUBLAS, Evaluation, Measured, Witness
-from contract.reward import ALARM_RATIO, FLOOR, MIN_GAP, beyond_roofline, gap_closed, reward
-from contract.roofline import roofline_us
-from contract.speedup import median_us
-from contract.task import Arch, GemmTask
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.records.candidate import Origin
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, CUBLAS, Evaluation, Measured, Witness
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.reward.reward import ALARM_RATIO, FLOOR, MIN_GAP, beyond_roofline, gap_closed, reward
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.reward.speedup import median_us
 from tests.contract.records import FAULTS, UNMEASURED, measured
 
 Score = Callable[[Evaluation, GemmTask, Chip, Origin], float | None]

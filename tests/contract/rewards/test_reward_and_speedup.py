@@ -7,13 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.candidate import Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import AUTOTUNED, CUBLAS, Evaluation, Timing, Witness
-from contract.reward import ALARM_RATIO, CLIP, FLOOR, beyond_roofline, reward
-from contract.roofline import roofline_us
-from contract.speedup import SHORT_US, ScreenedTime, median_us, paired_speedup, speedup_over, steady_speedups
-from contract.task import Arch, GemmTask
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.candidate import Origin
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, CUBLAS, Evaluation, Timing, Witness
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.reward.reward import ALARM_RATIO, CLIP, FLOOR, beyond_roofline, reward
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.reward.speedup import (
+    SHORT_US,
+    ScreenedTime,
+    median_us,
+    paired_speedup,
+    speedup_over,
+    steady_speedups,
+)
 from tests.contract.records import FAULTS, UNMEASURED, measured
 
 TASK = GemmTask(m=512, n=512, k=512)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from contract.evaluation import Unmeasured
-from contract.reward import CLIP, FLOOR
-from contract.roofline import roofline_us
-from contract.score import predicted_value
+from cudal2_agent.contract.records.evaluation import Unmeasured
+from cudal2_agent.contract.reward.reward import CLIP, FLOOR
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.reward.score import predicted_value
 from tests.contract.records import FAULTS, measured
 from tests.doubles.scripted import CHIP, TASK, unmeasured
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from contract.library import LibraryEntry, StoredAlgorithm
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice, Decision, GpuIdentity
 from cudal2.dispatch.dispatcher import Dispatcher, kind_code
 from cudal2.dispatch.neighbour_rule import NeighbourRule, margin, shipped_rule
 from cudal2.library.kernel_library import TaskKey, key_of
 from cudal2.library.shipped_libraries import shipped_library
+from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from tests.doubles.libraries import LENDING_RULE, library_entry, stored_algorithm
 
 GPU = GpuIdentity(gpu="H200", driver="580.1", arch=Arch.SM_90A, sms=132)

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from contract.chip import LIMITS
-from contract.plan import plan_from_json, resolve
-from contract.task import Arch, GemmTask
 from cudal2.launcher.interpreted import InterpretedLauncher
 from cudal2.launcher.launcher import BuiltKernel
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import plan_from_json, resolve
+from cudal2_agent.contract.records.task import Arch, GemmTask
 from tests.doubles.fake_driver import FakeDriver, fake_cubin, fake_driver_file
 
 IS_COMPILED = importlib.util.find_spec("cudal2.launcher._native") is not None

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from contract.errors import LauncherError
-from contract.task import GemmTask, Layout
+from cudal2_agent.contract.errors import LauncherError
+from cudal2_agent.contract.records.task import GemmTask, Layout
 from tests.cudal2.launcher.conftest import OUT, TASK, kernel_of
 
 A, B, D, STREAM = 0x10000, 0x20000, 0x30000, 0x7

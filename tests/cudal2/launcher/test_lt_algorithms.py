@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from contract.errors import DeviceUnavailable, LauncherError
-from contract.library import StoredAlgorithm
-from contract.task import ElementType, GemmTask, Layout
 from cudal2.launcher import lt_algorithms
 from cudal2.launcher.interpreted import InterpretedLauncher
 from cudal2.launcher.launcher import LoadedKernel
 from cudal2.launcher.lt_algorithms import configuration_of, cublas_version, library_files
+from cudal2_agent.contract.errors import DeviceUnavailable, LauncherError
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from tests.cudal2.launcher.conftest import IS_COMPILED
 from tests.cudal2.launcher.test_threads import THREADS, in_threads
 from tests.doubles.cublaslt.fake_cublaslt import NUMBERS, FakeCublasLt, fake_cublaslt_file
@@ -93,8 +93,8 @@ def test_it_is_found_by_its_words_among_the_suggestions(load: Load, lt: FakeCubl
 
 def test_it_asks_as_autotuning_asks(load: Load, lt: FakeCublasLt) -> None:
     pytest.importorskip("cupy")
-    from sandbox.cuda.baselines.cublaslt import ALGORITHM_BYTES, MAX_SUGGESTIONS
-    from sandbox.cuda.baselines.library import WORKSPACE_BYTES
+    from cudal2_agent.sandbox.cuda.baselines.cublaslt import ALGORITHM_BYTES, MAX_SUGGESTIONS
+    from cudal2_agent.sandbox.cuda.baselines.library import WORKSPACE_BYTES
 
     lt.suggest(workspace=WORKSPACE_BYTES)
     load()

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.library.library_writing import manifest_of, write_library
-from contract.base import canonical_json
-from contract.errors import LibraryError, UsageError
-from contract.library import LibraryEntry
-from contract.task import GemmTask, Layout, TimingMode
 from cudal2.library.kernel_library import TaskKey, key_of, open_library
 from cudal2.library.library_form import cubin_name, plan_name
+from cudal2_agent.agent.library.library_writing import manifest_of, write_library
+from cudal2_agent.contract.base import canonical_json
+from cudal2_agent.contract.errors import LibraryError, UsageError
+from cudal2_agent.contract.records.library import LibraryEntry
+from cudal2_agent.contract.records.task import GemmTask, Layout, TimingMode
 from tests.doubles.libraries import library_entry, prepared, small_tasks, write_entries
 
 TASKS = small_tasks()

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import LibraryError
-from contract.library import LentKernel, LibraryEntry
 from cudal2.library.prepared_kernels import PreparedKernels
+from cudal2_agent.contract.errors import LibraryError
+from cudal2_agent.contract.records.library import LentKernel, LibraryEntry
 from tests.doubles.libraries import library_entry, prepared, small_tasks
 
 TASK, OTHER = small_tasks(2)

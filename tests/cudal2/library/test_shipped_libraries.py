@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 import cudal2
-from agent.cli.library.library_source import opened
-from agent.cli.main import main
-from agent.library.entry_source import candidate_of
-from agent.library.library_building import read_products
-from agent.wiring import gpus
-from contract.task import AccumulatorType, Arch, ElementType, Layout, parse_shape
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice, Decision, GpuIdentity
 from cudal2.dispatch.dispatcher import Dispatcher, kind_code
 from cudal2.dispatch.neighbour_rule import shipped_rule
 from cudal2.library.kernel_library import open_library
 from cudal2.library.shipped_libraries import shipped_library, shipped_paths
+from cudal2_agent.agent.cli.library.library_source import opened
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.library.entry_source import candidate_of
+from cudal2_agent.agent.library.library_building import read_products
+from cudal2_agent.agent.wiring import gpus
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, Layout, parse_shape
 
 ROOT = Path(__file__).parents[3]
 SHIPPED, ROWS = ROOT / "cudal2" / "library" / "shipped", ROOT / "benchmarks" / "h200"

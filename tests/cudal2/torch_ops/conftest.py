@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from contract.library import StoredAlgorithm
-from contract.task import GemmTask
 from cudal2.torch import torch_session
 from cudal2.torch.aten_override import unregister
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import GemmTask
 from tests.doubles.host_products import HostPlatform, HostProducts, offer_compiled
 
 

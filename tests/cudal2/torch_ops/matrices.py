@@ -2,7 +2,7 @@
 
 import torch
 
-from contract.task import ElementType, GemmTask, Layout
+from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 
 TASK = GemmTask(m=16, n=32, k=64)
 

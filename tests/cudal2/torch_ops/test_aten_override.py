@@ -11,10 +11,10 @@ import torch
 from torch.nn.functional import linear
 
 import cudal2
-from contract.task import GemmTask
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.torch import aten_override, torch_session
 from cudal2.torch.aten_override import original_kernel
+from cudal2_agent.contract.records.task import GemmTask
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, linear_tasks, operands
 from tests.doubles.host_products import HostPlatform, HostProducts
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import LibraryError, UsageError
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.torch import background_builds
 from cudal2.torch.background_builds import BackgroundBuilds, BuildOrder, CommandBuilder
+from cudal2_agent.contract.errors import LibraryError, UsageError
 from tests.cudal2.torch_ops.matrices import TASK
 from tests.doubles.libraries import library_entry
 
@@ -115,7 +115,7 @@ def test_the_command_names_the_entry_its_library_and_the_gpu(tmp_path: Path, mon
 def test_the_product_has_the_command() -> None:
     import typer
 
-    from agent.cli.main import app
+    from cudal2_agent.agent.cli.main import app
 
     words = ["--entry", ENTRY.id, "--shape", LENT.task.shape, "--library", "h200", "--sms", "132", "--json"]
     command = typer.main.get_command(app).commands["library"].commands["prepare"]  # type: ignore[attr-defined]

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import cudal2
-from contract.errors import LibraryError
 from cudal2.torch import aten_override, compiled_build, torch_session
 from cudal2.torch.compiled_build import CompiledFile, build, compiled_file, find
+from cudal2_agent.contract.errors import LibraryError
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.doubles.host_products import HostProducts
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import cudal2
-from contract.task import GemmTask, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.torch import aten_override, torch_session
+from cudal2_agent.contract.records.task import GemmTask, Layout
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.cudal2.torch_ops.test_launched_products import DriverPlatform, aligned
 from tests.doubles.fake_driver import FakeDriver, fake_driver_file

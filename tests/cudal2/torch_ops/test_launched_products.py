@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from contract.chip import LIMITS
-from contract.errors import LauncherError
-from contract.plan import plan_from_json, resolve
-from contract.task import Arch, GemmTask, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.launcher.launcher import ALIGNMENT, BuiltKernel, LoadedKernel, open_launcher
 from cudal2.library.prepared_kernels import CachedKernel
 from cudal2.torch import gpu_platform
 from cudal2.torch.gpu_platform import CudaPlatform
+from cudal2_agent.contract.errors import LauncherError
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import plan_from_json, resolve
+from cudal2_agent.contract.records.task import Arch, GemmTask, Layout
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.doubles.fake_driver import FakeDriver, fake_cubin, fake_driver_file
 from tests.doubles.host_products import HostPlatform, HostProducts

@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 
-from contract.task import AccumulatorType, ElementType, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.dispatcher import kind_code
 from cudal2.torch.matrix_signature import MatrixForm, MatrixSignature, form_of, read_signature
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, Layout
 
 MEMORY = torch.zeros(64).half()
 SIZES, STRIDES = (1, 2, 3), (0, 1, 2, 3, 4)

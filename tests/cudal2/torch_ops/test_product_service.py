@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from contract.errors import DeviceUnavailable
-from contract.task import ElementType, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.torch.product_service import ProductService
+from cudal2_agent.contract.errors import DeviceUnavailable
+from cudal2_agent.contract.records.task import ElementType, Layout
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.doubles.host_products import IDENTITY, HostPlatform, HostProducts
 

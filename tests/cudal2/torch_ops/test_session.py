@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import cudal2
-from contract.errors import LibraryError, UsageError
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.torch import gpu_platform, torch_session
 from cudal2.torch.gpu_platform import CudaPlatform
+from cudal2_agent.contract.errors import LibraryError, UsageError
 from tests.cudal2.torch_ops.matrices import TASK, operands
 from tests.doubles.host_products import IDENTITY, HostPlatform, HostProducts
 from tests.doubles.libraries import library_entry, write_entries

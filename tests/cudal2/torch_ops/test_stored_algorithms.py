@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import cudal2
-from contract.errors import DeviceUnavailable
-from contract.library import StoredAlgorithm
-from contract.task import ElementType, GemmTask, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.launcher.launcher import ALIGNMENT, LoadedKernel, open_launcher
 from cudal2.torch import gpu_platform
 from cudal2.torch.gpu_platform import CudaPlatform
+from cudal2_agent.contract.errors import DeviceUnavailable
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.cudal2.torch_ops.test_compiled_kernels import multiply_at_many_addresses
 from tests.cudal2.torch_ops.test_launched_products import DriverPlatform, aligned

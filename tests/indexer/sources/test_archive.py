@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.errors import SourceError
-from contract.events import ignore
-from indexer.sources.archive import ArchiveLimits, unpack
-from indexer.sources.opening import open_source
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.indexer.sources.archive import ArchiveLimits, unpack
+from cudal2_agent.indexer.sources.opening import open_source
 
 COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
     ".tar": bytes,

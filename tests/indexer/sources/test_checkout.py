@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import SourceError
-from contract.events import ignore
-from indexer.sources.checkout import remote
-from indexer.sources.command import CommandResult, run_command
-from indexer.sources.opening import open_source
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.indexer.sources.checkout import remote
+from cudal2_agent.indexer.sources.command import CommandResult, run_command
+from cudal2_agent.indexer.sources.opening import open_source
 
 VERSION_HEADER = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR {}\n#define CUTLASS_PATCH 0\n"
 

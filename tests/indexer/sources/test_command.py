@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import SourceError
-from indexer.sources.command import run_command
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.indexer.sources.command import run_command
 
 
 def test_output_and_return_code_come_back(tmp_path: Path) -> None:

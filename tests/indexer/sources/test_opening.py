@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import SourceError
-from contract.events import ignore
-from indexer.sources.opening import open_source
-from indexer.sources.scratch import scratch
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.indexer.sources.opening import open_source
+from cudal2_agent.indexer.sources.scratch import scratch
 from tests.indexer.doubles import Heard
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import SourceError
-from contract.events import ignore
-from indexer.sources.command import CommandResult, RunCommand, run_command
-from indexer.sources.opening import open_source
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.indexer.sources.command import CommandResult, RunCommand, run_command
+from cudal2_agent.indexer.sources.opening import open_source
 from tests.indexer.doubles import Heard
 
 VERSION_HEADER = "#define CUTLASS_MAJOR 9\n#define CUTLASS_MINOR 1\n#define CUTLASS_PATCH 0\n"

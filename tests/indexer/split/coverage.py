@@ -1,6 +1,6 @@
 """Invariants of every split file: pieces in order, no overlap, no line with text lost."""
 
-from contract.knowledge import SplitFile
+from cudal2_agent.contract.records.knowledge import SplitFile
 
 
 def covered(split: SplitFile) -> set[int]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from contract.knowledge import Piece
-from indexer.split.archs import archs_in
-from indexer.split.card import WORDS, split_words
-from indexer.split.split import split_file
+from cudal2_agent.contract.records.knowledge import Piece
+from cudal2_agent.indexer.split.archs import archs_in
+from cudal2_agent.indexer.split.card import WORDS, split_words
+from cudal2_agent.indexer.split.split import split_file
 
 
 def only(text: str, path: str = "a.hpp") -> Piece:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.knowledge import Piece, SplitFile
-from indexer.split.split import SPLITTER, split_file
+from cudal2_agent.contract.records.knowledge import Piece, SplitFile
+from cudal2_agent.indexer.split.split import SPLITTER, split_file
 from tests.indexer.split.coverage import covered, lost, text_of
 
 LICENCE = """/***************************************************************************************************

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.errors import SourceError
-from contract.knowledge import SplitFile
-from indexer.split.split import split_file
+from cudal2_agent.contract.errors import SourceError
+from cudal2_agent.contract.records.knowledge import SplitFile
+from cudal2_agent.indexer.split.split import split_file
 from tests.indexer.split.coverage import covered, lost
 from tests.indexer.split.pdfs import pdf
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from contract.knowledge import SplitFile
-from indexer.split.split import split_file
+from cudal2_agent.contract.records.knowledge import SplitFile
+from cudal2_agent.indexer.split.split import split_file
 from tests.indexer.split.coverage import lost, text_of
 
 MODULE = (

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.errors import KnowledgeError
-from knowledge.embedding import embedder as parts
-from knowledge.embedding.choice import make_embedder
-from knowledge.embedding.embedder import Embedder, batches_by_length, packaged, unit_rows
-from knowledge.embedding.minilm import MAX_TOKENS, MiniLm
-from knowledge.embedding.static import StaticModel
-from knowledge.embedding.transformer import TransformerModel
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.knowledge.embedding import embedder as parts
+from cudal2_agent.knowledge.embedding.choice import make_embedder
+from cudal2_agent.knowledge.embedding.embedder import Embedder, batches_by_length, packaged, unit_rows
+from cudal2_agent.knowledge.embedding.minilm import MAX_TOKENS, MiniLm
+from cudal2_agent.knowledge.embedding.static import StaticModel
+from cudal2_agent.knowledge.embedding.transformer import TransformerModel
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGED = [MiniLm(), StaticModel()]
@@ -77,7 +77,7 @@ def test_the_packaged_models_need_neither_torch_nor_a_network(name: str) -> None
         "import socket, sys\n"
         "def refuse(*_): raise AssertionError('the network was used')\n"
         "socket.socket.connect = refuse\n"
-        "from knowledge.embedding.choice import make_embedder\n"
+        "from cudal2_agent.knowledge.embedding.choice import make_embedder\n"
         f"model = make_embedder({name!r})\n"
         "assert not {'onnxruntime', 'tokenizers', 'safetensors'} & set(sys.modules), 'loaded before use'\n"
         "assert model.embed(['x']).shape[1] == model.dimensions\n"
@@ -98,7 +98,7 @@ def test_a_package_that_is_not_there_is_told_with_the_remedy(monkeypatch: pytest
 def test_a_damaged_weights_file_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(b"no weights")
     for module, model in (("minilm", MiniLm()), ("static", StaticModel())):
-        where = f"knowledge.embedding.{module}.packaged"
+        where = f"cudal2_agent.knowledge.embedding.{module}.packaged"
         _ = model._tokenizer
         monkeypatch.setattr(where, lambda *_: tmp_path / "weights")
         with pytest.raises(KnowledgeError, match=r"cannot be loaded; install it again"):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.knowledge import Piece, SplitFile
-from knowledge.lexical.analysis import FIELDS, SIGNATURE, analyse, analysed, embedded_text
+from cudal2_agent.contract.records.knowledge import Piece, SplitFile
+from cudal2_agent.knowledge.lexical.analysis import FIELDS, SIGNATURE, analyse, analysed, embedded_text
 
 PIECE = Piece(
     start_line=3, end_line=4, symbol="cute::stageCount", kind="function", definition=(3, 4), card="counts the ring's stages"

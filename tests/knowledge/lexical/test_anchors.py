@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from knowledge.lexical.anchors import Anchors, find_anchors
+from cudal2_agent.knowledge.lexical.anchors import Anchors, find_anchors
 from tests.knowledge.indexes import concept, glossary
 
 # (symbol, path, words of the body)

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contract.errors import KnowledgeError
-from knowledge.lexical.analysis import FIELDS
-from knowledge.lexical.lexical_index import LexicalIndex
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.knowledge.lexical.analysis import FIELDS
+from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex
 from tests.knowledge.indexes import NO_GLOSSARY, concept, entry, glossary, opened
 
 ENTRIES = [

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge.lexical.signatures import HASHES, likeness, packed, same_name, signature, unpacked
+from cudal2_agent.knowledge.lexical.signatures import HASHES, likeness, packed, same_name, signature, unpacked
 
 WORDS = st.lists(st.text(min_size=1, max_size=8), max_size=20)
 

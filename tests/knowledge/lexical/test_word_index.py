@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge.lexical.word_index import WordIndex
+from cudal2_agent.knowledge.lexical.word_index import WordIndex
 
 WORDS = ["ring", "stage", "wait", "tma", "cute::layout", "x"]
 CORPORA = st.lists(st.lists(st.sampled_from(WORDS), max_size=12), min_size=1, max_size=8)

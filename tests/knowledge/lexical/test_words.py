@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge.lexical.words import STOP_WORDS, words_of
+from cudal2_agent.knowledge.lexical.words import STOP_WORDS, words_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from knowledge.search.fusion import Scores, best, by_rank, by_score
+from cudal2_agent.knowledge.search.fusion import Scores, best, by_rank, by_score
 
 SIZE = 12
 SCORES = arrays(np.float32, SIZE, elements=st.sampled_from([0.0, 0.0, 0.25, 1.0, 1.0, 3.0, 40.0]))

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.index.splitting import split_and_analyse
-from contract.errors import KnowledgeError
-from contract.knowledge import Hit, Query, Retriever, fits
-from contract.task import Arch
-from knowledge.lexical.lexical_index import LexicalIndex
-from knowledge.search import open_search
-from knowledge.search.excerpts import MAX_LINES
-from knowledge.search.weights import SearchWeights
-from knowledge.store import KnowledgeBase, open_store
+from cudal2_agent.agent.index.splitting import split_and_analyse
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.contract.records.knowledge import Hit, Query, Retriever, fits
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex
+from cudal2_agent.knowledge.search import open_search
+from cudal2_agent.knowledge.search.excerpts import MAX_LINES
+from cudal2_agent.knowledge.search.weights import SearchWeights
+from cudal2_agent.knowledge.store import KnowledgeBase, open_store
 from tests.knowledge.indexes import NO_GLOSSARY, Meanings, concept, glossary
 from tests.knowledge.store.samples import quiet
 from tests.knowledge.trees import FIRST, SECOND, lines_of, take_in

@@ -2,7 +2,7 @@
 
 import pytest
 
-from knowledge.search.variants import asked_variants, factors, variants_of
+from cudal2_agent.knowledge.search.variants import asked_variants, factors, variants_of
 
 
 @pytest.mark.parametrize(

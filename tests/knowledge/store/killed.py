@@ -8,10 +8,10 @@ import signal
 import sys
 from pathlib import Path
 
-from contract.knowledge import SplitFile
-from knowledge.store import generations, open_store, staging
-from knowledge.store.store import KnowledgeBase
-from knowledge.store.vectors import VectorStore
+from cudal2_agent.contract.records.knowledge import SplitFile
+from cudal2_agent.knowledge.store import generations, open_store, staging
+from cudal2_agent.knowledge.store.store import KnowledgeBase
+from cudal2_agent.knowledge.store.vectors import VectorStore
 from tests.knowledge.store.samples import TinyModel, add, filled, split_file
 
 

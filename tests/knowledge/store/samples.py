@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from contract.knowledge import Piece, Release, SplitFile, StoreCounts
-from knowledge.embedding.embedder import Vectors
-from knowledge.store import KnowledgeBase, open_store
+from cudal2_agent.contract.records.knowledge import Piece, Release, SplitFile, StoreCounts
+from cudal2_agent.knowledge.embedding.embedder import Vectors
+from cudal2_agent.knowledge.store import KnowledgeBase, open_store
 
 
 class TinyModel:

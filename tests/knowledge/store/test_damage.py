@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import KnowledgeError
-from knowledge.store import generations, open_store
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.knowledge.store import generations, open_store
 from tests.knowledge.store.samples import TinyModel, add, filled, indexed, quiet, release, split_file
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -157,7 +157,7 @@ def test_a_limit_on_file_size_is_one_clear_error_and_the_old_state_stays(tmp_pat
     filled(tmp_path)
     program = (
         "import resource, signal, sys\nfrom pathlib import Path\n"
-        "from contract.errors import KnowledgeError\n"
+        "from cudal2_agent.contract.errors import KnowledgeError\n"
         "from tests.knowledge.store.samples import *\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "with open_store(Path(sys.argv[1]), TinyModel()) as store:\n"

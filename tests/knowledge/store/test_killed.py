@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from knowledge.store import open_store
+from cudal2_agent.knowledge.store import open_store
 from tests.knowledge.store.killed import added
 from tests.knowledge.store.samples import TinyModel, add, indexed
 
@@ -70,7 +70,7 @@ def test_vectors_made_anew_by_a_killed_run_are_kept_for_the_next(killed_in: Path
 def test_two_processes_write_one_after_the_other(tmp_path: Path) -> None:
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from contract.errors import KnowledgeBusy\n"
+        "from cudal2_agent.contract.errors import KnowledgeBusy\n"
         "from tests.knowledge.store.samples import *\n"
         "name, end = sys.argv[1], time.monotonic() + 60\n"
         "while True:\n"

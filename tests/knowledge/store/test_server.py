@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import KnowledgeError
-from knowledge.embedding.embedder import Vectors
-from knowledge.store import KnowledgeBase, open_store
+from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.knowledge.embedding.embedder import Vectors
+from cudal2_agent.knowledge.store import KnowledgeBase, open_store
 from tests.knowledge.store.samples import TinyModel, add, quiet, split_file
 
 
@@ -84,7 +84,7 @@ def test_two_stores_share_a_server_without_touching_each_other(tmp_path: Path, s
 def test_a_server_that_goes_away_is_one_error_and_the_next_run_goes_on(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("knowledge.store.staging._BATCH_PIECES", 6)
+    monkeypatch.setattr("cudal2_agent.knowledge.store.staging._BATCH_PIECES", 6)
     splits = [split_file(f"new/{n}.hpp", 6) for n in range(5)]
     with server.store(tmp_path, TinyModel()) as store:
         add(store, "1.0", [split_file("old.hpp", 6)])

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import KnowledgeBusy, KnowledgeError, ModelMismatch
-from contract.knowledge import StoreCounts
-from knowledge.store import open_store
+from cudal2_agent.contract.errors import KnowledgeBusy, KnowledgeError, ModelMismatch
+from cudal2_agent.contract.records.knowledge import StoreCounts
+from cudal2_agent.knowledge.store import open_store
 from tests.knowledge.store.samples import TinyModel, add, filled, indexed, quiet, release, split_file
 
 

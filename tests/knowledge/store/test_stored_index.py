@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.index.splitting import SPLITTER, split_and_analyse
-from contract.knowledge import Query
-from knowledge.search import open_search
-from knowledge.store import open_store
+from cudal2_agent.agent.index.splitting import SPLITTER, split_and_analyse
+from cudal2_agent.contract.records.knowledge import Query
+from cudal2_agent.knowledge.search import open_search
+from cudal2_agent.knowledge.store import open_store
 from tests.knowledge.store.samples import TinyModel, quiet, release
 from tests.knowledge.trees import FIRST
 

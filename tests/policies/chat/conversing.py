@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
-from contract.candidate import Candidate, Origin
-from contract.events import Event
-from contract.exchange import Exchange, Prompt
-from contract.options import ChatOptions
-from contract.trajectory import Observation
-from policies.chat.account import Account
-from policies.chat.policy import ChatPolicy
-from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, Reply
-from policies.chat.tokens import estimate_usage
+from cudal2_agent.contract.events import Event
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.exchange import Exchange, Prompt
+from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.policies.chat.account import Account
+from cudal2_agent.policies.chat.policy import ChatPolicy
+from cudal2_agent.policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, Reply
+from cudal2_agent.policies.chat.tokens import estimate_usage
 from tests.doubles import CHIP, TASK
 
 PLAN = (

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from contract.exchange import Exchange, Message, Prompt, Usage
+from cudal2_agent.contract.records.exchange import Exchange, Message, Prompt, Usage
 from tests.doubles import NOW, OBSERVATION
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.exchange import Exchange
-from contract.options import ChatOptions
-from policies.chat.account import MIN_REPLY_TOKENS, Account, Capped, Totals
-from policies.chat.server.chat_server import Limit
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.policies.chat.account import MIN_REPLY_TOKENS, Account, Capped, Totals
+from cudal2_agent.policies.chat.server.chat_server import Limit
 from tests.policies.chat.exchanges import exchange, prompt, usage
 
 

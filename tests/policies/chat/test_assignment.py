@@ -2,8 +2,8 @@
 
 import random
 
-from contract.trajectory import Attempt, Exemplar
-from policies.chat.assignment import SHOWN_EXEMPLARS, assign
+from cudal2_agent.contract.records.trajectory import Attempt, Exemplar
+from cudal2_agent.policies.chat.assignment import SHOWN_EXEMPLARS, assign
 from tests.policies.chat.conversing import candidate, observe, options
 
 

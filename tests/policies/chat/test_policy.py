@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from contract.errors import EndpointError, StoreError, UsageError
-from contract.evaluation import CompileFailed, Rejected
-from contract.events import ignore
-from contract.exchange import Exchange, Prompt
-from contract.protocols import Policy
-from contract.trajectory import Attempt, Failure
-from policies.chat.server.chat_server import ExchangePlace, Limit, Reply
-from policies.chat.server.openai_server import OpenAIServer
-from policies.chat.server.replay import RecordedFirst, ReplayServer
+from cudal2_agent.contract.errors import EndpointError, StoreError, UsageError
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.protocols.protocols import Policy
+from cudal2_agent.contract.records.evaluation import CompileFailed, Rejected
+from cudal2_agent.contract.records.exchange import Exchange, Prompt
+from cudal2_agent.contract.records.trajectory import Attempt, Failure
+from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Limit, Reply
+from cudal2_agent.policies.chat.server.openai_server import OpenAIServer
+from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
 from tests.doubles.chat_server import Answer, Cut, NoStream, Refusal, ScriptedServer, Status, Text
 from tests.policies.chat.conversing import AnsweringServer, MemoryLog, Table, candidate, ended, options, source, written
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from contract.candidate import Candidate
-from contract.evaluation import Rejected
-from contract.exchange import Exchange, Prompt
-from contract.trajectory import Attempt, Failure
-from policies.chat.server.chat_server import ExchangePlace
-from policies.chat.server.openai_server import OpenAIServer
-from policies.chat.server.replay import RecordedFirst, ReplayServer
-from policies.schedule.families.registry import rewrite
-from policies.schedule.named_schedules import schedules_for
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Rejected
+from cudal2_agent.contract.records.exchange import Exchange, Prompt
+from cudal2_agent.contract.records.trajectory import Attempt, Failure
+from cudal2_agent.policies.chat.server.chat_server import ExchangePlace
+from cudal2_agent.policies.chat.server.openai_server import OpenAIServer
+from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
+from cudal2_agent.policies.schedule.families.registry import rewrite
+from cudal2_agent.policies.schedule.named_schedules import schedules_for
 from tests.doubles import CHIP, TASK
 from tests.doubles.chat_server import ScriptedServer, Text
 from tests.policies.chat.conversing import AnsweringServer, MemoryLog, Table, candidate, options, source, written

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.exchange import Exchange
-from contract.trajectory import Observation
-from policies.chat.account import Account
-from policies.chat.policy import ChatPolicy
-from policies.chat.server.chat_server import ChatServer, ExchangePlace
-from policies.chat.server.replay import RecordedFirst, ReplayServer
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.policies.chat.account import Account
+from cudal2_agent.policies.chat.policy import ChatPolicy
+from cudal2_agent.policies.chat.server.chat_server import ChatServer, ExchangePlace
+from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
 from tests.policies.chat.conversing import AnsweringServer, MemoryLog, options
 
 STORED = json.loads(gzip.decompress((Path(__file__).parent / "stored_rounds_v1.json.gz").read_bytes()))

@@ -9,9 +9,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from contract.errors import UsageError
-from policies.lm import base_model
-from policies.lm.adapter_folder import (
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.policies.lm import base_model
+from cudal2_agent.policies.lm.adapter_folder import (
     LOG,
     RECORD,
     AdapterRecord,
@@ -21,9 +21,9 @@ from policies.lm.adapter_folder import (
     write_merged,
     write_whole,
 )
-from policies.lm.axes_version import axes_fingerprint
-from policies.lm.base_model import load_base
-from policies.lm.replies.reply_sampler import ReplySampler
+from cudal2_agent.policies.lm.axes_version import axes_fingerprint
+from cudal2_agent.policies.lm.base_model import load_base
+from cudal2_agent.policies.lm.replies.reply_sampler import ReplySampler
 from tests.policies.lm.tiny import tiny_model
 
 
@@ -156,8 +156,8 @@ def sampler(model: Path) -> ReplySampler:
 
 
 def test_samples_depend_on_the_seed_alone_and_come_for_each_prompt(sampler: ReplySampler) -> None:
-    from policies.lm.compact_prompt import messages_of
-    from policies.schedule.named_schedules import schedules_for
+    from cudal2_agent.policies.lm.compact_prompt import messages_of
+    from cudal2_agent.policies.schedule.named_schedules import schedules_for
     from tests.doubles import CHIP
     from tests.policies.lm.tiny import TASKS
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import UsageError
-from contract.events import ignore
-from contract.task import GemmTask
-from policies.lm.compact_prompt import messages_of, reply_of
-from policies.lm.examples import BEST_OF_RUN, STAGES, Examples, Stage, make_examples, read_examples, write_examples
-from policies.lm.stored_searches import stored_searches
-from policies.schedule.named_schedules import schedules_for
-from policies.trajectories.exports.splits import ShapeSplit
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.exports.splits import ShapeSplit
+from cudal2_agent.policies.lm.compact_prompt import messages_of, reply_of
+from cudal2_agent.policies.lm.examples import BEST_OF_RUN, STAGES, Examples, Stage, make_examples, read_examples, write_examples
+from cudal2_agent.policies.lm.stored_searches import stored_searches
+from cudal2_agent.policies.schedule.named_schedules import schedules_for
+from cudal2_agent.store.store import Store, open_store
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS, record_search, search
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from contract.events import Event, Notice
-from contract.exchange import Message
-from contract.trajectory import Attempt, Observation
-from policies.lm.compact_prompt import replies_of, reply_of
-from policies.lm.policy import MAX_TRIES, LanguageModelPolicy
-from policies.lm.replies.reply_sampler import SampledReply
-from policies.schedule.named_schedules import schedules_for
+from cudal2_agent.contract.events import Event, Notice
+from cudal2_agent.contract.records.exchange import Message
+from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.policies.lm.compact_prompt import replies_of, reply_of
+from cudal2_agent.policies.lm.policy import MAX_TRIES, LanguageModelPolicy
+from cudal2_agent.policies.lm.replies.reply_sampler import SampledReply
+from cudal2_agent.policies.schedule.named_schedules import schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS
 
@@ -98,7 +98,7 @@ def test_the_model_may_name_what_was_not_tried() -> None:
 
 
 def test_where_everything_was_tried_the_policy_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("policies.lm.policy.replies_of", lambda _schedules, _without: [])
+    monkeypatch.setattr("cudal2_agent.policies.lm.policy.replies_of", lambda _schedules, _without: [])
     chosen = policy(ScriptedSampler(REPLIES[0]))
     assert chosen.propose(FRESH, 2) == []
     assert chosen.exhausted == "every schedule that the model may name was tried"

@@ -1,8 +1,8 @@
 """The prompts of a group-relative stage: their order, and which tasks come after those of a step."""
 
-from policies.lm.examples import LmExample
-from policies.lm.stages.prompt_order import PromptOrder
-from policies.lm.stages.stage_settings import StageSettings
+from cudal2_agent.policies.lm.examples import LmExample
+from cudal2_agent.policies.lm.stages.prompt_order import PromptOrder
+from cudal2_agent.policies.lm.stages.stage_settings import StageSettings
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS
 

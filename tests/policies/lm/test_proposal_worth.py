@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from contract.events import ignore
-from contract.reward import FLOOR
-from policies.lm.proposal_worth import (
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.policies.lm.proposal_worth import (
     ModelProposer,
     PriorProposer,
     ProposedSchedule,
@@ -15,8 +15,8 @@ from policies.lm.proposal_worth import (
     RandomProposer,
     compare,
 )
-from policies.lm.replies.reply_reward import ScoredCandidates
-from policies.schedule.named_schedules import TaskSchedules
+from cudal2_agent.policies.lm.replies.reply_reward import ScoredCandidates
+from cudal2_agent.policies.schedule.named_schedules import TaskSchedules
 from tests.doubles import CHIP
 from tests.policies.lm.test_lm_policy import REPLIES, ScriptedSampler
 from tests.policies.lm.tiny import TASKS, PriorScore

@@ -18,20 +18,20 @@ import torch
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 
-from contract.errors import UsageError, WorkerError
-from contract.events import Event, Notice, ignore
-from policies.lm.adapter_folder import LOG, read_record
-from policies.lm.base_model import PACKAGED, LoadedModel, load_base
-from policies.lm.compact_prompt import reply_of
-from policies.lm.examples import STAGES, Examples, Stage, make_examples
-from policies.lm.replies import reply_reward
-from policies.lm.replies.reply_readers import TaskPlace, TaskReplies
-from policies.lm.replies.reply_sampler import merged_adapter
-from policies.lm.stages import stages
-from policies.lm.stages.guarded_training import MARKER
-from policies.lm.stages.stage_settings import StageSettings, work_of
-from policies.lm.stages.stages import SETTINGS, begin, begun, train_stage
-from policies.trajectories.exports.splits import ShapeSplit
+from cudal2_agent.contract.errors import UsageError, WorkerError
+from cudal2_agent.contract.events import Event, Notice, ignore
+from cudal2_agent.policies.exports.splits import ShapeSplit
+from cudal2_agent.policies.lm.adapter_folder import LOG, read_record
+from cudal2_agent.policies.lm.base_model import PACKAGED, LoadedModel, load_base
+from cudal2_agent.policies.lm.compact_prompt import reply_of
+from cudal2_agent.policies.lm.examples import STAGES, Examples, Stage, make_examples
+from cudal2_agent.policies.lm.replies import reply_reward
+from cudal2_agent.policies.lm.replies.reply_readers import TaskPlace, TaskReplies
+from cudal2_agent.policies.lm.replies.reply_sampler import merged_adapter
+from cudal2_agent.policies.lm.stages import stages
+from cudal2_agent.policies.lm.stages.guarded_training import MARKER
+from cudal2_agent.policies.lm.stages.stage_settings import StageSettings, work_of
+from cudal2_agent.policies.lm.stages.stages import SETTINGS, begin, begun, train_stage
 from tests.policies.lm.tiny import TASKS, PriorScore, search, tiny_model
 
 STEPS = 4
@@ -317,7 +317,7 @@ def _say_schedules(patch: pytest.MonkeyPatch) -> None:
 
 
 def _always_written(patch: pytest.MonkeyPatch) -> None:
-    from policies.lm.replies import reply_readers
+    from cudal2_agent.policies.lm.replies import reply_readers
 
     read = reply_readers.read_schedule
 

@@ -11,21 +11,21 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from contract.candidate import AnyCandidate, Candidate
-from contract.chip import Chip
-from contract.contrast import MIN_WIDTH
-from contract.evaluation import CompileFailed
-from contract.reward import FLOOR
-from contract.roofline import roofline_us
-from contract.score import Scored, TaskCandidates
-from contract.task import GemmTask
-from contract.trajectory import Step
-from policies.lm.compact_prompt import messages_of, reply_of
-from policies.lm.stored_searches import ScoredSchedule, StoredSearch
-from policies.schedule.families.registry import families
-from policies.schedule.named_schedules import schedules_for
-from policies.schedule.prior import predict_us
-from policies.trajectories.store import Store
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
+from cudal2_agent.contract.records.evaluation import CompileFailed
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Step
+from cudal2_agent.contract.reward.contrast import MIN_WIDTH
+from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.reward.score import Scored, TaskCandidates
+from cudal2_agent.policies.lm.compact_prompt import messages_of, reply_of
+from cudal2_agent.policies.lm.stored_searches import ScoredSchedule, StoredSearch
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.named_schedules import schedules_for
+from cudal2_agent.policies.schedule.prior import predict_us
+from cudal2_agent.store.store import Store
 from tests.doubles import CHIP, NOW, OBSERVATION, measured, run_record, unmeasured
 
 TASKS = (GemmTask(m=64, n=64, k=64), GemmTask(m=64, n=64, k=128))
@@ -107,7 +107,7 @@ def record_search(store: Store, searched: StoredSearch, failed: int = 0) -> None
 
 
 class PriorScore:
-    """A `contract.score.JointScore` by the prior's time. Raises the scripted errors first, one per request."""
+    """A `contract.reward.score.JointScore` by the prior's time. Raises the scripted errors first, one per request."""
 
     def __init__(self, errors: Iterable[Exception] = ()) -> None:
         self._errors = list(errors)

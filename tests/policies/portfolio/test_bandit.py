@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.portfolio.bandit import HALF_LIFE, Posterior, Pull, posteriors, split
+from cudal2_agent.policies.portfolio.bandit import HALF_LIFE, Posterior, Pull, posteriors, split
 
 ARMS = ("one", "two")
 

@@ -1,8 +1,8 @@
 """The evidence of attempts about their policies."""
 
-from contract.reward import FLOOR
-from contract.trajectory import Attempt
-from policies.portfolio.evidence import MIN_GAIN, costs, first_tries, improved
+from cudal2_agent.contract.records.trajectory import Attempt
+from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.policies.portfolio.evidence import MIN_GAIN, costs, first_tries, improved
 
 
 def tried(number: int, time_us: float | None = None, **changes: object) -> Attempt:

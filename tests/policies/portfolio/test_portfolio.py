@@ -2,14 +2,14 @@
 
 import pytest
 
-from contract.candidate import Candidate, Origin
-from contract.errors import EndpointError
-from contract.events import Event, Notice
-from contract.protocols import Policy
-from contract.trajectory import Attempt, Observation
-from policies.portfolio.policy import SURE_ROUNDS, Portfolio
-from policies.schedule.families.registry import families
-from policies.schedule.policy import SchedulePolicy
+from cudal2_agent.contract.errors import EndpointError
+from cudal2_agent.contract.events import Event, Notice
+from cudal2_agent.contract.protocols.protocols import Policy
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.policies.portfolio.policy import SURE_ROUNDS, Portfolio
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.policy import SchedulePolicy
 from tests.doubles import OBSERVATION, PLAN
 
 

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from contract.candidate import Candidate
-from contract.chip import REFERENCE_CHIPS
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import families, rewrite
-from policies.schedule.named_schedules import TaskSchedules, Unwritable, schedules_for
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.registry import families, rewrite
+from cudal2_agent.policies.schedule.named_schedules import TaskSchedules, Unwritable, schedules_for
 
 TASK = GemmTask(m=512, n=512, k=4096, arch=Arch.SM_90A)
 FULL = {

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.chip import REFERENCE_CHIPS
-from contract.roofline import roofline_us
-from contract.task import Arch, GemmTask, TimingMode
-from policies.schedule.families.kernel_family import Work
-from policies.schedule.families.registry import families
-from policies.schedule.prior import predict_many_us, predict_us
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch, GemmTask, TimingMode
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.policies.schedule.families.kernel_family import Work
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.prior import predict_many_us, predict_us
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 TASK = GemmTask(m=4096, n=1024, k=4096)

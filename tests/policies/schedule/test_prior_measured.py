@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.chip import REFERENCE_CHIPS
-from contract.task import Arch, GemmTask, parse_shape
-from policies.schedule.families.registry import families
-from policies.schedule.prior import predict_us
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch, GemmTask, parse_shape
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.prior import predict_us
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 FAMILIES = {family.name: family for family in families(Arch.SM_90A)}

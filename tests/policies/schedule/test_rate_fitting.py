@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from contract.chip import Chip
-from contract.task import GemmTask
-from policies.schedule.prior import predict_many_us
-from policies.schedule.rate_fitting import RATES, TimedWorks, fitted_chip
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule.prior import predict_many_us
+from cudal2_agent.policies.schedule.rate_fitting import RATES, TimedWorks, fitted_chip
 from tests.doubles.slower_chip import EXPECTED, TRUE, good_entries
 
 SHAPES = ((64, 64, 64), (128, 128, 512), (4096, 4096, 2048), (8192, 8192, 1024), (16384, 16384, 64), (16384, 64, 8192))

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from contract.candidate import Candidate, Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.inspection import Inspection, KernelResources
-from contract.protocols import Policy
-from contract.roofline import roofline_us
-from contract.task import Arch, ElementType, GemmTask, TimingMode
-from contract.trajectory import Attempt, Observation, Precedent
-from policies.schedule.families.mma_sync.family import MmaSync
-from policies.schedule.families.registry import families
-from policies.schedule.families.wgmma_tma.family import WgmmaTma
-from policies.schedule.policy import SchedulePolicy
-from policies.schedule.prediction import predict
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.protocols.protocols import Policy
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.inspection import Inspection, KernelResources
+from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, TimingMode
+from cudal2_agent.contract.records.trajectory import Attempt, Observation, Precedent
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.policies.schedule.families.mma_sync.family import MmaSync
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
+from cudal2_agent.policies.schedule.policy import SchedulePolicy
+from cudal2_agent.policies.schedule.prediction import predict
 
 TASK = GemmTask(m=512, n=512, k=512, arch=Arch.SM_80)
 Time = Callable[[Candidate], float | None]

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.task import GemmTask
-from policies.schedule.learned.network import Tensors
-from policies.training import adapting
-from policies.training.adapting import ANEW, adapted, scores_of
-from policies.training.groups import ScheduleGroup, TimedRun, TimedSchedule, group_of
-from policies.training.judging import judged
-from policies.training.training_plan import NetworkSize
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule.learned.network import Tensors
+from cudal2_agent.policies.training import adapting
+from cudal2_agent.policies.training.adapting import ANEW, adapted, scores_of
+from cudal2_agent.policies.training.groups import ScheduleGroup, TimedRun, TimedSchedule, group_of
+from cudal2_agent.policies.training.judging import judged
+from cudal2_agent.policies.training.training_plan import NetworkSize
 from tests.doubles.timed_runs import H200, drawn_entries, tasks, true_us
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contract.evaluation import AUTOTUNED
-from contract.task import GemmTask
-from policies.schedule.learned.features import NAMES
-from policies.training.group_cache import GroupCache
-from policies.training.groups import RIVALS, TimedRun, TimedSchedule, group_of, read_runs
-from policies.trajectories.store import Store, open_store
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule.learned.features import NAMES
+from cudal2_agent.policies.training.group_cache import GroupCache
+from cudal2_agent.policies.training.groups import RIVALS, TimedRun, TimedSchedule, group_of, read_runs
+from cudal2_agent.store.store import Store, open_store
 from tests.doubles import OBSERVATION, measured, run_record, step
 from tests.doubles.timed_runs import H200, SCHEDULES, drawn_entries, record_runs, tasks, true_us, written
 

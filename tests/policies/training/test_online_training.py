@@ -6,24 +6,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contract.candidate import AnyCandidate
-from contract.chip import Chip
-from contract.errors import TrainingFailed, WorkerError
-from contract.score import Scored
-from contract.task import GemmTask
-from policies.schedule.families.registry import families
-from policies.schedule.learned.features import FINGERPRINT, features_of
-from policies.schedule.learned.learned_prior import LearnedPrior
-from policies.schedule.learned.network import Network
-from policies.schedule.learned.policy_file import PolicyCard
-from policies.schedule.optimiser.pool_entry import PoolEntry, read_entry
-from policies.schedule.optimiser.pool_prior import ANALYTIC
-from policies.schedule.optimiser.schedule_pool import SchedulePool
-from policies.training import online_training
-from policies.training.checkpoints import Checkpoints
-from policies.training.online_training import OnlinePlan, OnlineTraining, StepReport
-from policies.training.schedule_network import ScheduleNetwork, feature_scale
-from policies.training.training_plan import NetworkSize
+from cudal2_agent.contract.errors import TrainingFailed, WorkerError
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.score import Scored
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.learned.features import FINGERPRINT, features_of
+from cudal2_agent.policies.schedule.learned.learned_prior import LearnedPrior
+from cudal2_agent.policies.schedule.learned.network import Network
+from cudal2_agent.policies.schedule.learned.policy_file import PolicyCard
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry, read_entry
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.policies.training import online_training
+from cudal2_agent.policies.training.checkpoints import Checkpoints
+from cudal2_agent.policies.training.online_training import OnlinePlan, OnlineTraining, StepReport
+from cudal2_agent.policies.training.schedule_network import ScheduleNetwork, feature_scale
+from cudal2_agent.policies.training.training_plan import NetworkSize
 from tests.doubles import measured, unmeasured
 from tests.doubles.timed_runs import H200, drawn_entries, tasks
 

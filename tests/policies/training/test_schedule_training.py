@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from contract.errors import TrainingFailed, UsageError
-from policies.schedule.learned.network import Network
-from policies.training import checkpoints, schedule_training
-from policies.training.checkpoints import Checkpoints
-from policies.training.groups import ScheduleGroup
-from policies.training.judging import judged
-from policies.training.schedule_network import ScheduleNetwork
-from policies.training.schedule_training import EpochReport, ScheduleTraining
-from policies.training.training_plan import STAGES, NetworkSize, Stage, StagePlan, TrainingPlan
+from cudal2_agent.contract.errors import TrainingFailed, UsageError
+from cudal2_agent.policies.schedule.learned.network import Network
+from cudal2_agent.policies.training import checkpoints, schedule_training
+from cudal2_agent.policies.training.checkpoints import Checkpoints
+from cudal2_agent.policies.training.groups import ScheduleGroup
+from cudal2_agent.policies.training.judging import judged
+from cudal2_agent.policies.training.schedule_network import ScheduleNetwork
+from cudal2_agent.policies.training.schedule_training import EpochReport, ScheduleTraining
+from cudal2_agent.policies.training.training_plan import STAGES, NetworkSize, Stage, StagePlan, TrainingPlan
 from tests.doubles.timed_runs import made_groups
 
 SMALL = NetworkSize(members=2, width=32, depth=2, dimensions=4, dropout=0.0)

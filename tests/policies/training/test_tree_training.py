@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from sklearn import ensemble
 
-from policies.schedule.learned.boosted_trees import ScheduleTrees
-from policies.schedule.learned.network import Network
-from policies.training import tree_training
-from policies.training.judging import judged
-from policies.training.tree_training import grown_trees, utility_of
+from cudal2_agent.policies.schedule.learned.boosted_trees import ScheduleTrees
+from cudal2_agent.policies.schedule.learned.network import Network
+from cudal2_agent.policies.training import tree_training
+from cudal2_agent.policies.training.judging import judged
+from cudal2_agent.policies.training.tree_training import grown_trees, utility_of
 from tests.doubles.learned_policies import random_weights
 from tests.doubles.timed_runs import made_groups
 

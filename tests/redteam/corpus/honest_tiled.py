@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from contract.task import Arch, GemmTask
-from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
-from policies.schedule.families.registry import families
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import Case, task
 from tests.redteam.corpus.rows import tiled

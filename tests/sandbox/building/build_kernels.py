@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from contract.candidate import Candidate, HostCandidate, Origin
-from contract.plan import Launch, LaunchPlan
-from contract.task import GemmTask
+from cudal2_agent.contract.plan.plan import Launch, LaunchPlan
+from cudal2_agent.contract.records.candidate import Candidate, HostCandidate, Origin
+from cudal2_agent.contract.records.task import GemmTask
 
 ORIGIN = Origin(policy="test")
 TASK = GemmTask(m=128, n=128, k=64)

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Origin
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.errors import CompilerMissing, MachineError, WorkerError
-from contract.evaluation import CompileFailed, Crashed, Rejected, TimedOut
-from contract.options import CompileOptions
-from contract.plan import resolve
-from contract.task import Arch
-from sandbox.building import builder as builder_module
-from sandbox.building.builder import Builder
-from sandbox.building.compiler import Compiler
+from cudal2_agent.contract.errors import CompilerMissing, MachineError, WorkerError
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Origin
+from cudal2_agent.contract.records.evaluation import CompileFailed, Crashed, Rejected, TimedOut
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building import builder as builder_module
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.building.compiler import Compiler
 from tests.sandbox.building.build_kernels import NAIVE, TASK, candidate, plan, tensor_core
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.candidate import AnyCandidate, Candidate
-from contract.chip import LIMITS
-from contract.evaluation import Rejected
-from contract.plan import render_plan
-from contract.task import AccumulatorType, Arch, GemmTask
-from sandbox.building.check import MAX_SOURCE_BYTES, check
-from sandbox.building.source import CppSource
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import render_plan
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
+from cudal2_agent.contract.records.evaluation import Rejected
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
+from cudal2_agent.sandbox.building.check import MAX_SOURCE_BYTES, check
+from cudal2_agent.sandbox.building.source import CppSource
 from tests.sandbox.building.build_kernels import HOST, NAIVE, ORIGIN, TASK, body, candidate, host, plan, tensor_core
 
 LIMIT = LIMITS[Arch.SM_90A]

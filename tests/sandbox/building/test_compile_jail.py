@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import CompilerMissing, MachineError
-from contract.evaluation import CompileFailed
-from contract.options import CompileOptions
-from contract.task import Arch
-from sandbox.building import compile_child
-from sandbox.building import compiler as compiler_module
-from sandbox.building.compile_servers import CompileServers
-from sandbox.building.compiler import Compiled, Compiler
-from sandbox.building.headers import cutlass_roots
-from sandbox.building.toolchain import find_nvcc
-from sandbox.jail.entering import NOT_JAILED, Layers
-from sandbox.jail.kind import Confinement, confinement
-from sandbox.workers.process import ChildExit
+from cudal2_agent.contract.errors import CompilerMissing, MachineError
+from cudal2_agent.contract.records.evaluation import CompileFailed
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building import compile_child
+from cudal2_agent.sandbox.building import compiler as compiler_module
+from cudal2_agent.sandbox.building.compile_servers import CompileServers
+from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
+from cudal2_agent.sandbox.building.headers import cutlass_roots
+from cudal2_agent.sandbox.building.toolchain import find_nvcc
+from cudal2_agent.sandbox.jail.entering import NOT_JAILED, Layers
+from cudal2_agent.sandbox.jail.kind import Confinement, confinement
+from cudal2_agent.sandbox.workers.process import ChildExit
 from tests.sandbox.building.build_kernels import HOST, NAIVE, candidate, host
 
 HERE = confinement()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.building.compile_log import ELSEWHERE, first_error, shown_log
+from cudal2_agent.sandbox.building.compile_log import ELSEWHERE, first_error, shown_log
 
 ROOT, SCRATCH = Path("/opt/headers"), Path("/tmp/build")
 SOURCE = '#include "/named/in/source.h"\n'

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.options import CompileOptions
-from contract.task import Arch
-from sandbox.building import compile_servers
-from sandbox.building.compile_servers import CompileServers
-from sandbox.building.compiler import Cancelled, Compiled, Compiler
-from sandbox.workers.process import Limits
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building import compile_servers
+from cudal2_agent.sandbox.building.compile_servers import CompileServers
+from cudal2_agent.sandbox.building.compiler import Cancelled, Compiled, Compiler
+from cudal2_agent.sandbox.workers.process import Limits
 from tests.sandbox.building.build_kernels import NAIVE, candidate
 from tests.sandbox.building.test_compiler import ENDLESS
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 # A server whose children say what they have open and where they are, in place of compiling.
 TELLING = """
 import os, sys
-from sandbox.building import compile_child
+from cudal2_agent.sandbox.building import compile_child
 def tell(request, _):
     print(sorted(int(number) for number in os.listdir("/proc/self/fd")), os.readlink("/proc/self/fd/0"))
     print(os.getcwd() == os.environ["HOME"] == os.environ["TMPDIR"], request["word"])
@@ -35,9 +35,9 @@ sys.exit(compile_child.serve())
 """
 ENDLESS_RUN = """
 import sys
-from contract.options import CompileOptions
-from contract.task import Arch
-from sandbox.building.compiler import Compiler
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox.building.compiler import Compiler
 from tests.sandbox.building.build_kernels import candidate
 from tests.sandbox.building.test_compiler import ENDLESS
 Compiler(CompileOptions(cache_dir=sys.argv[1])).compile(candidate(ENDLESS), Arch.SM_90A)

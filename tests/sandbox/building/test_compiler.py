@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import CompilerMissing, MachineError
-from contract.evaluation import CompileFailed, TimedOut
-from contract.options import CompileOptions
-from contract.task import Arch
-from sandbox.building import compile_child, headers, toolchain
-from sandbox.building.compile_log import first_error
-from sandbox.building.compiler import Cancelled, Compiled, Compiler
-from sandbox.building.toolchain import find_nvcc, nvrtc_version
+from cudal2_agent.contract.errors import CompilerMissing, MachineError
+from cudal2_agent.contract.records.evaluation import CompileFailed, TimedOut
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building import compile_child, headers, toolchain
+from cudal2_agent.sandbox.building.compile_log import first_error
+from cudal2_agent.sandbox.building.compiler import Cancelled, Compiled, Compiler
+from cudal2_agent.sandbox.building.toolchain import find_nvcc, nvrtc_version
 from tests.sandbox.building.build_kernels import HOST, NAIVE, body, candidate, host
 
 # A tree of 2^40 instantiations: the front end does not finish.

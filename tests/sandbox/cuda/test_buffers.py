@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("cupy")
 
-from contract.plan import operand_shape
-from contract.task import ElementType, GemmTask, Layout
-from sandbox.cuda.guard.buffers import (
+from cudal2_agent.contract.plan.plan import operand_shape
+from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
+from cudal2_agent.sandbox.cuda.guard.buffers import (
     ALIGNMENT_BYTES,
     MIN_BAND_BYTES,
     Guarded,
@@ -17,7 +17,7 @@ from sandbox.cuda.guard.buffers import (
     address,
     storage_type,
 )
-from sandbox.verification.inputs import Inputs
+from cudal2_agent.sandbox.verification.inputs import Inputs
 
 TASK = GemmTask(m=5, n=7, k=3)
 

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from contract.options import VerifyOptions
-from contract.task import GemmTask
-from sandbox.cuda import verifier as module
-from sandbox.cuda.guard.buffers import Guarded, GuardedOperands
-from sandbox.cuda.verifier import CudaExecutor
-from sandbox.verification.cases import CaseStore
-from sandbox.verification.executor import SLOTS, Traits
-from sandbox.verification.tiers import Proof, run_until_failure
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.cuda import verifier as module
+from cudal2_agent.sandbox.cuda.guard.buffers import Guarded, GuardedOperands
+from cudal2_agent.sandbox.cuda.verifier import CudaExecutor
+from cudal2_agent.sandbox.verification.cases import CaseStore
+from cudal2_agent.sandbox.verification.executor import SLOTS, Traits
+from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
 from tests.sandbox.verification.in_memory import product
 
 

@@ -6,16 +6,25 @@ import pytest
 
 pytest.importorskip("cupy")
 
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.errors import MachineError
-from contract.evaluation import AUTOTUNED, Crashed, Measured, SideFigures, Telemetry, TestResult, Timing, Wrong
-from contract.options import TimeOptions, VerifyOptions
-from sandbox.cuda import evaluator as evaluator_module
-from sandbox.cuda.driver import DriverFault
-from sandbox.cuda.evaluator import Evaluator
-from sandbox.cuda.timing.watch import WrongWhileTimed
-from sandbox.workers.messages import Done, Evaluate, Verified
+from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import (
+    AUTOTUNED,
+    Crashed,
+    Measured,
+    SideFigures,
+    Telemetry,
+    TestResult,
+    Timing,
+    Wrong,
+)
+from cudal2_agent.contract.settings.options import TimeOptions, VerifyOptions
+from cudal2_agent.sandbox.cuda import evaluator as evaluator_module
+from cudal2_agent.sandbox.cuda.driver import DriverFault
+from cudal2_agent.sandbox.cuda.evaluator import Evaluator
+from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
+from cudal2_agent.sandbox.workers.messages import Done, Evaluate, Verified
 from tests.doubles import ENVIRONMENT, INSPECTION, PLAN, TASK
 
 PASSED = TestResult(tier="exact", name="zero-one", passed=True)

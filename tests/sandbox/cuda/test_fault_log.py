@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("cupy")
 
-from sandbox.cuda.guard import fault_log
+from cudal2_agent.sandbox.cuda.guard import fault_log
 
 TEXT = (
     "NVRM: Xid (PCI:0000:00:06): 31, pid=454, name=python3, channel 0x0000001e, intr 00000000. MMU Fault: ENGINE GRAPHICS "

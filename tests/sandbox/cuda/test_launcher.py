@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("cupy")
 driver = pytest.importorskip("cuda.bindings.driver")
 
-from contract import launching  # noqa: E402
-from contract.chip import LIMITS  # noqa: E402
-from contract.plan import (  # noqa: E402
+from cudal2_agent.contract.plan import launching  # noqa: E402
+from cudal2_agent.contract.plan.chip import LIMITS  # noqa: E402
+from cudal2_agent.contract.plan.plan import (
     ScalarArg,
     TensorArg,
     TensorMapArg,
@@ -23,14 +23,14 @@ from contract.plan import (  # noqa: E402
     plan_from_json,
     resolve,
 )
-from contract.task import Arch, ElementType, GemmTask, Layout  # noqa: E402
-from sandbox.cuda.contender import Operands  # noqa: E402
-from sandbox.cuda.environment import arch_of  # noqa: E402
-from sandbox.cuda.guard import module_variables  # noqa: E402
-from sandbox.cuda.launch import launcher, tensor_map  # noqa: E402
-from sandbox.cuda.launch.host import HostFault, HostKernel  # noqa: E402
-from sandbox.cuda.launch.tensor_map import TensorMaps  # noqa: E402
-from sandbox.inspect.elf import ModuleVariable  # noqa: E402
+from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layout  # noqa: E402
+from cudal2_agent.sandbox.cuda.contender import Operands  # noqa: E402
+from cudal2_agent.sandbox.cuda.environment import arch_of  # noqa: E402
+from cudal2_agent.sandbox.cuda.guard import module_variables  # noqa: E402
+from cudal2_agent.sandbox.cuda.launch import launcher, tensor_map  # noqa: E402
+from cudal2_agent.sandbox.cuda.launch.host import HostFault, HostKernel  # noqa: E402
+from cudal2_agent.sandbox.cuda.launch.tensor_map import TensorMaps  # noqa: E402
+from cudal2_agent.sandbox.inspect.elf import ModuleVariable  # noqa: E402
 
 TASK = GemmTask(m=256, n=512, k=128, layout=Layout.NN)
 POINTERS = {"A": 0x1000, "B": 0x2000, "D": 0x3000, "workspace": 0x4000}

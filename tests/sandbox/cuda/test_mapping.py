@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("cupy")
 pytest.importorskip("cuda.bindings.driver")
 
-from sandbox.cuda.driver import DriverFault
-from sandbox.cuda.guard import mapping
-from sandbox.cuda.guard.mapping import MARGIN_BYTES, Mapping
+from cudal2_agent.sandbox.cuda.driver import DriverFault
+from cudal2_agent.sandbox.cuda.guard import mapping
+from cudal2_agent.sandbox.cuda.guard.mapping import MARGIN_BYTES, Mapping
 
 PAGE = 2 << 20
 READ, WRITE = mapping._ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READ, mapping._ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READWRITE

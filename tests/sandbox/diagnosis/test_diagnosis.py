@@ -4,16 +4,16 @@ import math
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import HostCandidate, Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.diagnosis import Bottleneck, Diagnosis
-from contract.evaluation import AUTOTUNED, Environment, Measured, Timing
-from contract.inspection import Inspection, KernelResources
-from contract.plan import ResolvedLaunch, ResolvedPlan
-from contract.profile import LaunchProfile, Profile
-from contract.task import AccumulatorType, Arch, GemmTask, TimingMode
-from sandbox.diagnosis.diagnosis import diagnose, diagnose_built
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import ResolvedLaunch, ResolvedPlan
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import HostCandidate, Origin
+from cudal2_agent.contract.records.diagnosis import Bottleneck, Diagnosis
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Environment, Measured, Timing
+from cudal2_agent.contract.records.inspection import Inspection, KernelResources
+from cudal2_agent.contract.records.profile import LaunchProfile, Profile
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, TimingMode
+from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose, diagnose_built
 from tests import doubles
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.profile import Difference, LaunchProfile, Profile
-from contract.task import Arch
-from sandbox.diagnosis.differences import MAX_CHANGES, QUANTITIES, explain
-from sandbox.profiling.metric_set import load_metric_set
+from cudal2_agent.contract.records.profile import Difference, LaunchProfile, Profile
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox.diagnosis.differences import MAX_CHANGES, QUANTITIES, explain
+from cudal2_agent.sandbox.profiling.metric_set import load_metric_set
 
 H200: list[dict[str, Any]] = json.loads((Path(__file__).parent / "h200_kernels.json").read_text())
 BEFORE = {

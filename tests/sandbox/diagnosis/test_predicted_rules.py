@@ -1,7 +1,7 @@
 """Findings from the terms of a prediction."""
 
-from contract.evaluation import Prediction
-from sandbox.diagnosis.predicted_rules import predicted_findings
+from cudal2_agent.contract.records.evaluation import Prediction
+from cudal2_agent.sandbox.diagnosis.predicted_rules import predicted_findings
 
 
 def prediction(**terms: float) -> Prediction:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.chip import REFERENCE_CHIPS
-from contract.diagnosis import Bottleneck, Finding
-from contract.profile import LaunchProfile, Profile
-from contract.task import Arch, GemmTask
-from sandbox.diagnosis.counter_rules.counted import CountedLaunch
-from sandbox.diagnosis.counter_rules.traffic import min_reads
-from sandbox.diagnosis.findings import RULES, Verdict, judge
-from sandbox.profiling.metric_set import load_metric_set
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.diagnosis import Bottleneck, Finding
+from cudal2_agent.contract.records.profile import LaunchProfile, Profile
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.sandbox.diagnosis.counter_rules.counted import CountedLaunch
+from cudal2_agent.sandbox.diagnosis.counter_rules.traffic import min_reads
+from cudal2_agent.sandbox.diagnosis.findings import RULES, Verdict, judge
+from cudal2_agent.sandbox.profiling.metric_set import load_metric_set
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 TASK = GemmTask(m=4096, n=4096, k=4096)

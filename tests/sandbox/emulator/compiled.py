@@ -9,12 +9,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from contract.base import digest
-from contract.candidate import Candidate
-from contract.task import Arch
-from sandbox.building.compile_child import COMPILED, LOG, PTX, compile_source, nvrtc_version
-from sandbox.building.headers import NVRTC_HEADERS, find_headers, find_own_headers
-from sandbox.building.toolchain import find_nvcc, nvcc_version
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox.building.compile_child import COMPILED, LOG, PTX, compile_source, nvrtc_version
+from cudal2_agent.sandbox.building.headers import NVRTC_HEADERS, find_headers, find_own_headers
+from cudal2_agent.sandbox.building.toolchain import find_nvcc, nvcc_version
 
 _FLAGS = ("-std=c++17", "-DNDEBUG", "-lineinfo")
 

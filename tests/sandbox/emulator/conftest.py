@@ -8,7 +8,7 @@ import pytest
 from tests.doubles.building import compile_in_this_process, leave_machine_code_unread
 
 _NEEDS_CORE = ["test_*.py", "core/*", "kernels/*", "large/*", "lowering/*", "golden/test_replay.py", "golden/test_taint.py"]
-collect_ignore_glob = [] if importlib.util.find_spec("sandbox.emulator._core") else _NEEDS_CORE
+collect_ignore_glob = [] if importlib.util.find_spec("cudal2_agent.sandbox.emulator._core") else _NEEDS_CORE
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import TestResult, Wrong
-from contract.options import CompileOptions, VerifyOptions
-from contract.plan import Launch, LaunchPlan
-from contract.task import Arch, GemmTask
-from sandbox.building.builder import Builder
-from sandbox.emulator.evaluator import Evaluator
-from sandbox.timing_model.model import predict
-from sandbox.workers.messages import Done, Evaluate, NotExecuted, Reduced, Verified
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import Launch, LaunchPlan
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import TestResult, Wrong
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions, VerifyOptions
+from cudal2_agent.sandbox.building.builder import Builder
+from cudal2_agent.sandbox.emulator.evaluator import Evaluator
+from cudal2_agent.sandbox.timing_model.model import predict
+from cudal2_agent.sandbox.workers.messages import Done, Evaluate, NotExecuted, Reduced, Verified
 from tests.sandbox.building.build_kernels import ORIGIN, TENSORS
 
 TASK = GemmTask(m=24, n=40, k=48, arch=Arch.SM_90A)

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
-from contract.evaluation import TestResult, Wrong
-from contract.plan import LaunchPlan
-from sandbox.emulator.chain import OTHERS, Chain
-from sandbox.emulator.lowering.program import Program, lower
-from sandbox.emulator.machine import Conditions, Grid, Machine, Order
-from sandbox.emulator.ptx.parser import parse
-from sandbox.workers.messages import Done, Verified
+from cudal2_agent.contract.plan.plan import LaunchPlan
+from cudal2_agent.contract.records.evaluation import TestResult, Wrong
+from cudal2_agent.sandbox.emulator.chain import OTHERS, Chain
+from cudal2_agent.sandbox.emulator.lowering.program import Program, lower
+from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine, Order
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
+from cudal2_agent.sandbox.workers.messages import Done, Verified
 from tests.sandbox.building.build_kernels import TENSORS
 from tests.sandbox.emulator.core.launched import HEADER
 from tests.sandbox.emulator.core.launched import kernel as small_kernel

@@ -2,10 +2,10 @@
 
 import pytest
 
-from contract.chip import LIMITS
-from contract.plan import resolve
-from sandbox.building.check import Checked, check
-from sandbox.emulator.detector import Detector
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.sandbox.building.check import Checked, check
+from cudal2_agent.sandbox.emulator.detector import Detector
 from tests.sandbox.emulator.compiled import PtxCompiler
 from tests.sandbox.emulator.corpus import FAULTS
 from tests.sandbox.emulator.corpus.fault import Fault, Patch

@@ -4,15 +4,15 @@ import re
 
 import pytest
 
-pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import PlanError
-from contract.evaluation import Crashed, TimedOut
-from contract.options import VerifyOptions
-from contract.task import ElementType, GemmTask
-from sandbox.emulator.evaluator import Evaluator
-from sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Verified
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.evaluation import Crashed, TimedOut
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.emulator.evaluator import Evaluator
+from cudal2_agent.sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Verified
 from tests.sandbox.building.build_kernels import host
 from tests.sandbox.emulator.proving import STORE, SUM, TASK, Build, builder, failure, naive, plan, prove
 
@@ -273,7 +273,7 @@ def test_a_plan_that_no_part_of_can_be_resolved_is_not_executed(build: Build, mo
     def refuse(*_: object) -> None:
         raise PlanError("plan-workspace", "a workspace of 3 GiB")
 
-    monkeypatch.setattr("contract.build.resolve", refuse)
+    monkeypatch.setattr("cudal2_agent.contract.records.build.resolve", refuse)
     assert prove(built.model_copy(update={"plan": None})) == NotExecuted(
         reason="the emulator cannot run a part of this plan: a workspace of 3 GiB"
     )

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from sandbox.emulator.detector import Detector
-from sandbox.workers.messages import Done, Verified
+from cudal2_agent.sandbox.emulator.detector import Detector
+from cudal2_agent.sandbox.workers.messages import Done, Verified
 from tests.sandbox.emulator.proving import GUARD, STORE, SUM, Build, builder, naive, plan, prove
 
 WORKSPACE = ", unsigned* kept"

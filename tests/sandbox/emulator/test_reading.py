@@ -4,13 +4,13 @@ import gc
 
 import pytest
 
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.plan import resolve
-from contract.task import GemmTask
-from policies.schedule.families.registry import families
-from sandbox.emulator import kernel
-from sandbox.emulator.kernel import EmulatedKernel
-from sandbox.emulator.ptx.module import PtxError
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.sandbox.emulator import kernel
+from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel
+from cudal2_agent.sandbox.emulator.ptx.module import PtxError
 
 
 def test_the_collector_rests_until_damaged_ptx_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
-from contract.plan import parse_plan
-from contract.task import Arch, ElementType, GemmTask, Layout
-from sandbox.workers.messages import Reduced, Verified
+from cudal2_agent.contract.plan.plan import parse_plan
+from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layout
+from cudal2_agent.sandbox.workers.messages import Reduced, Verified
 from tests.sandbox.emulator.kernels.written import FOLDER
 from tests.sandbox.emulator.proving import SUM, Build, builder, failure, naive, prove
 
@@ -67,7 +67,7 @@ def test_a_tensor_map_follows_a_as_it_is_stored(build: Build) -> None:
 
 def test_a_large_task_is_sampled_with_its_operands_as_they_are_stored(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, limit in (("coverage.WHOLE_WORK", 1000), ("sample.QUICK_WORK", 1000), ("sample.MAX_POINTS", 3)):
-        monkeypatch.setattr(f"sandbox.emulator.large.{name}", limit)
+        monkeypatch.setattr(f"cudal2_agent.sandbox.emulator.large.{name}", limit)
     right, wrong = (build(naive(total=total), task=LARGE) for total in (TRANSPOSED_A, SUM))
     smaller = LARGE.model_copy(update={"m": 64, "n": 64})
     answer = prove(right, LARGE, reduced=Reduced(built=right, task=smaller))

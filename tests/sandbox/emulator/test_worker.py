@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
-from contract.options import TimeOptions, VerifyOptions, WorkerOptions
-from contract.task import Arch
-from sandbox.emulator.worker import MEMORY_BYTES, command
-from sandbox.workers.messages import Evaluate, NotExecuted, Verified
-from sandbox.workers.pool import WorkerPool
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.options import TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.sandbox.emulator.worker import MEMORY_BYTES, command
+from cudal2_agent.sandbox.workers.messages import Evaluate, NotExecuted, Verified
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 from tests.sandbox.building.build_kernels import host
 from tests.sandbox.emulator.proving import STORE, TASK, builder, naive, prove
 
@@ -45,7 +45,7 @@ def test_a_pool_of_emulators_answers_as_one_of_gpus(request: pytest.FixtureReque
 
 
 def test_an_arch_that_nobody_knows_is_refused() -> None:
-    asked = [sys.executable, "-m", "sandbox.emulator.worker", "--arch", "sm_1"]
+    asked = [sys.executable, "-m", "cudal2_agent.sandbox.emulator.worker", "--arch", "sm_1"]
     done = subprocess.run(asked, capture_output=True, timeout=60, check=False)
     assert done.returncode == 2
     assert b"sm_90a" in done.stderr

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from contract.candidate import Candidate
-from contract.chip import LIMITS
-from contract.plan import resolve
-from contract.task import GemmTask
-from sandbox.emulator.executor import EmulatorExecutor, Schedules
-from sandbox.emulator.kernel import EmulatedKernel
-from sandbox.emulator.machine import Conditions, Schedule
-from sandbox.verification.cases import GAUSSIAN, PreparedCase
-from sandbox.verification.executor import Violation
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.emulator.executor import EmulatorExecutor, Schedules
+from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel
+from cudal2_agent.sandbox.emulator.machine import Conditions, Schedule
+from cudal2_agent.sandbox.verification.cases import GAUSSIAN, PreparedCase
+from cudal2_agent.sandbox.verification.executor import Violation
 
 # Beside the core's detectors, where there is no other finding: D is not the product.
 WRONG_RESULT = "wrong-result"

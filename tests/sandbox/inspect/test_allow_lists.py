@@ -2,10 +2,10 @@
 
 import pytest
 
-from contract.task import Arch
-from sandbox.inspect import opcodes, sass
-from sandbox.inspect.constant_bank import BANKS
-from sandbox.inspect.special_registers import refused_rule
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox.inspect import opcodes, sass
+from cudal2_agent.sandbox.inspect.constant_bank import BANKS
+from cudal2_agent.sandbox.inspect.special_registers import refused_rule
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from contract.chip import LIMITS
-from contract.evaluation import Rejected
-from contract.options import CompileOptions
-from contract.plan import resolve
-from contract.task import Arch, GemmTask
-from sandbox.building.compiler import Compiled, Compiler
-from sandbox.inspect import sass
-from sandbox.inspect.inspection import inspect
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.evaluation import Rejected
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
+from cudal2_agent.sandbox.inspect import sass
+from cudal2_agent.sandbox.inspect.inspection import inspect
 from tests.sandbox.building.build_kernels import TASK, body, candidate
 
 STATE = "__device__ int state;\n"
@@ -166,14 +166,14 @@ def test_machine_code_alone_shows_a_read_beside_the_parameters(
     compiler: Compiler, arch: Arch, offset: dict[Arch, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without findings in the PTX: the second layer refuses by itself."""
-    monkeypatch.setattr("sandbox.inspect.facts.misuses", lambda _module: iter(()))
+    monkeypatch.setattr("cudal2_agent.sandbox.inspect.facts.misuses", lambda _module: iter(()))
     task = GemmTask(m=128, n=128, k=64, arch=arch)
     assert rule(compiler, asm(f"ld.param.u32 %0, [gemm_param_0+{offset[arch]}];"), task) == "launch-data"
 
 
 @pytest.mark.parametrize("name", ["clock_hi", "gridid", "pm3", "envreg7"])
 def test_machine_code_alone_shows_special_registers(compiler: Compiler, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandbox.inspect.code.Code.special_registers", ())
+    monkeypatch.setattr("cudal2_agent.sandbox.inspect.code.Code.special_registers", ())
     assert rule(compiler, asm(f"{{.reg .b32 c; mov.u32 c, %%{name}; mov.u32 %0, c;}}")) is not None
 
 

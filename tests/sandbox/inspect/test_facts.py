@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from contract.chip import LIMITS
-from contract.evaluation import Rejected
-from contract.inspection import Inspection
-from contract.options import CompileOptions
-from contract.plan import resolve
-from sandbox.building.compiler import Compiled, Compiler
-from sandbox.inspect import sass
-from sandbox.inspect.inspection import PUT_OFF, inspect
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.evaluation import Rejected
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
+from cudal2_agent.sandbox.inspect import sass
+from cudal2_agent.sandbox.inspect.inspection import PUT_OFF, inspect
 from tests.sandbox.building.build_kernels import NAIVE, TASK, body, candidate
 
 

@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from contract.candidate import AnyCandidate, Candidate
-from contract.chip import LIMITS
-from contract.errors import CompilerMissing
-from contract.evaluation import Rejected
-from contract.inspection import Inspection
-from contract.options import CompileOptions
-from contract.plan import LaunchPlan, resolve
-from contract.task import AccumulatorType, Arch, GemmTask
-from sandbox.building.compiler import Compiled, Compiler
-from sandbox.building.toolchain import find_nvcc
-from sandbox.inspect import code, sass
-from sandbox.inspect.inspection import NOT_JUDGED, inspect
-from sandbox.inspect.occupancy import Occupancy, occupancy
-from sandbox.inspect.ptxas_log import Resources, parse_resources, parse_warnings
+from cudal2_agent.contract.errors import CompilerMissing
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import LaunchPlan, resolve
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
+from cudal2_agent.contract.records.evaluation import Rejected
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
+from cudal2_agent.sandbox.building.toolchain import find_nvcc
+from cudal2_agent.sandbox.inspect import code, sass
+from cudal2_agent.sandbox.inspect.inspection import NOT_JUDGED, inspect
+from cudal2_agent.sandbox.inspect.occupancy import Occupancy, occupancy
+from cudal2_agent.sandbox.inspect.ptxas_log import Resources, parse_resources, parse_warnings
 from tests.sandbox.building.build_kernels import HOST, MMA_F32, NAIVE, TASK, TENSORS, body, candidate, host, plan, tensor_core
 
 STATE = "__device__ int state;\n"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from sandbox.jail.entering import Jail, Layers
-from sandbox.workers.process import ChildExit, Limits, run
+from cudal2_agent.sandbox.jail.entering import Jail, Layers
+from cudal2_agent.sandbox.workers.process import ChildExit, Limits, run
 
 LANDLOCK = Layers(landlock=True)
 MOUNTS = Layers(mounts=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.jail import landlock
-from sandbox.jail.entering import NOT_JAILED, Jail, Layers
-from sandbox.jail.kind import Confinement, confinement
-from sandbox.workers.process import Limits, child_environment, confine, run
+from cudal2_agent.sandbox.jail import landlock
+from cudal2_agent.sandbox.jail.entering import NOT_JAILED, Jail, Layers
+from cudal2_agent.sandbox.jail.kind import Confinement, confinement
+from cudal2_agent.sandbox.workers.process import Limits, child_environment, confine, run
 from tests.sandbox.jail.attempts import ALL, LANDLOCK, MOUNTS, attempt, jail_of, python
 
 HERE = confinement()
@@ -214,7 +214,7 @@ def test_without_user_namespaces_the_probe_says_so(tmp_path: Path) -> None:
         "open('/proc/self/setgroups', 'w').write('deny')\n"
         "open('/proc/self/uid_map', 'w').write(f'0 {u} 1'); open('/proc/self/gid_map', 'w').write(f'0 {g} 1')\n"
         "open('/proc/sys/user/max_user_namespaces', 'w').write('0')\n"
-        "from sandbox.jail.kind import confinement; print(confinement().mount_namespace, confinement().landlock_abi)\n"
+        "from cudal2_agent.sandbox.jail.kind import confinement; print(confinement().mount_namespace, confinement().landlock_abi)\n"
     )
     environment = child_environment(tmp_path)
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=True)
@@ -225,7 +225,7 @@ def test_without_user_namespaces_the_probe_says_so(tmp_path: Path) -> None:
 def test_without_landlock_the_version_is_zero(tmp_path: Path) -> None:
     """Injected: a filter answers the system call as a kernel without Landlock does."""
     code = (
-        "from sandbox.jail import landlock, syscalls\n"
+        "from cudal2_agent.sandbox.jail import landlock, syscalls\n"
         "syscalls._ALWAYS = {'landlock_create_ruleset': (444, 444)}\n"
         "syscalls.forbid(processes=True, programs=True, sockets=True); print(landlock.version())\n"
     )

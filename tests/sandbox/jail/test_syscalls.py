@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.jail import syscalls
-from sandbox.jail.entering import Jail
-from sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.jail import syscalls
+from cudal2_agent.sandbox.jail.entering import Jail
+from cudal2_agent.sandbox.jail.kind import confinement
 from tests.sandbox.jail.attempts import CALLS, attempt, python
 
 pytestmark = pytest.mark.skipif(not confinement().system_calls, reason="this system has no filter of system calls")
@@ -65,7 +65,7 @@ TRIES = {
     "own limit": "import resource; resource.prlimit(0, resource.RLIMIT_NOFILE)",
     "thread": "import threading; t = threading.Thread(target=print); t.start(); t.join()",
 }
-_INSIDE = "from sandbox.jail.syscalls import forbid; forbid(processes=False, programs=False, sockets=False)\n"
+_INSIDE = "from cudal2_agent.sandbox.jail.syscalls import forbid; forbid(processes=False, programs=False, sockets=False)\n"
 
 
 @pytest.mark.parametrize("name", TRIES)

@@ -5,8 +5,8 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from contract.options import ProfileOptions, WorkerOptions
-from sandbox.profiling.profiler import Profiler
+from cudal2_agent.contract.settings.options import ProfileOptions, WorkerOptions
+from cudal2_agent.sandbox.profiling.profiler import Profiler
 
 # Recorded from ncu 2025.3.1.0 on one H200; most of the columns that the metric set does not name were taken out.
 HERE = Path(__file__).parent

@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("cupy")
 
-from contract.errors import DeviceUnavailable, MachineError
-from contract.task import Layout
-from sandbox.cuda.baselines.cublaslt import suggestion
-from sandbox.cuda.baselines.library import Unavailable
-from sandbox.cuda.driver import DriverFault
-from sandbox.profiling import child
-from sandbox.profiling.request import LibraryKernel, ProfileRequest, StageReport, last_report, write_report
+from cudal2_agent.contract.errors import DeviceUnavailable, MachineError
+from cudal2_agent.contract.records.task import Layout
+from cudal2_agent.sandbox.cuda.baselines.cublaslt import suggestion
+from cudal2_agent.sandbox.cuda.baselines.library import Unavailable
+from cudal2_agent.sandbox.cuda.driver import DriverFault
+from cudal2_agent.sandbox.profiling import child
+from cudal2_agent.sandbox.profiling.request import LibraryKernel, ProfileRequest, StageReport, last_report, write_report
 from tests.doubles import TASK
 from tests.sandbox.profiling.test_ncu import BUILT
 
@@ -33,10 +33,10 @@ class ScriptedGpu:
         self.unwritten = 0
         stream = SimpleNamespace(ptr=1)
         device = SimpleNamespace(stream=stream, synchronize=lambda: self._do("synchronize"))
-        monkeypatch.setattr("sandbox.cuda.device.Device", lambda index: self._do(f"device {index}") or device)
-        monkeypatch.setattr("sandbox.cuda.evaluator.load", lambda *_: self._do("load") or self)
-        monkeypatch.setattr("sandbox.profiling.random_operands.RandomOperands", self._random)
-        monkeypatch.setattr("sandbox.cuda.driver.call", lambda function: self._do(function.__name__))
+        monkeypatch.setattr("cudal2_agent.sandbox.cuda.device.Device", lambda index: self._do(f"device {index}") or device)
+        monkeypatch.setattr("cudal2_agent.sandbox.cuda.evaluator.load", lambda *_: self._do("load") or self)
+        monkeypatch.setattr("cudal2_agent.sandbox.profiling.random_operands.RandomOperands", self._random)
+        monkeypatch.setattr("cudal2_agent.sandbox.cuda.driver.call", lambda function: self._do(function.__name__))
         monkeypatch.setattr("cupy.zeros", lambda size, **_: f"{size} zero bytes")
 
     def bind(self, operands):
@@ -136,7 +136,7 @@ def test_the_process_ends_itself_when_it_is_late(tmp_path):
     """Even in a call that holds the interpreter's lock, as synchronisation with a hung kernel may."""
     (tmp_path / "request").write_text(REQUEST.model_copy(update={"limit_s": 1.0}).model_dump_json())
     code = (
-        "import ctypes, sys; from sandbox.profiling import child; import sandbox.cuda.device as d; "
+        "import ctypes, sys; from cudal2_agent.sandbox.profiling import child; import cudal2_agent.sandbox.cuda.device as d; "
         "d.Device = lambda _: ctypes.PyDLL(None).sleep(60); "
         f"child.main([{str(tmp_path / 'request')!r}, {str(tmp_path / 'report')!r}])"
     )
@@ -167,11 +167,12 @@ def test_a_kernel_of_cublaslt_runs_in_its_own_layout(gpu, tmp_path, monkeypatch)
         asked.append((task, detail))
         return gpu
 
-    monkeypatch.setattr("sandbox.cuda.baselines.cublaslt.suggestion", suggestion)
+    monkeypatch.setattr("cudal2_agent.sandbox.cuda.baselines.cublaslt.suggestion", suggestion)
     tasks = []
     scripted = gpu._random
     monkeypatch.setattr(
-        "sandbox.profiling.random_operands.RandomOperands", lambda task, seed: tasks.append(task) or scripted(task, seed)
+        "cudal2_agent.sandbox.profiling.random_operands.RandomOperands",
+        lambda task, seed: tasks.append(task) or scripted(task, seed),
     )
     request = REQUEST.model_copy(update={"subject": LibraryKernel(detail="layout tn, algorithm 66")})
     assert reported(tmp_path, request) == (0, StageReport(stage="done"))
@@ -185,7 +186,7 @@ def test_an_algorithm_that_is_gone_is_reported(tmp_path, monkeypatch):
     def suggestion(*_):
         raise Unavailable("cuBLASLt does not suggest it")
 
-    monkeypatch.setattr("sandbox.cuda.baselines.cublaslt.suggestion", suggestion)
+    monkeypatch.setattr("cudal2_agent.sandbox.cuda.baselines.cublaslt.suggestion", suggestion)
     code, report = reported(tmp_path, REQUEST.model_copy(update={"subject": LibraryKernel(detail="layout nn, x")}))
     assert code == 1
     assert report == StageReport(stage="load", fault="candidate", message="cuBLASLt does not suggest it")
@@ -201,7 +202,7 @@ def test_a_suggestion_is_found_by_its_words(monkeypatch):
         def describe(self, algorithm):
             return f"layout {self.layout}, algorithm {algorithm}"
 
-    monkeypatch.setattr("sandbox.cuda.baselines.cublaslt.LtProduct", Product)
+    monkeypatch.setattr("cudal2_agent.sandbox.cuda.baselines.cublaslt.LtProduct", Product)
     found = suggestion(TASK, "layout tn, algorithm 2; best of 9 suggestions")
     assert (found.layout, found.detail) == (Layout.TN, "layout tn, algorithm 2")
     with pytest.raises(Unavailable, match=f"does not suggest 'layout nn, algorithm 3' for {TASK.shape}"):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.task import Arch
-from sandbox.profiling.metric_set import MetricSet, MetricSpec, load_metric_set
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox.profiling.metric_set import MetricSet, MetricSpec, load_metric_set
 
 NAMES = tomllib.loads((Path(__file__).parent / "ncu_names.toml").read_text())
 CHIPS = {Arch.SM_80: "ga100", Arch.SM_86: "ga102", Arch.SM_89: "ad102", Arch.SM_90A: "gh100", Arch.SM_100A: "gb100"}

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import HostCandidate, Origin
-from contract.errors import ProfileFailed, ProfilerUnavailable, WorkerError
-from contract.options import ProfileOptions, WorkerOptions
-from contract.task import Arch
-from sandbox.jail.entering import Jail
-from sandbox.jail.kind import confinement
-from sandbox.profiling import ncu as ncu_module
-from sandbox.profiling.complaints import unavailable, unknown_metrics
-from sandbox.profiling.metric_set import load_metric_set
-from sandbox.profiling.ncu import command_of, find_ncu, ncu_version
-from sandbox.profiling.profiler import Profiler
-from sandbox.workers.process import network_isolated
+from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable, WorkerError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import HostCandidate, Origin
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.options import ProfileOptions, WorkerOptions
+from cudal2_agent.sandbox.jail.entering import Jail
+from cudal2_agent.sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.profiling import ncu as ncu_module
+from cudal2_agent.sandbox.profiling.complaints import unavailable, unknown_metrics
+from cudal2_agent.sandbox.profiling.metric_set import load_metric_set
+from cudal2_agent.sandbox.profiling.ncu import command_of, find_ncu, ncu_version
+from cudal2_agent.sandbox.profiling.profiler import Profiler
+from cudal2_agent.sandbox.workers.process import network_isolated
 from tests.doubles import INSPECTION, LAUNCH, TASK, candidate
 from tests.sandbox.profiling.pretend import CRASH, MMA_SYNC, PERMISSION, REPORTS, WGMMA, Act, PretendedTool
 
@@ -78,7 +78,7 @@ def test_what_ncu_is_asked(tmp_path):
     assert flags["--target-processes"] == "application-only"
     assert set(flags["--metrics"].split(",")) == {spec.metric for spec in HOPPER.metrics.values()}
     assert re.fullmatch(flags["--kernel-name"].removeprefix("regex:"), "gemm")
-    assert run["program"][1:4] == ["-P", "-m", "sandbox.profiling.child"]
+    assert run["program"][1:4] == ["-P", "-m", "cudal2_agent.sandbox.profiling.child"]
     assert run["request"]["subject"]["artifact_path"] == "/cache/kernel.cubin"
     assert run["request"]["device"] == 3
     assert run["request"]["limit_s"] == 20
@@ -118,7 +118,7 @@ def test_a_host_candidates_kernels_all_count(tmp_path, monkeypatch):
     # The scripted tool keeps its state beside its program.
     layers = replace(confinement().layers, mounts=False)
     jailed = Jail(write=(str(tmp_path), tempfile.gettempdir()), layers=layers)
-    monkeypatch.setattr("sandbox.profiling.profiler.gpu_jail", lambda *_: jailed)
+    monkeypatch.setattr("cudal2_agent.sandbox.profiling.profiler.gpu_jail", lambda *_: jailed)
     assert len(tool.profiler().profile(BUILT.model_copy(update={"candidate": host}), TASK).launches) == 2
 
 
@@ -329,8 +329,8 @@ def test_the_tool_dies_with_us(tmp_path):
     tool = PretendedTool(tmp_path, Act(reports=REPORTS[:4], hangs="tool"))
     (tmp_path / "built.json").write_text(BUILT.model_dump_json())
     code = (
-        "from contract.build import Built; from contract.options import ProfileOptions, WorkerOptions; "
-        "from contract.task import GemmTask; from sandbox.profiling.profiler import Profiler; "
+        "from cudal2_agent.contract.records.build import Built; from cudal2_agent.contract.settings.options import ProfileOptions, WorkerOptions; "
+        "from cudal2_agent.contract.records.task import GemmTask; from cudal2_agent.sandbox.profiling.profiler import Profiler; "
         f"built = Built.model_validate_json(open({str(tmp_path / 'built.json')!r}).read()); "
         f"profiler = Profiler(ProfileOptions(ncu={str(tool.path)!r}, timeout_s=120), WorkerOptions()); "
         "profiler.profile(built, GemmTask(m=64, n=64, k=64))"
@@ -382,7 +382,7 @@ def test_a_tool_that_is_gone_ends_the_profiling_and_a_full_disk_only_this_profil
     for failure, expected, message in cases:
         profiler = tool.profiler()
         with monkeypatch.context() as patched:
-            patched.setattr("sandbox.profiling.profiler.run", failure)
+            patched.setattr("cudal2_agent.sandbox.profiling.profiler.run", failure)
             with pytest.raises(expected, match=message):
                 profiler.profile(BUILT, TASK)
         if expected is ProfilerUnavailable:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox.profiling.permission import counters_allowed
+from cudal2_agent.sandbox.profiling.permission import counters_allowed
 
 NOBODY, ADMIN, PERFMON = "0000000000000000", "0000000000200000", "0000004000000000"
 

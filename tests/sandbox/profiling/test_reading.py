@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.task import Arch
-from sandbox.profiling.metric_set import MetricSet, MetricSpec, load_metric_set
-from sandbox.profiling.reading import Unreadable, conversion, read_launches
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.sandbox.profiling.metric_set import MetricSet, MetricSpec, load_metric_set
+from cudal2_agent.sandbox.profiling.reading import Unreadable, conversion, read_launches
 from tests.sandbox.profiling.pretend import CRASH, HERE, MMA_SYNC, WGMMA
 
 HOPPER = load_metric_set(Arch.SM_90A)

@@ -2,4 +2,4 @@
 
 import importlib.util
 
-collect_ignore_glob = [] if importlib.util.find_spec("sandbox.emulator._core") else ["test_*.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("cudal2_agent.sandbox.emulator._core") else ["test_*.py"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sandbox.timing_model.correction import LEAF, Correction, fitted
+from cudal2_agent.sandbox.timing_model.correction import LEAF, Correction, fitted
 
 
 def made(leaves: tuple[float, float, float]) -> Correction:

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from contract.candidate import Candidate, Origin
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.evaluation import Prediction
-from contract.inspection import Inspection, KernelResources
-from contract.plan import LaunchPlan, resolve
-from contract.task import Arch, GemmTask, TimingMode
-from policies.schedule.families.registry import families
-from sandbox.emulator.kernel import EmulatedKernel
-from sandbox.timing_model.correction import fitted
-from sandbox.timing_model.launches import clusters_that_fit
-from sandbox.timing_model.model import predict, predict_traced
-from sandbox.timing_model.rates import rates_of
-from sandbox.timing_model.trace import KIND, trace
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import LaunchPlan, resolve
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Prediction
+from cudal2_agent.contract.records.inspection import Inspection, KernelResources
+from cudal2_agent.contract.records.task import Arch, GemmTask, TimingMode
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel
+from cudal2_agent.sandbox.timing_model.correction import fitted
+from cudal2_agent.sandbox.timing_model.launches import clusters_that_fit
+from cudal2_agent.sandbox.timing_model.model import predict, predict_traced
+from cudal2_agent.sandbox.timing_model.rates import rates_of
+from cudal2_agent.sandbox.timing_model.trace import KIND, trace
 from tests.doubles import INSPECTION
 from tests.sandbox.emulator.compiled import PtxCompiler
 
@@ -147,7 +147,7 @@ def test_a_trace_goes_on_where_it_waits_for_a_cluster_outside(compiler: PtxCompi
 def test_an_endless_trace_ends_by_its_operations_whatever_the_machine_is_busy_with(
     compiler: PtxCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandbox.timing_model.trace.DEADLINE_S", 0.0)  # none
+    monkeypatch.setattr("cudal2_agent.sandbox.timing_model.trace.DEADLINE_S", 0.0)  # none
     source = 'extern "C" __global__ void gemm(unsigned* d) { for (unsigned i = 1; i; i += 2) d[i & 63] ^= i * i; }'
     launch = {"entry": "gemm", "grid": [1, 1, 1], "block": [32, 1, 1], "args": [{"tensor": "D", "access": "write"}]}
     of = task(64, 64, 64)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from sandbox.emulator.core_module import core
-from sandbox.timing_model.costs import Steps
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.timing_model.costs import Steps
 
 FLAG = core.StepFlag
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from contract.evaluation import TestResult
-from contract.options import VerifyOptions
-from contract.task import GemmTask
-from sandbox.verification.cases import CaseStore
-from sandbox.verification.elements import Array, Poisons, decode, encode
-from sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
-from sandbox.verification.inputs import Inputs
-from sandbox.verification.tiers import Proof, run_until_failure
+from cudal2_agent.contract.records.evaluation import TestResult
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.verification.cases import CaseStore
+from cudal2_agent.sandbox.verification.elements import Array, Poisons, decode, encode
+from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
+from cudal2_agent.sandbox.verification.inputs import Inputs
+from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
 
 BAND = 64
 CANARY = 0xC5C5

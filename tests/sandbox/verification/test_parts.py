@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.task import AccumulatorType, ElementType, GemmTask
-from sandbox.verification import inputs as made
-from sandbox.verification.bounds import Growth, accumulation_factor, rounding_floor
-from sandbox.verification.cases import SPARSE, CaseStore, cases_for
-from sandbox.verification.comparison import compare_bounded, compare_exact
-from sandbox.verification.draws import Draws
-from sandbox.verification.elements import FORMATS, POISON, decode, decode_wide, encode
-from sandbox.verification.inputs import Inputs
-from sandbox.verification.reference import Reference, kept_bytes
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask
+from cudal2_agent.sandbox.verification import inputs as made
+from cudal2_agent.sandbox.verification.bounds import Growth, accumulation_factor, rounding_floor
+from cudal2_agent.sandbox.verification.cases import SPARSE, CaseStore, cases_for
+from cudal2_agent.sandbox.verification.comparison import compare_bounded, compare_exact
+from cudal2_agent.sandbox.verification.draws import Draws
+from cudal2_agent.sandbox.verification.elements import FORMATS, POISON, decode, decode_wide, encode
+from cudal2_agent.sandbox.verification.inputs import Inputs
+from cudal2_agent.sandbox.verification.reference import Reference, kept_bytes
 
 TASK = GemmTask(m=24, n=20, k=80)
 ELEMENTS = list(ElementType)
@@ -233,7 +233,7 @@ def test_a_product_of_several_blocks_is_joined_whole(monkeypatch):
     """A sample of a task with long K: a proof once ended in an internal error where its few rows were several blocks."""
     inputs = made.gaussian(Draws(np, 2), TASK)
     [one] = _reference(TASK, inputs).blocks()
-    monkeypatch.setattr("sandbox.verification.reference.BLOCK_ELEMENTS", 80 * 5)
+    monkeypatch.setattr("cudal2_agent.sandbox.verification.reference.BLOCK_ELEMENTS", 80 * 5)
     assert len(list(_reference(TASK, inputs).blocks())) > 1
     joined = _reference(TASK, inputs).whole()
     assert joined.start == 0
@@ -243,7 +243,7 @@ def test_a_product_of_several_blocks_is_joined_whole(monkeypatch):
 
 
 def test_box_spans_all_blocks(monkeypatch):
-    monkeypatch.setattr("sandbox.verification.reference.BLOCK_ELEMENTS", 80 * 5)
+    monkeypatch.setattr("cudal2_agent.sandbox.verification.reference.BLOCK_ELEMENTS", 80 * 5)
     inputs = made.sparse_ones(Draws(np, 2), TASK)
     output = encode(np, _reference_product(inputs), TASK.element)
     output[2, 9] ^= 1

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from contract.evaluation import TestResult
-from contract.symptoms import Symptoms
-from contract.task import ElementType, GemmTask
-from sandbox.verification.probes.line_maps import describe_map
-from sandbox.verification.probes.probing import RIGHT_NOW, ProbeRuns, with_symptoms
-from sandbox.verification.probes.wrong_outputs import lines_of, wrong_places
+from cudal2_agent.contract.records.evaluation import TestResult
+from cudal2_agent.contract.records.symptoms import Symptoms
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.verification.probes.line_maps import describe_map
+from cudal2_agent.sandbox.verification.probes.probing import RIGHT_NOW, ProbeRuns, with_symptoms
+from cudal2_agent.sandbox.verification.probes.wrong_outputs import lines_of, wrong_places
 from tests.sandbox.verification.in_memory import InMemoryExecutor, Kernel, Memory, honest, product, prove
 
 TASK = GemmTask(m=128, n=192, k=96)

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from contract.evaluation import TestResult
-from contract.options import VerifyOptions
-from contract.task import GemmTask
-from sandbox.verification.cases import GAUSSIAN, CaseStore, cases_for
-from sandbox.verification.draws import SEED_BITS, seed_of
-from sandbox.verification.executor import Fill, Traits
-from sandbox.verification.inputs import Inputs
-from sandbox.verification.tiers import Proof
+from cudal2_agent.contract.records.evaluation import TestResult
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.verification.cases import GAUSSIAN, CaseStore, cases_for
+from cudal2_agent.sandbox.verification.draws import SEED_BITS, seed_of
+from cudal2_agent.sandbox.verification.executor import Fill, Traits
+from cudal2_agent.sandbox.verification.inputs import Inputs
+from cudal2_agent.sandbox.verification.tiers import Proof
 from tests.sandbox.verification.in_memory import InMemoryExecutor, Memory, honest, prove
 
 TASK = GemmTask(m=24, n=40, k=48)

@@ -5,15 +5,15 @@ import itertools
 import numpy as np
 import pytest
 
-from contract.options import VerifyOptions
-from contract.task import AccumulatorType, ElementType, GemmTask
-from sandbox.verification.cases import CaseStore
-from sandbox.verification.comparison import INFINITY_BITS, compare_exact
-from sandbox.verification.elements import POISON, POISONS, Poisons, decode, encode
-from sandbox.verification.executor import Traits
-from sandbox.verification.inputs import Inputs
-from sandbox.verification.reference import Reference
-from sandbox.verification.tiers import Proof, run_until_failure
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.verification.cases import CaseStore
+from cudal2_agent.sandbox.verification.comparison import INFINITY_BITS, compare_exact
+from cudal2_agent.sandbox.verification.elements import POISON, POISONS, Poisons, decode, encode
+from cudal2_agent.sandbox.verification.executor import Traits
+from cudal2_agent.sandbox.verification.inputs import Inputs
+from cudal2_agent.sandbox.verification.reference import Reference
+from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
 from tests.sandbox.verification.in_memory import InMemoryExecutor, Memory, honest, product, prove
 
 KINDS = [("f16", "f32"), ("f16", "f16"), ("bf16", "f32")]

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from contract.options import VerifyOptions
-from contract.task import GemmTask
-from sandbox.verification.cases import CaseStore
-from sandbox.verification.elements import decode, encode
-from sandbox.verification.executor import Traits
-from sandbox.verification.tiers import Proof, run_until_failure
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.verification.cases import CaseStore
+from cudal2_agent.sandbox.verification.elements import decode, encode
+from cudal2_agent.sandbox.verification.executor import Traits
+from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
 from tests.sandbox.verification.in_memory import InMemoryExecutor, Memory, honest, product, prove
 
 TASK = GemmTask(m=40, n=56, k=96)

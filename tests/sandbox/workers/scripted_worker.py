@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from contract.baseline import TunedBaseline
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import AUTOTUNED, Crashed, Environment, Measured, TestResult, Timing, Wrong
-from contract.task import Arch, GemmTask, TimingMode
-from sandbox.workers.messages import (
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.baseline import TunedBaseline
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Crashed, Environment, Measured, TestResult, Timing, Wrong
+from cudal2_agent.contract.records.task import Arch, GemmTask, TimingMode
+from cudal2_agent.sandbox.workers.messages import (
     BatchEnded,
     CandidateBatch,
     Done,

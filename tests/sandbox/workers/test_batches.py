@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from contract.errors import MachineError, WorkerError
-from contract.evaluation import Crashed, Measured, TimedOut, Wrong
-from contract.options import TimeOptions
-from sandbox.workers import pool as pool_module
-from sandbox.workers.messages import BatchEnded, CandidateBatch, decode_request, encode
+from cudal2_agent.contract.errors import MachineError, WorkerError
+from cudal2_agent.contract.records.evaluation import Crashed, Measured, TimedOut, Wrong
+from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.sandbox.workers import pool as pool_module
+from cudal2_agent.sandbox.workers.messages import BatchEnded, CandidateBatch, decode_request, encode
 from tests.doubles import TASK
 from tests.sandbox.workers.test_pool import LIMIT_S, Bench, request
 from tests.sandbox.workers.test_worker import Raises, answers
@@ -160,14 +160,14 @@ class Batches(Raises):
         raise self._error
 
     def _fault_free(self):
-        from contract.evaluation import Rejected
-        from sandbox.workers.messages import Done
+        from cudal2_agent.contract.records.evaluation import Rejected
+        from cudal2_agent.sandbox.workers.messages import Done
 
         return Done(evaluation=Rejected(rule="r", message="m"), position=0)
 
 
 def test_a_session_blames_the_candidate_that_is_worked_on():
-    from sandbox.workers.messages import Done, Failed
+    from cudal2_agent.sandbox.workers.messages import Done, Failed
 
     broken = Done(evaluation=Crashed(stage="time", message="CUDA_ERROR_ILLEGAL_ADDRESS"), healthy=False)
     said, code = answers(Batches(ValueError(), broken), encode(batch(GOOD, GOOD)))

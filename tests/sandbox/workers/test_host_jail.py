@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from contract.options import WorkerOptions
-from sandbox.jail.kind import confinement
-from sandbox.workers.process import Limits, run
-from sandbox.workers.worker_jail import gpu_jail
+from cudal2_agent.contract.settings.options import WorkerOptions
+from cudal2_agent.sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.workers.process import Limits, run
+from cudal2_agent.sandbox.workers.worker_jail import gpu_jail
 
 pytest.importorskip("cuda.bindings")
 pytest.importorskip("cupy")
@@ -24,8 +24,8 @@ pytestmark = [
 # Loads the library as the evaluator does, calls its entry and prints what it returned.
 _WORKER = """
 import sys
-from contract.task import GemmTask
-from sandbox.cuda.launch.host import BoundHostKernel, HostFault, HostKernel
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.cuda.launch.host import BoundHostKernel, HostFault, HostKernel
 kernel = HostKernel("h", sys.argv[1], GemmTask(m=64, n=64, k=64), workspace_bytes=0)
 try:
     BoundHostKernel(kernel._entry, (0, 0, 0, 1, 1, 1, None, 0)).enqueue(0)

@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Candidate, HostCandidate, Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import DeviceUnavailable, MachineError, WorkerError
-from contract.evaluation import Crashed, TestResult, TimedOut, Wrong
-from contract.options import TimeOptions, VerifyOptions
-from contract.task import Arch
-from sandbox.workers.messages import (
+from cudal2_agent.contract.errors import DeviceUnavailable, MachineError, WorkerError
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, HostCandidate, Origin
+from cudal2_agent.contract.records.evaluation import Crashed, TestResult, TimedOut, Wrong
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.options import TimeOptions, VerifyOptions
+from cudal2_agent.sandbox.workers.messages import (
     LOAD_TIMEOUT_S,
     Done,
     Evaluate,
@@ -24,7 +24,7 @@ from sandbox.workers.messages import (
     decode_request,
     encode,
 )
-from sandbox.workers.worker import failure
+from cudal2_agent.sandbox.workers.worker import failure
 from tests.doubles import ENVIRONMENT, INSPECTION, PLAN, TASK, measured, unmeasured
 
 ORIGIN = Origin(policy="test")

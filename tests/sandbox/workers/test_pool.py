@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.errors import DeviceUnavailable, MachineError, WorkerError
-from contract.evaluation import Crashed, Measured, TimedOut, Wrong
-from contract.options import TimeOptions, VerifyOptions, WorkerOptions
-from sandbox.workers import pool as pool_module
-from sandbox.workers.messages import Evaluate, Verified
-from sandbox.workers.pool import WorkerPool
+from cudal2_agent.contract.errors import DeviceUnavailable, MachineError, WorkerError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Crashed, Measured, TimedOut, Wrong
+from cudal2_agent.contract.settings.options import TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.sandbox.workers import pool as pool_module
+from cudal2_agent.sandbox.workers.messages import Evaluate, Verified
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 from tests.doubles import INSPECTION, PLAN, TASK
 
 SCRIPT = str(Path(__file__).with_name("scripted_worker.py"))
@@ -143,7 +143,7 @@ def test_each_stage_has_its_own_deadline(bench):
 
 
 def test_a_flood_of_output_without_a_line_ends(bench, monkeypatch):
-    monkeypatch.setattr("sandbox.workers.channel.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("cudal2_agent.sandbox.workers.channel.MAX_LINE_BYTES", 1 << 20)
     outcome = bench.run("stage verify", "flood-stdout-forever", limit_s=20)
     assert isinstance(outcome, Crashed)
     assert "more than 1048576 bytes" in outcome.message

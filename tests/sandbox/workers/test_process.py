@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import WorkerError
-from sandbox.workers.process import ChildExit, Limits, child_environment, network_isolated, run
+from cudal2_agent.contract.errors import WorkerError
+from cudal2_agent.sandbox.workers.process import ChildExit, Limits, child_environment, network_isolated, run
 
 LIMITS = Limits(wall_s=20)
 
@@ -159,7 +159,7 @@ def test_a_missing_program_is_our_fault(tmp_path: Path) -> None:
 
 def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from sandbox.workers.process import Limits, run\n"
+        "import sys; from pathlib import Path; from cudal2_agent.sandbox.workers.process import Limits, run\n"
         'child = \'import os, time; open("pid", "w").write(str(os.getpid())); time.sleep(60)\'\n'
         "run([sys.executable, '-c', child], scratch=Path(sys.argv[1]), limits=Limits(wall_s=60))"
     )

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import MachineError
-from sandbox.workers.turns import DeviceTurn, visible_name
+from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.sandbox.workers.turns import DeviceTurn, visible_name
 
 HOLDER = """
 import sys, time
-from sandbox.workers.turns import DeviceTurn
+from cudal2_agent.sandbox.workers.turns import DeviceTurn
 with DeviceTurn(sys.argv[1], 0).taken():
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))

@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import HostCandidate, Origin
-from contract.evaluation import Crashed, TimedOut, Unmeasured, Wrong
-from contract.events import StageStarted
-from contract.options import EmulateOptions
-from sandbox import backend
-from sandbox.workers.pool import WorkerPool
+from cudal2_agent.contract.events import StageStarted
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import HostCandidate, Origin
+from cudal2_agent.contract.records.evaluation import Crashed, TimedOut, Unmeasured, Wrong
+from cudal2_agent.contract.settings.options import EmulateOptions
+from cudal2_agent.sandbox import backend
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 from tests.sandbox.test_local import (
     NAIVE,
     PREDICTION,

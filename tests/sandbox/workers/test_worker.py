@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import DeviceUnavailable, MachineError, PlanError
-from contract.evaluation import Crashed
-from contract.options import WorkerOptions
-from sandbox.backend import driver_present
-from sandbox.workers import pool as pool_module
-from sandbox.workers.messages import Done, Failed, NotExecuted, Ready, StageEntered, decode_reply, encode
-from sandbox.workers.pool import WorkerPool
-from sandbox.workers.worker import Session
+from cudal2_agent.contract.errors import DeviceUnavailable, MachineError, PlanError
+from cudal2_agent.contract.records.evaluation import Crashed
+from cudal2_agent.contract.settings.options import WorkerOptions
+from cudal2_agent.sandbox.backend import driver_present
+from cudal2_agent.sandbox.workers import pool as pool_module
+from cudal2_agent.sandbox.workers.messages import Done, Failed, NotExecuted, Ready, StageEntered, decode_reply, encode
+from cudal2_agent.sandbox.workers.pool import WorkerPool
+from cudal2_agent.sandbox.workers.worker import Session
 from tests.doubles import CHIP
 from tests.sandbox.workers.test_pool import request
 
@@ -30,8 +30,8 @@ def start(code: str) -> subprocess.Popen[bytes]:
 
 NOISE = """
 import os, subprocess, sys
-from sandbox.workers.messages import StageEntered
-from sandbox.workers.worker import claim_pipes
+from cudal2_agent.sandbox.workers.messages import StageEntered
+from cudal2_agent.sandbox.workers.worker import claim_pipes
 requests, say = claim_pipes()
 print("printed by a library", flush=True)
 os.write(1, b"written by a driver\\n")
@@ -51,7 +51,7 @@ def test_nothing_printed_reaches_the_protocol_and_nothing_reads_its_requests():
 
 ORPHAN = """
 import time
-from sandbox.workers import worker
+from cudal2_agent.sandbox.workers import worker
 worker.ORPHAN_GRACE_S = 0.2
 requests, say = worker.claim_pipes()
 lines = worker.read_ahead(requests)
@@ -72,7 +72,7 @@ def test_a_worker_in_a_hung_kernel_ends_when_its_parent_does():
 
 UNCAUGHT = """
 import sys
-from sandbox.workers import worker
+from cudal2_agent.sandbox.workers import worker
 requests, say = worker.claim_pipes()
 sys.excepthook = worker.Session(say).report_uncaught
 raise ZeroDivisionError("a bug of ours")

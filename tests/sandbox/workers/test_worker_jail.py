@@ -7,21 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.evaluation import Unmeasured
-from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
-from contract.settings import Settings
-from contract.task import Arch, GemmTask
-from sandbox.jail.kind import confinement
-from sandbox.local import open_sandbox
-from sandbox.workers.pool import WorkerPool
-from sandbox.workers.worker_jail import emulator_jail, gpu_jail
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Unmeasured
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.local import open_sandbox
+from cudal2_agent.sandbox.workers.pool import WorkerPool
+from cudal2_agent.sandbox.workers.worker_jail import emulator_jail, gpu_jail
 from tests.doubles import unmeasured
 from tests.sandbox.jail.attempts import attempt
 
 SCRIPT = str(Path(__file__).with_name("scripted_worker.py"))
-needs_core = pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here")
+needs_core = pytest.mark.skipif(
+    find_spec("cudal2_agent.sandbox.emulator._core") is None, reason="the emulator's core was not built here"
+)
 
 pytestmark = pytest.mark.skipif(not confinement().landlock_abi, reason="this kernel has no Landlock")
 
@@ -48,7 +50,7 @@ def tries(tmp_path: Path) -> dict[str, str]:
         "into the cache": f"open({str(tmp_path / 'cache' / 'new')!r}, 'w')",
         "fork": "os.fork() or os._exit(0)",
         "socket": "import socket; socket.socket(socket.AF_UNIX).close()",
-        "import": "import contract.task, json, sqlite3",
+        "import": "import cudal2_agent.contract.records.task, json, sqlite3",
     }
 
 
@@ -130,7 +132,7 @@ _CHOOSY = (
 def test_a_worker_that_does_not_start_in_its_jail_starts_without_one_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sandbox.workers.pool.BACK_OFF_S", 0.01)
+    monkeypatch.setattr("cudal2_agent.sandbox.workers.pool.BACK_OFF_S", 0.01)
     with closing(WorkerPool([WorkerOptions()], command=[sys.executable, "-P", "-c", _CHOOSY])) as pool:
         assert pool.ready().environment
     [warning] = caplog.messages

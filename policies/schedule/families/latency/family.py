@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator
 
-from contract.chip import Chip
-from contract.task import Arch, GemmTask
-from policies.schedule.families.kernel_family import Family, KernelParts, Work, has_tma_rows
-from policies.schedule.families.latency.schedule import LatencySchedule, tiles_of, violations
-from policies.schedule.families.latency.space import enumerate_schedules
-from policies.schedule.families.latency.writer import boxes, constants, plan, sections
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Family, KernelParts, Work, has_tma_rows
+from cudal2_agent.policies.schedule.families.latency.schedule import LatencySchedule, tiles_of, violations
+from cudal2_agent.policies.schedule.families.latency.space import enumerate_schedules
+from cudal2_agent.policies.schedule.families.latency.writer import boxes, constants, plan, sections
 
 MMA_RATE = 0.62  # maximum share of the tensor rate that mma.sync reaches on sm_90 (estimate, as in `mma_sync`)
 SATURATING_WARPS = 8  # warps on an SM, two for each of its four schedulers, that keep its tensor cores busy

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from contract.chip import LIMITS
-from contract.task import AccumulatorType, Arch, GemmTask
-from policies.schedule.families.kernel_family import Schedule, has_tma_rows
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Schedule, has_tma_rows
 
 Loads = Literal["cp_async", "tma"]
 Axis = Annotated[int, Field(ge=1, le=2**14)]

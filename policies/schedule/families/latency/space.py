@@ -3,10 +3,15 @@
 from collections.abc import Iterator
 from itertools import product
 
-from contract.chip import LIMITS, Chip
-from contract.task import Arch, GemmTask
-from policies.schedule.families.kernel_family import cluster_sms
-from policies.schedule.families.latency.schedule import ALIGNMENT_BYTES, EXCLUSIVE_SMEM_BYTES, LatencySchedule, violations
+from cudal2_agent.contract.plan.chip import LIMITS, Chip
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import cluster_sms
+from cudal2_agent.policies.schedule.families.latency.schedule import (
+    ALIGNMENT_BYTES,
+    EXCLUSIVE_SMEM_BYTES,
+    LatencySchedule,
+    violations,
+)
 
 BLOCKS = (16, 32, 64, 128)
 BLOCKS_K = (32, 64, 128)

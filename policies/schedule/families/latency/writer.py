@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from contract.plan import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, TensorMapArg, TensorMapSpec
-from contract.task import AccumulatorType, Arch, GemmTask
-from policies.schedule.families.latency.schedule import LatencySchedule, guards
-from policies.schedule.families.template import KernelConstant
+from cudal2_agent.contract.plan.plan import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, TensorMapArg, TensorMapSpec
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
+from cudal2_agent.policies.schedule.families.latency.schedule import LatencySchedule, guards
+from cudal2_agent.policies.schedule.families.template import KernelConstant
 
 ENTRY = "latency_gemm"
 

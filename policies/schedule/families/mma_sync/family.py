@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator
 
-from contract.chip import Chip
-from contract.task import Arch, GemmTask
-from policies.schedule.families.kernel_family import Family, KernelParts, Work
-from policies.schedule.families.mma_sync.geometry import Geometry
-from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
-from policies.schedule.families.mma_sync.space import enumerate_schedules
-from policies.schedule.families.mma_sync.writer import constants, plan, sections
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Family, KernelParts, Work
+from cudal2_agent.policies.schedule.families.mma_sync.geometry import Geometry
+from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
+from cudal2_agent.policies.schedule.families.mma_sync.space import enumerate_schedules
+from cudal2_agent.policies.schedule.families.mma_sync.writer import constants, plan, sections
 
 # Maximum share of the chip's dense tensor rate that mma.sync reaches. On sm_90 and sm_100 only newer instructions reach the
 # full rate. These are estimates, which measured times correct.

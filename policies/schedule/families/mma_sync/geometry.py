@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from contract.chip import LIMITS
-from contract.plan import max_workspace_bytes, operand_shape
-from contract.task import AccumulatorType, GemmTask
-from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import max_workspace_bytes, operand_shape
+from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
+from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
 
 # Registers of a thread beside accumulators and fragments, taken from compiled kernels: usual, and minimum.
 OVERHEAD_REGISTERS = 40

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from policies.schedule.families.kernel_family import Schedule
+from cudal2_agent.policies.schedule.families.kernel_family import Schedule
 
 Reduction = Literal["none", "workspace", "cluster"]
 Epilogue = Literal["direct", "staged"]

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from itertools import product
 
-from contract.chip import LIMITS, Chip
-from contract.task import Arch, GemmTask
-from policies.schedule.families.kernel_family import has_tma_rows
-from policies.schedule.families.mma_sync.geometry import Geometry
-from policies.schedule.families.mma_sync.schedule import Epilogue, MmaSyncSchedule, Reduction
+from cudal2_agent.contract.plan.chip import LIMITS, Chip
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import has_tma_rows
+from cudal2_agent.policies.schedule.families.mma_sync.geometry import Geometry
+from cudal2_agent.policies.schedule.families.mma_sync.schedule import Epilogue, MmaSyncSchedule, Reduction
 
 BLOCKS_M = (16, 32, 64, 128, 256)
 BLOCKS_N = (16, 32, 64, 96, 128, 192, 256)

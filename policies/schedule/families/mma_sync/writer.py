@@ -1,17 +1,9 @@
 """From a schedule of the `mma_sync` family to the constants and sections of its source, and to its launch plan."""
 
-from contract.plan import (
-    Arg,
-    Launch,
-    LaunchPlan,
-    ScalarArg,
-    TensorArg,
-    Workspace,
-    WorkspaceArg,
-)
-from contract.task import AccumulatorType
-from policies.schedule.families.mma_sync.geometry import STAGING_PAD, Geometry
-from policies.schedule.families.template import KernelConstant
+from cudal2_agent.contract.plan.plan import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, Workspace, WorkspaceArg
+from cudal2_agent.contract.records.task import AccumulatorType
+from cudal2_agent.policies.schedule.families.mma_sync.geometry import STAGING_PAD, Geometry
+from cudal2_agent.policies.schedule.families.template import KernelConstant
 
 ENTRY = "hgemm"
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from contract.chip import Chip
-from contract.task import Arch, GemmTask
-from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms, has_tma_rows
-from policies.schedule.families.resident.schedule import MAX_K, ResidentSchedule, ceil_div, units, violations
-from policies.schedule.families.resident.space import enumerate_schedules
-from policies.schedule.families.resident.writer import constants, plan
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms, has_tma_rows
+from cudal2_agent.policies.schedule.families.resident.schedule import MAX_K, ResidentSchedule, ceil_div, units, violations
+from cudal2_agent.policies.schedule.families.resident.space import enumerate_schedules
+from cudal2_agent.policies.schedule.families.resident.writer import constants, plan
 
 SMEM_BYTES_PER_CYCLE = 128
 

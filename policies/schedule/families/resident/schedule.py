@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from contract.chip import LIMITS
-from contract.task import AccumulatorType, Arch, GemmTask
-from policies.schedule.families.kernel_family import Schedule
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Schedule
 
 MAX_K = 512
 OVERHEAD_REGISTERS = 31  # addresses, descriptors and loop state, beside A and the accumulators; 24 spill

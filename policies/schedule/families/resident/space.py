@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from itertools import product
 
-from contract.chip import LIMITS, Chip
-from contract.task import Arch, GemmTask
-from policies.schedule.families.kernel_family import cluster_sms
-from policies.schedule.families.resident.schedule import WIDTHS, ResidentSchedule, is_valid, units
+from cudal2_agent.contract.plan.chip import LIMITS, Chip
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import cluster_sms
+from cudal2_agent.policies.schedule.families.resident.schedule import WIDTHS, ResidentSchedule, is_valid, units
 
 MIN_WAVES = 2  # below, loading A anew for each run of tiles and uneven shares cost more than they save
 MAX_SLOTS = 24  # three tiles of K = 512; a warpgroup cannot run further ahead of one that waits for its turn

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from contract.plan import Launch, LaunchPlan, ScalarArg, TensorMapArg, TensorMapSpec
-from contract.task import Arch, GemmTask
-from policies.schedule.families.resident.schedule import ResidentSchedule, steps
-from policies.schedule.families.template import KernelConstant
+from cudal2_agent.contract.plan.plan import Launch, LaunchPlan, ScalarArg, TensorMapArg, TensorMapSpec
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.resident.schedule import ResidentSchedule, steps
+from cudal2_agent.policies.schedule.families.template import KernelConstant
 
 ENTRY = "resident_gemm"
 TURNS = {"none": 0, "staging": 1, "pause": 2}

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from contract.chip import Chip
-from contract.plan import TensorName, operand_shape
-from contract.task import Arch, GemmTask
-from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms, has_tma_rows
-from policies.schedule.families.wgmma_tma.schedule import (
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.plan.plan import TensorName, operand_shape
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms, has_tma_rows
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
     WgmmaTmaSchedule,
     ceil_div,
     cluster_tiles,
@@ -14,8 +14,8 @@ from policies.schedule.families.wgmma_tma.schedule import (
     view_of,
     violations,
 )
-from policies.schedule.families.wgmma_tma.space import enumerate_schedules
-from policies.schedule.families.wgmma_tma.writer import constants, plan, sections
+from cudal2_agent.policies.schedule.families.wgmma_tma.space import enumerate_schedules
+from cudal2_agent.policies.schedule.families.wgmma_tma.writer import constants, plan, sections
 
 
 class WgmmaTma(Family[WgmmaTmaSchedule]):

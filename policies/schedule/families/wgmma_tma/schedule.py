@@ -5,9 +5,9 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.task import AccumulatorType, Arch, GemmTask
-from policies.schedule.families.kernel_family import Schedule, cluster_sms
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Schedule, cluster_sms
 
 OVERHEAD_REGISTERS = 48  # addresses, descriptors and loop state, beside the accumulators
 INSTRUCTION_OVERHEAD = 24  # ptxas rejects a wgmma whose registers nearly fill the number at launch (C7602)

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
-from contract.chip import LIMITS, Chip
-from contract.roofline import memory_us, roofline_us
-from contract.task import AccumulatorType, Arch, GemmTask
-from policies.schedule.families.kernel_family import cluster_sms
-from policies.schedule.families.wgmma_tma.schedule import (
+from cudal2_agent.contract.plan.chip import LIMITS, Chip
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
+from cudal2_agent.contract.reward.roofline import memory_us, roofline_us
+from cudal2_agent.policies.schedule.families.kernel_family import cluster_sms
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
     EXCLUSIVE_SMEM_BYTES,
     MAX_ACCUMULATORS,
     MAX_ALTERNATING,

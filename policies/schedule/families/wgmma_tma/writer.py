@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from contract.plan import (
+from cudal2_agent.contract.plan.plan import (
     Launch,
     LaunchPlan,
     ScalarArg,
@@ -12,10 +12,16 @@ from contract.plan import (
     Workspace,
     WorkspaceArg,
 )
-from contract.task import Arch, GemmTask
-from policies.schedule.families.kernel_family import cluster_sms_expression
-from policies.schedule.families.template import KernelConstant
-from policies.schedule.families.wgmma_tma.schedule import KernelView, WgmmaTmaSchedule, counter_pitch, slot_bytes, view_of
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import cluster_sms_expression
+from cudal2_agent.policies.schedule.families.template import KernelConstant
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
+    KernelView,
+    WgmmaTmaSchedule,
+    counter_pitch,
+    slot_bytes,
+    view_of,
+)
 
 ENTRY = "wgmma_tma_gemm"
 _EVICTIONS = ("normal", "first", "last")

@@ -7,11 +7,11 @@ Not covered: fence.proxy.tensormap; warpgroups that wait for more registers by s
 
 from collections.abc import Iterable
 
-from sandbox.emulator.lowering.lowering import MASK, Lowering
-from sandbox.emulator.lowering.opcode import Rule
-from sandbox.emulator.lowering.rules.warp import warp_barrier
-from sandbox.emulator.lowering.table import NO_FLAGS, SCOPES, BarrierReduction, Flag, Kind, MemoryOperand, Scope
-from sandbox.emulator.ptx.module import Address, Instruction, Operand, Sink, Unsupported
+from cudal2_agent.sandbox.emulator.lowering.lowering import MASK, Lowering
+from cudal2_agent.sandbox.emulator.lowering.opcode import Rule
+from cudal2_agent.sandbox.emulator.lowering.rules.warp import warp_barrier
+from cudal2_agent.sandbox.emulator.lowering.table import NO_FLAGS, SCOPES, BarrierReduction, Flag, Kind, MemoryOperand, Scope
+from cudal2_agent.sandbox.emulator.ptx.module import Address, Instruction, Operand, Sink, Unsupported
 
 _REDUCTIONS = {"and": BarrierReduction.AND, "or": BarrierReduction.OR, "popc": BarrierReduction.POPC}
 _SHARED = ("shared", "shared::cta", "shared::cluster")

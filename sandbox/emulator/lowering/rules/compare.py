@@ -1,7 +1,7 @@
 """setp and set: comparisons, joined with a predicate where the instruction says so."""
 
-from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
-from sandbox.emulator.lowering.opcode import (
+from cudal2_agent.sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
+from cudal2_agent.sandbox.emulator.lowering.opcode import (
     BITS,
     FLOATS,
     HALVES,
@@ -13,8 +13,8 @@ from sandbox.emulator.lowering.opcode import (
     refuse_integers,
     unsupported,
 )
-from sandbox.emulator.lowering.table import Modifier
-from sandbox.emulator.ptx.module import Instruction, Operand, Pair
+from cudal2_agent.sandbox.emulator.lowering.table import Modifier
+from cudal2_agent.sandbox.emulator.ptx.module import Instruction, Operand, Pair
 
 _JOINS = ("and", "or", "xor")
 _EQUALITIES = ("eq", "ne")

@@ -1,8 +1,8 @@
 """Branches and exits."""
 
-from sandbox.emulator.lowering.lowering import Lowering
-from sandbox.emulator.lowering.opcode import Rule
-from sandbox.emulator.ptx.module import Instruction, Label, Unsupported
+from cudal2_agent.sandbox.emulator.lowering.lowering import Lowering
+from cudal2_agent.sandbox.emulator.lowering.opcode import Rule
+from cudal2_agent.sandbox.emulator.ptx.module import Instruction, Label, Unsupported
 
 
 def _branch(lowering: Lowering, instruction: Instruction) -> None:

@@ -5,8 +5,8 @@ Not covered: 8-bit and smaller floating-point formats, .rs, packed conversions o
 of 32 bits in the generic space.
 """
 
-from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
-from sandbox.emulator.lowering.opcode import (
+from cudal2_agent.sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
+from cudal2_agent.sandbox.emulator.lowering.opcode import (
     HALVES,
     INTEGERS,
     PACKED_HALVES,
@@ -17,9 +17,9 @@ from sandbox.emulator.lowering.opcode import (
     refuse_integers,
     unsupported,
 )
-from sandbox.emulator.lowering.rules.floating import MODIFIERS, ROUNDINGS, numbers_of
-from sandbox.emulator.lowering.table import Rounding
-from sandbox.emulator.ptx.module import Instruction, Operand, Register, Sink, Special, Vector
+from cudal2_agent.sandbox.emulator.lowering.rules.floating import MODIFIERS, ROUNDINGS, numbers_of
+from cudal2_agent.sandbox.emulator.lowering.table import Rounding
+from cudal2_agent.sandbox.emulator.ptx.module import Instruction, Operand, Register, Sink, Special, Vector
 
 _NUMBERS = (*WORDS, *HALVES)
 _SCALARS = frozenset({*_NUMBERS, *INTEGERS, "u8", "s8"})

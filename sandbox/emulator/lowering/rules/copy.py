@@ -9,11 +9,11 @@ Not covered: im2col and gather modes, byte masks, red.async.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
-from sandbox.emulator.lowering.opcode import Rule
-from sandbox.emulator.lowering.rules.barrier import refuse
-from sandbox.emulator.lowering.table import MemoryOperand, Reduction, TensorType
-from sandbox.emulator.ptx.module import Address, Immediate, Instruction, Operand, Register, Vector
+from cudal2_agent.sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
+from cudal2_agent.sandbox.emulator.lowering.opcode import Rule
+from cudal2_agent.sandbox.emulator.lowering.rules.barrier import refuse
+from cudal2_agent.sandbox.emulator.lowering.table import MemoryOperand, Reduction, TensorType
+from cudal2_agent.sandbox.emulator.ptx.module import Address, Immediate, Instruction, Operand, Register, Vector
 
 _HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
 _REDUCTIONS = {each.name.lower(): each for each in Reduction if each is not Reduction.STORE}

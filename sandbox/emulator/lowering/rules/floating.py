@@ -7,8 +7,8 @@ Not covered: min and max of three operands, fma with .oob, operands of two forma
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
-from sandbox.emulator.lowering.opcode import (
+from cudal2_agent.sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
+from cudal2_agent.sandbox.emulator.lowering.opcode import (
     FLOATS,
     HALVES,
     PACKED_HALVES,
@@ -20,8 +20,8 @@ from sandbox.emulator.lowering.opcode import (
     refuse_integers,
     unsupported,
 )
-from sandbox.emulator.lowering.table import Modifier, Rounding
-from sandbox.emulator.ptx.module import Instruction
+from cudal2_agent.sandbox.emulator.lowering.table import Modifier, Rounding
+from cudal2_agent.sandbox.emulator.ptx.module import Instruction
 
 ROUNDINGS = {"rn": Rounding.NEAREST, "rm": Rounding.DOWN, "rp": Rounding.UP, "rz": Rounding.ZERO}
 MODIFIERS = {name.lower(): each for name, each in Modifier.__members__.items()}  # ftz, sat, relu, satfinite

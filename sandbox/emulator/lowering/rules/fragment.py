@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from sandbox.emulator.lowering.lowering import Lowering
-from sandbox.emulator.lowering.table import Flag, Kind, MemoryOperand, Space
-from sandbox.emulator.ptx.module import Instruction, Operand, Register, Sink, Unsupported, Vector
+from cudal2_agent.sandbox.emulator.lowering.lowering import Lowering
+from cudal2_agent.sandbox.emulator.lowering.table import Flag, Kind, MemoryOperand, Space
+from cudal2_agent.sandbox.emulator.ptx.module import Instruction, Operand, Register, Sink, Unsupported, Vector
 
 WHOLE_WARP = frozenset(("sync", "aligned"))
 SPACES = {"global": Space.GLOBAL, "shared": Space.SHARED, "shared::cta": Space.SHARED}

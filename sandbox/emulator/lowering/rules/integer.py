@@ -7,8 +7,8 @@ Not covered: the video instructions (vadd and the like), lop3 with a predicate, 
 from collections.abc import Mapping
 from itertools import product
 
-from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
-from sandbox.emulator.lowering.opcode import (
+from cudal2_agent.sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
+from cudal2_agent.sandbox.emulator.lowering.opcode import (
     BITS,
     INTEGERS,
     PACKED_INTEGERS,
@@ -22,8 +22,8 @@ from sandbox.emulator.lowering.opcode import (
     opcode_of,
     unsupported,
 )
-from sandbox.emulator.lowering.table import Permutation
-from sandbox.emulator.ptx.module import Immediate, Instruction
+from cudal2_agent.sandbox.emulator.lowering.table import Permutation
+from cudal2_agent.sandbox.emulator.ptx.module import Immediate, Instruction
 
 _WIDENING = ("u16", "s16", "u32", "s32")
 _WORD_BITS = ("b32", "b64")

@@ -4,9 +4,9 @@ Covered: 8x8 matrices of 16-bit elements; mma m16n8k16 and m16n8k8, and wmma (se
 Not covered: other shapes and element types, sparse operands.
 """
 
-from sandbox.emulator.lowering.lowering import Lowering
-from sandbox.emulator.lowering.opcode import Rule
-from sandbox.emulator.lowering.rules.fragment import (
+from cudal2_agent.sandbox.emulator.lowering.lowering import Lowering
+from cudal2_agent.sandbox.emulator.lowering.opcode import Rule
+from cudal2_agent.sandbox.emulator.lowering.rules.fragment import (
     REGISTER_BYTES,
     SPACES,
     WHOLE_WARP,
@@ -16,9 +16,9 @@ from sandbox.emulator.lowering.rules.fragment import (
     value,
     values,
 )
-from sandbox.emulator.lowering.rules.wmma import lower_wmma
-from sandbox.emulator.lowering.table import Flag, Kind, Space
-from sandbox.emulator.ptx.module import Instruction
+from cudal2_agent.sandbox.emulator.lowering.rules.wmma import lower_wmma
+from cudal2_agent.sandbox.emulator.lowering.table import Flag, Kind, Space
+from cudal2_agent.sandbox.emulator.ptx.module import Instruction
 
 _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 # Types of D, A, B and C, with the registers of D and C.

@@ -8,9 +8,9 @@ Not covered: multimem, st.async, red.async, 128-bit atomics.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
-from sandbox.emulator.lowering.table import SCOPES, Kind, Scope, Semantics, Space
-from sandbox.emulator.ptx.module import Address, Instruction, Operand, Register, Sink, Symbol, Unsupported, Vector
+from cudal2_agent.sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
+from cudal2_agent.sandbox.emulator.lowering.table import SCOPES, Kind, Scope, Semantics, Space
+from cudal2_agent.sandbox.emulator.ptx.module import Address, Instruction, Operand, Register, Sink, Symbol, Unsupported, Vector
 
 _SEMANTICS = {
     **{each.name.lower(): each for each in Semantics},

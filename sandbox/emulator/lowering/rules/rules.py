@@ -5,9 +5,9 @@ An opcode that integers and floating-point numbers share (`add`, `min`) goes by 
 
 from collections.abc import Mapping
 
-from sandbox.emulator.lowering.lowering import Lowering
-from sandbox.emulator.lowering.opcode import FLOATS, Rule
-from sandbox.emulator.lowering.rules import (
+from cudal2_agent.sandbox.emulator.lowering.lowering import Lowering
+from cudal2_agent.sandbox.emulator.lowering.opcode import FLOATS, Rule
+from cudal2_agent.sandbox.emulator.lowering.rules import (
     barrier,
     compare,
     control,
@@ -20,7 +20,7 @@ from sandbox.emulator.lowering.rules import (
     warp,
     wgmma,
 )
-from sandbox.emulator.ptx.module import Instruction
+from cudal2_agent.sandbox.emulator.ptx.module import Instruction
 
 
 def _by_type(integers: Rule, floats: Rule) -> Rule:

@@ -4,10 +4,10 @@ Covered: the .sync forms, activemask, bar.warp.sync and nanosleep (which do noth
 Not covered: the forms without .sync, which sm_70 dropped, and redux of f32.
 """
 
-from sandbox.emulator.lowering.lowering import MASK, Lowering
-from sandbox.emulator.lowering.opcode import Rule, opcode_of, read, unsupported
-from sandbox.emulator.lowering.table import Flag, Kind
-from sandbox.emulator.ptx.module import Immediate, Instruction, Operand, Pair, Sink
+from cudal2_agent.sandbox.emulator.lowering.lowering import MASK, Lowering
+from cudal2_agent.sandbox.emulator.lowering.opcode import Rule, opcode_of, read, unsupported
+from cudal2_agent.sandbox.emulator.lowering.table import Flag, Kind
+from cudal2_agent.sandbox.emulator.ptx.module import Immediate, Instruction, Operand, Pair, Sink
 
 _ALL_LANES = 0xFFFFFFFF
 _SHUFFLES = ("up", "down", "bfly", "idx")

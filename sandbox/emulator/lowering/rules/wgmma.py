@@ -6,11 +6,11 @@ operands, scale factors. Not covered: tf32, 8-bit and sparse operands, descripto
 
 import re
 
-from sandbox.emulator.lowering.lowering import MASK, Lowering
-from sandbox.emulator.lowering.opcode import Rule
-from sandbox.emulator.lowering.rules.barrier import refuse
-from sandbox.emulator.lowering.table import Flag, Kind, WgmmaForm
-from sandbox.emulator.ptx.module import Immediate, Instruction, Operand, Register, Vector
+from cudal2_agent.sandbox.emulator.lowering.lowering import MASK, Lowering
+from cudal2_agent.sandbox.emulator.lowering.opcode import Rule
+from cudal2_agent.sandbox.emulator.lowering.rules.barrier import refuse
+from cudal2_agent.sandbox.emulator.lowering.table import Flag, Kind, WgmmaForm
+from cudal2_agent.sandbox.emulator.ptx.module import Immediate, Instruction, Operand, Register, Vector
 
 _SHAPE = re.compile(r"m64n(\d+)k16")
 _NONE = WgmmaForm(0)

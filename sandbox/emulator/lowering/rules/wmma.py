@@ -7,10 +7,18 @@ written element by element. m8n32k16 is m32n8k16 transposed, here as on the hard
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sandbox.emulator.lowering.lowering import Lowering
-from sandbox.emulator.lowering.rules.fragment import SPACES, WHOLE_WARP, emit_memory, results, unsupported, value, values
-from sandbox.emulator.lowering.table import Flag, Fragment, Kind, Space
-from sandbox.emulator.ptx.module import Immediate, Instruction, Operand
+from cudal2_agent.sandbox.emulator.lowering.lowering import Lowering
+from cudal2_agent.sandbox.emulator.lowering.rules.fragment import (
+    SPACES,
+    WHOLE_WARP,
+    emit_memory,
+    results,
+    unsupported,
+    value,
+    values,
+)
+from cudal2_agent.sandbox.emulator.lowering.table import Flag, Fragment, Kind, Space
+from cudal2_agent.sandbox.emulator.ptx.module import Immediate, Instruction, Operand
 
 
 @dataclass(frozen=True, slots=True)

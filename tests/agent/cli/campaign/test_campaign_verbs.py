@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from contract.run_settings import RunSettings
-from policies.trajectories.campaigns.queue import CampaignQueue
-from policies.trajectories.store import open_store
-from tests.policies.trajectories.campaigns.rows import result, tasks
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.settings.run_settings import RunSettings
+from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.store import open_store
+from tests.store.campaigns.rows import result, tasks
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from agent.campaign.held_out import held_out_shapes
-from agent.campaign.result_files import read_results, write_results
-from agent.cli.campaign.report import report
-from contract.errors import UsageError
-from contract.settings import load_settings
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.campaign.held_out import held_out_shapes
+from cudal2_agent.agent.campaign.result_files import read_results, write_results
+from cudal2_agent.agent.cli.campaign.report import report
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.store.store import open_store
 from tests.doubles import OBSERVATION, measured, run_record, step
 from tests.doubles.campaign_rows import START, shape_result
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from contract.task import ElementType
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2.library.shipped_libraries import shipped_library
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.records.task import ElementType
 from tests.doubles.building import compile_in_this_process, leave_machine_code_unread
 from tests.doubles.libraries import library_entry, small_tasks, stored_algorithm, write_entries
 
@@ -19,7 +19,9 @@ ROWS = ROOT / "benchmarks" / "h200" / "rows" / "server-2026-11-23.jsonl.gz"
 SLOWER = ROOT / "benchmarks" / "library" / "slower_h200.txt"
 WITHOUT_BLOCKS = 464  # entries of the committed rows of the grid of 2026-11-23
 TASKS = small_tasks(2)
-needs_core = pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core is not built here")
+needs_core = pytest.mark.skipif(
+    find_spec("cudal2_agent.sandbox.emulator._core") is None, reason="the emulator's core is not built here"
+)
 
 
 pytestmark = pytest.mark.usefixtures("home")

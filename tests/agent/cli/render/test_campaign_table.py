@@ -6,13 +6,13 @@ import time
 import pytest
 from rich.console import Console
 
-from agent.campaign.overview import Overview, WorkerView, class_figures
-from agent.cli.render import campaign_table
-from agent.cli.render.campaign_table import CampaignTable, result_line, totals
-from contract.campaign import ShapeResult
-from contract.evaluation import AUTOTUNED
+from cudal2_agent.agent.campaign.overview import Overview, WorkerView, class_figures
+from cudal2_agent.agent.cli.render import campaign_table
+from cudal2_agent.agent.cli.render.campaign_table import CampaignTable, result_line, totals
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
 from tests.doubles import TASK
-from tests.policies.trajectories.campaigns.rows import result
+from tests.store.campaigns.rows import result
 
 
 def overview(**changes: object) -> Overview:

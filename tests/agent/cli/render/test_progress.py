@@ -5,11 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from agent.cli.render.meter import Meter
-from agent.cli.render.progress import Progress, StatusLine
-from contract.candidate import Origin
-from contract.evaluation import CompileFailed, TestResult, Witness, Wrong
-from contract.events import (
+from cudal2_agent.agent.cli.render.meter import Meter
+from cudal2_agent.agent.cli.render.progress import Progress, StatusLine
+from cudal2_agent.contract.events import (
     Event,
     IndexProgress,
     Notice,
@@ -23,7 +21,9 @@ from contract.events import (
     Witnessed,
     WorkerRestarted,
 )
-from contract.exchange import Usage
+from cudal2_agent.contract.records.candidate import Origin
+from cudal2_agent.contract.records.evaluation import CompileFailed, TestResult, Witness, Wrong
+from cudal2_agent.contract.records.exchange import Usage
 from tests.doubles import INSPECTION, TASK, candidate, measured, unmeasured
 
 STARTED = RunStarted(run_id="r", task=TASK, device="H200", budget=8, minutes=2.0, resumed_at_step=3)
@@ -178,7 +178,7 @@ def test_a_terminal_has_the_lines_too() -> None:
 
 def test_the_status_lines_clocks_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ticking = Ticking()
-    monkeypatch.setattr("agent.cli.render.progress.time.monotonic", ticking)
+    monkeypatch.setattr("cudal2_agent.agent.cli.render.progress.time.monotonic", ticking)
     line = StatusLine("verify 2bd09041", "best 2.53 us predicted", deadline_s=100.0, since_s=0.0)
     assert line.__rich__().plain == "verify 2bd09041  best 2.53 us predicted  100 s left"
     ticking.now_s = 12.0

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from agent.campaign.held_out import held_out_shapes
-from agent.cli.main import main
-from contract.errors import UsageError
-from policies.lm import needs
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.campaign.held_out import held_out_shapes
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.policies.lm import needs
+from cudal2_agent.store.store import open_store
 from tests.policies.lm.tiny import TASKS, PriorScore, record_search, search, tiny_model
 
 QUICK = ["--steps", "2", "--batch", "4", "--group", "2", "--rank", "4", "--reply-tokens", "8"]
@@ -38,7 +38,7 @@ def _searched(tmp_path: Path) -> None:
 
 @pytest.fixture
 def _scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent.environment import sandbox_score
+    from cudal2_agent.agent.learning.environment import sandbox_score
 
     @contextmanager
     def opened(*_: Any, **__: Any) -> Iterator[PriorScore]:
@@ -71,7 +71,7 @@ def test_an_interrupted_stage_resumes_by_its_folder_alone(model: str, capsys: py
     begin = ["train", "lm", "--stage", "sft", "--model", model, "--out", "sft", "--held-out", "held.json", *QUICK]
     Path("held.json").write_text('["64x64x64"]')
     with pytest.MonkeyPatch.context() as patch:
-        from policies.lm.stages import stages
+        from cudal2_agent.policies.lm.stages import stages
 
         def interrupted(*_: Any) -> None:
             raise KeyboardInterrupt

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import main
-from policies.schedule.learned.policy_file import read_weights
-from policies.training import tree_training
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.policies.schedule.learned.policy_file import read_weights
+from cudal2_agent.policies.training import tree_training
+from cudal2_agent.store.store import open_store
 from tests.doubles.building import compile_in_this_process
 from tests.doubles.learned_policies import write_policy
 from tests.doubles.timed_runs import record_runs, tasks
@@ -70,7 +70,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(home: Path) ->
     command = [
         sys.executable,
         "-c",
-        "from agent.cli.main import run; run()",
+        "from cudal2_agent.agent.cli.main import run; run()",
         "train",
         "schedule",
         "--name",

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from agent.cli.main import main
-from agent.library.algorithms.algorithm_check import AlgorithmOutcome, fault_of, run_algorithm
-from agent.library.entry_sample import ALGORITHM, family_of, sample_of
-from agent.library.library_check import CheckRow, check_algorithm, check_entries, read_rows, share_slower
-from contract.errors import LauncherError
-from contract.library import StoredAlgorithm
-from contract.task import ElementType, GemmTask, Layout
 from cudal2.torch.gpu_platform import CudaPlatform
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.library.algorithms.algorithm_check import AlgorithmOutcome, fault_of, run_algorithm
+from cudal2_agent.agent.library.entry_sample import ALGORITHM, family_of, sample_of
+from cudal2_agent.agent.library.library_check import CheckRow, check_algorithm, check_entries, read_rows, share_slower
+from cudal2_agent.contract.errors import LauncherError
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from tests.doubles.host_products import HostKernel, at
 from tests.doubles.libraries import library_entry, small_tasks, stored_algorithm, write_entries
 from tests.doubles.scripted import ScriptedSandbox
@@ -105,7 +105,7 @@ def test_the_version_of_cublas_is_compared_before_anything_runs(monkeypatch: pyt
 
             return IDENTITY.model_copy(update={"cublas": "12.9.1"})
 
-    monkeypatch.setattr("agent.library.algorithms.algorithm_check.CudaPlatform", Elsewhere)
+    monkeypatch.setattr("cudal2_agent.agent.library.algorithms.algorithm_check.CudaPlatform", Elsewhere)
     assert run_algorithm(STORED).absent == "it belongs to cuBLAS 13.1.0; loaded is 12.9.1"
 
 
@@ -114,7 +114,7 @@ def test_one_that_cublaslt_does_not_offer_has_failed(monkeypatch: pytest.MonkeyP
         raise LauncherError("cuBLASLt does not suggest it", "CUBLAS_STATUS_NOT_SUPPORTED")
 
     monkeypatch.setattr(CudaPlatform, "load_algorithm", refuse)
-    monkeypatch.setattr("agent.library.algorithms.algorithm_check._absent", lambda *_: "")
+    monkeypatch.setattr("cudal2_agent.agent.library.algorithms.algorithm_check._absent", lambda *_: "")
     assert run_algorithm(STORED).fault == "cuBLASLt does not suggest it"
 
 

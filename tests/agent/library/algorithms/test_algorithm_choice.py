@@ -9,20 +9,26 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from agent.campaign.result_files import read_results
-from agent.cli.main import main
-from agent.library.algorithms.algorithm_choice import HALF_ACCUMULATOR, HALF_SUMS, NO_GAIN, OTHER_LAYOUT, choose_algorithms
-from agent.library.entry_choice import product_of
-from agent.library.measured_kernels import MeasuredKernel, Origins, origins_in_row
-from contract.baseline import TunedBaseline
-from contract.campaign import ShapeResult
-from contract.evaluation import AUTOTUNED, HEURISTIC, TORCH
-from contract.library import StoredAlgorithm
-from contract.run_settings import RunSettings
-from contract.task import AccumulatorType, GemmTask, Layout
 from cudal2.library.kernel_library import key_of, open_library
-from policies.trajectories.campaigns.queue import CampaignQueue
-from policies.trajectories.store import open_store
+from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.library.algorithms.algorithm_choice import (
+    HALF_ACCUMULATOR,
+    HALF_SUMS,
+    NO_GAIN,
+    OTHER_LAYOUT,
+    choose_algorithms,
+)
+from cudal2_agent.agent.library.entry_choice import product_of
+from cudal2_agent.agent.library.measured_kernels import MeasuredKernel, Origins, origins_in_row
+from cudal2_agent.contract.records.baseline import TunedBaseline
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, HEURISTIC, TORCH
+from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import AccumulatorType, GemmTask, Layout
+from cudal2_agent.contract.settings.run_settings import RunSettings
+from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.store import open_store
 from tests.agent.library.test_building import H200, build, from_store, row, rows_in
 from tests.doubles import NOW
 from tests.doubles.libraries import CONFIGURATION, library_entry, small_tasks, stored_algorithm, write_entries

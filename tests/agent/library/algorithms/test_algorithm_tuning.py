@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.result_files import write_results
-from agent.cli.main import main
-from agent.library.algorithms.algorithm_tuning import FINALISTS, MIN_LOW, SHORTLIST, Suggestion, tune
-from agent.library.algorithms.tuned_products import newest, read_tuned, tune_products
-from agent.library.library_building import extend_library
-from contract.errors import UsageError
-from contract.evaluation import TORCH, Timing
-from contract.task import GemmTask, Layout
 from cudal2.library.kernel_library import KernelLibrary, open_library
+from cudal2_agent.agent.campaign.result_files import write_results
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.library.algorithms.algorithm_tuning import FINALISTS, MIN_LOW, SHORTLIST, Suggestion, tune
+from cudal2_agent.agent.library.algorithms.tuned_products import newest, read_tuned, tune_products
+from cudal2_agent.agent.library.library_building import extend_library
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.evaluation import TORCH, Timing
+from cudal2_agent.contract.records.task import GemmTask, Layout
 from tests.doubles.campaign_rows import shape_result
 from tests.doubles.libraries import CHIP, CONFIGURATION, library_entry, stored_algorithm, write_entries
 
@@ -146,7 +146,7 @@ def test_a_library_keeps_what_it_has_and_gets_what_was_found(tmp_path: Path) -> 
 
 
 def test_an_entry_of_another_driver_does_not_keep_an_algorithm_out(tmp_path: Path) -> None:
-    from agent.cli.library.library_tune import _served
+    from cudal2_agent.agent.cli.library.library_tune import _served
     from tests.doubles.host_products import IDENTITY
 
     task = GemmTask(m=16, n=16, k=64, layout=Layout.TN)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agent.library.algorithms import product_graphs
-from agent.library.algorithms.product_graphs import LONG_US, race
+from cudal2_agent.agent.library.algorithms import product_graphs
+from cudal2_agent.agent.library.algorithms.product_graphs import LONG_US, race
 
 
 @pytest.mark.parametrize(("product_us", "replays"), [(LONG_US - 1, 0), (LONG_US, 50), (1000.0, 25), (30_000.0, 1)])

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.library.export_cpp.export_cpp import HEADER, export_cpp, header_text
-from agent.library.library_writing import manifest_of
-from contract.chip import LIMITS
-from contract.errors import UsageError
-from contract.plan import plan_from_json, resolve
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from cudal2.launcher.launcher import BuiltKernel
+from cudal2_agent.agent.library.export_cpp.export_cpp import HEADER, export_cpp, header_text
+from cudal2_agent.agent.library.library_writing import manifest_of
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import plan_from_json, resolve
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from tests.doubles.fake_driver import fake_cubin, fake_driver_file
 from tests.doubles.libraries import library_entry
 

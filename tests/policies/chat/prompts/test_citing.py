@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.chat.prompts.citing import cited_chunks, mark_of
+from cudal2_agent.policies.chat.prompts.citing import cited_chunks, mark_of
 from tests.policies.chat.conversing import Table, written
 from tests.policies.chat.prompts.test_composition import hit
 

@@ -6,19 +6,27 @@ from typing import Any
 
 import pytest
 
-from contract.candidate import Candidate
-from contract.chip import REFERENCE_CHIPS
-from contract.diagnosis import Diagnosis, Finding
-from contract.evaluation import CompileFailed, Crashed, Evaluation, Rejected, TestResult, TimedOut, Wrong
-from contract.exchange import Prompt
-from contract.knowledge import Chunk, Hit
-from contract.plan import parse_plan
-from contract.profile import Difference, LaunchProfile, Profile
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode
-from contract.trajectory import Attempt, Exemplar, Failure, Observation
-from policies.chat.assignment import Assignment
-from policies.chat.prompts.composition import MIN_TOKENS, OPENING_TOKENS, ComposedPrompt, Prompts, _render, _skeleton, _values
-from policies.chat.tokens import chars_of, estimate_tokens
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import parse_plan
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.diagnosis import Diagnosis, Finding
+from cudal2_agent.contract.records.evaluation import CompileFailed, Crashed, Evaluation, Rejected, TestResult, TimedOut, Wrong
+from cudal2_agent.contract.records.exchange import Prompt
+from cudal2_agent.contract.records.knowledge import Chunk, Hit
+from cudal2_agent.contract.records.profile import Difference, LaunchProfile, Profile
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode
+from cudal2_agent.contract.records.trajectory import Attempt, Exemplar, Failure, Observation
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.chat.prompts.composition import (
+    MIN_TOKENS,
+    OPENING_TOKENS,
+    ComposedPrompt,
+    Prompts,
+    _render,
+    _skeleton,
+    _values,
+)
+from cudal2_agent.policies.chat.tokens import chars_of, estimate_tokens
 from tests.doubles import INSPECTION, measured, unmeasured
 from tests.policies.chat.conversing import candidate, observe
 

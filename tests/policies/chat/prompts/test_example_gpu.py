@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import Unmeasured
-from contract.events import ignore
-from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
-from contract.task import GemmTask
-from policies.chat.assignment import Assignment
-from policies.chat.prompts.composition import Prompts
-from policies.schedule.prediction import predict
-from sandbox.local import open_sandbox
-from sandbox.workers.pool import WorkerPool
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Unmeasured
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.chat.prompts.composition import Prompts
+from cudal2_agent.policies.schedule.prediction import predict
+from cudal2_agent.sandbox.local import open_sandbox
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 from tests.policies.chat.conversing import observe
 from tests.policies.chat.prompts.test_composition import EXAMPLES, blocks
 

@@ -1,8 +1,8 @@
 """A prompt records the exemplars that it contains."""
 
-from contract.trajectory import Attempt, Exemplar
-from policies.chat.assignment import Assignment
-from policies.chat.prompts.composition import Prompts
+from cudal2_agent.contract.records.trajectory import Attempt, Exemplar
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.chat.prompts.composition import Prompts
 from tests.doubles import OBSERVATION, candidate
 
 

@@ -1,8 +1,8 @@
 """What a model is told of a failure: its symptoms, the source lines it names, and a proven kernel beside it."""
 
-from contract.evaluation import NOT_COVERED, TestResult, TimedOut, Wrong
-from contract.symptoms import BarrierWait, Lines, Symptoms, WrongPlaces
-from policies.chat.prompts.failures import failure_text, proven_text
+from cudal2_agent.contract.records.evaluation import NOT_COVERED, TestResult, TimedOut, Wrong
+from cudal2_agent.contract.records.symptoms import BarrierWait, Lines, Symptoms, WrongPlaces
+from cudal2_agent.policies.chat.prompts.failures import failure_text, proven_text
 from tests.doubles import INSPECTION, candidate
 
 WHOLE = 10**6

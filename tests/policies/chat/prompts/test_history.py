@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from contract.diagnosis import Diagnosis
-from contract.evaluation import Evaluation, Prediction, Unmeasured
-from contract.trajectory import Attempt, AttemptResources, Observation
-from policies.chat.assignment import Assignment
-from policies.chat.prompts.composition import Prompts
-from policies.chat.prompts.history import FASTEST, recent_text, tried_text
-from policies.chat.prompts.rendering import diagnosis_text, result_text
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, Unmeasured
+from cudal2_agent.contract.records.trajectory import Attempt, AttemptResources, Observation
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.chat.prompts.composition import Prompts
+from cudal2_agent.policies.chat.prompts.history import FASTEST, recent_text, tried_text
+from cudal2_agent.policies.chat.prompts.rendering import diagnosis_text, result_text
 from tests.doubles import INSPECTION, measured, unmeasured
 from tests.policies.chat.conversing import candidate, observe
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.task import Arch
-from policies.chat.prompts.primitives import digest_of, primitives_for
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.policies.chat.prompts.primitives import digest_of, primitives_for
 
 FOLDER = Path(__file__).resolve().parents[4] / "sandbox" / "include" / "cudal2"
 HEADERS = [(f"cudal2/{path.name}", path.read_text("utf-8")) for path in sorted(FOLDER.glob("*.cuh"))]

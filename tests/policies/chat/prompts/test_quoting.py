@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.chat.prompts.quoting import fenced, inline, plain
+from cudal2_agent.policies.chat.prompts.quoting import fenced, inline, plain
 
 
 def closing_lines(text: str) -> list[int]:

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.evaluation import Evaluation, Rejected
-from contract.events import ignore
-from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
-from contract.task import Arch, ElementType, GemmTask, Layout
-from policies.chat.assignment import Assignment
-from policies.chat.prompts.composition import Prompts
-from policies.chat.replies.forms import read_reply
-from policies.chat.replies.kernel_file import KernelFile
-from policies.schedule.prediction import predict
-from sandbox.building.check import check
-from sandbox.local import open_sandbox
+from cudal2_agent.contract.events import ignore
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Evaluation, Rejected
+from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layout
+from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.chat.prompts.composition import Prompts
+from cudal2_agent.policies.chat.replies.forms import read_reply
+from cudal2_agent.policies.chat.replies.kernel_file import KernelFile
+from cudal2_agent.policies.schedule.prediction import predict
+from cudal2_agent.sandbox.building.check import check
+from cudal2_agent.sandbox.local import open_sandbox
 from tests.doubles import CHIP, TASK
 from tests.policies.chat.conversing import candidate, observe, source, written
 from tests.policies.chat.prompts.test_composition import EXAMPLES, blocks

@@ -5,16 +5,16 @@ import re
 
 import pytest
 
-from contract.candidate import Candidate
-from contract.chip import REFERENCE_CHIPS
-from contract.diagnosis import Diagnosis, Finding
-from contract.task import Arch, GemmTask
-from contract.trajectory import Attempt, Observation
-from policies.chat.assignment import Assignment
-from policies.chat.prompts.composition import Prompts
-from policies.chat.prompts.schedules import EXAMPLES, SHOWN_ATTEMPTS, PromptedReplies
-from policies.chat.tokens import chars_of
-from policies.schedule.named_schedules import schedules_for
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.diagnosis import Diagnosis, Finding
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.chat.prompts.composition import Prompts
+from cudal2_agent.policies.chat.prompts.schedules import EXAMPLES, SHOWN_ATTEMPTS, PromptedReplies
+from cudal2_agent.policies.chat.tokens import chars_of
+from cudal2_agent.policies.schedule.named_schedules import schedules_for
 from tests.policies.chat.conversing import candidate
 
 SHAPES = ((64, 128, 2048), (512, 512, 16384), (4096, 4096, 2048), (16384, 16384, 512), (1000, 1001, 999))

@@ -5,14 +5,14 @@ from itertools import islice
 
 import pytest
 
-pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
-from contract.candidate import Candidate, Origin
-from contract.chip import REFERENCE_CHIPS
-from contract.task import Arch, GemmTask
-from policies.chat.assignment import Assignment
-from policies.chat.prompts.composition import Prompts
-from sandbox.verification.executor import Violation
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.chat.prompts.composition import Prompts
+from cudal2_agent.sandbox.verification.executor import Violation
 from tests.policies.chat.conversing import observe
 from tests.policies.chat.prompts.test_composition import EXAMPLES, blocks
 from tests.sandbox.emulator.compiled import PtxCompiler

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from contract.trajectory import Exemplar, Failure, Observation
-from policies.chat.assignment import Assignment
-from policies.chat.prompts.composition import Prompts
+from cudal2_agent.contract.records.trajectory import Exemplar, Failure, Observation
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.chat.prompts.composition import Prompts
 
 STORED = [json.loads(line) for line in (Path(__file__).parent / "stored_prompts_v1.jsonl").read_text("utf-8").splitlines()]
 HEADER = """// Copies for sm_80 and up.

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from contract.candidate import Candidate, Origin
-from policies.chat.replies.fenced_blocks import Malformed
-from policies.chat.replies.forms import read_reply
-from policies.chat.replies.kernel_file import KernelFile
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.policies.chat.replies.fenced_blocks import Malformed
+from cudal2_agent.policies.chat.replies.forms import read_reply
+from cudal2_agent.policies.chat.replies.kernel_file import KernelFile
 
 PLAN = (
     '/* cudal2: {"arch": "sm_90a", "launches": [{"entry": "gemm", "grid": [1, 1, 1], "block": [32, 1, 1], '

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from contract.errors import EndpointError, UsageError
-from contract.events import Event, Notice, Replying
-from contract.exchange import Usage
-from contract.options import ChatOptions
-from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, Reply
-from policies.chat.server.connection import open_server
-from policies.chat.server.replay import RecordedFirst
-from policies.trajectories.exchanges import RunExchanges
-from policies.trajectories.store import open_store
+from cudal2_agent.contract.errors import EndpointError, UsageError
+from cudal2_agent.contract.events import Event, Notice, Replying
+from cudal2_agent.contract.records.exchange import Usage
+from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, Reply
+from cudal2_agent.policies.chat.server.connection import open_server
+from cudal2_agent.policies.chat.server.replay import RecordedFirst
+from cudal2_agent.store.exchanges import RunExchanges
+from cudal2_agent.store.store import open_store
 from tests.doubles import run_record
 from tests.doubles.chat_server import (
     Answer,
@@ -74,8 +74,8 @@ Open = Callable[..., Session]
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens sessions with a back-off of hundredths of a second."""
-    monkeypatch.setattr("policies.chat.server.retrying._FIRST_S", 0.01)
-    monkeypatch.setattr("policies.chat.server.retrying._JITTER_S", 0.01)
+    monkeypatch.setattr("cudal2_agent.policies.chat.server.retrying._FIRST_S", 0.01)
+    monkeypatch.setattr("cudal2_agent.policies.chat.server.retrying._JITTER_S", 0.01)
     opened: list[Session] = []
 
     def enter(script: Script, **changes: object) -> Session:

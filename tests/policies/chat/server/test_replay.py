@@ -2,10 +2,10 @@
 
 import pytest
 
-from contract.errors import UsageError
-from contract.exchange import Exchange, Prompt
-from policies.chat.server.chat_server import ExchangePlace, Limit, NoReply, Reply
-from policies.chat.server.replay import RecordedFirst, ReplayServer
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.exchange import Exchange, Prompt
+from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Limit, NoReply, Reply
+from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
 from tests.policies.chat.exchanges import exchange, prompt, usage
 
 LIMIT = Limit(1000, 60.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.chat.server.retrying import Again, retrying, wait_asked_for
+from cudal2_agent.policies.chat.server.retrying import Again, retrying, wait_asked_for
 
 NOW = 1_800_000_000.0
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.chat.server.stream import (
+from cudal2_agent.policies.chat.server.stream import (
     PartialReply,
     ProtocolViolation,
     ServerError,

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from contract.errors import EndpointError
-from contract.events import Event, Notice
-from contract.exchange import Message, Prompt, ToolCall
-from contract.options import ChatOptions
-from policies.chat.server.chat_server import Limit, Reply
-from policies.chat.server.connection import open_server
-from policies.chat.server.stream import PartialReply
-from policies.chat.server.tool_calls import MAX_CALLS
+from cudal2_agent.contract.errors import EndpointError
+from cudal2_agent.contract.events import Event, Notice
+from cudal2_agent.contract.records.exchange import Message, Prompt, ToolCall
+from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.policies.chat.server.chat_server import Limit, Reply
+from cudal2_agent.policies.chat.server.connection import open_server
+from cudal2_agent.policies.chat.server.stream import PartialReply
+from cudal2_agent.policies.chat.server.tool_calls import MAX_CALLS
 from tests.doubles.chat_server import Calls, Rejects, Script, ScriptedServer, Status, Text
 from tests.policies.chat.exchanges import prompt
 

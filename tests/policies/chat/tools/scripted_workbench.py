@@ -3,11 +3,11 @@
 import time
 from typing import Any
 
-from contract.build import Built
-from contract.candidate import Candidate
-from contract.errors import WorkerError
-from contract.evaluation import CompileFailed, Evaluation, Prediction, TestResult, Wrong
-from contract.knowledge import Chunk, Hit
+from cudal2_agent.contract.errors import WorkerError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Prediction, TestResult, Wrong
+from cudal2_agent.contract.records.knowledge import Chunk, Hit
 from tests.doubles import INSPECTION, unmeasured
 
 PREDICTION = Prediction(predicted_us=7.25, model="scripted", floor_us=2.0, terms={"dram": 2.5, "issue": 6.5})

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from contract.errors import StoreError
-from contract.exchange import Exchange, Prompt, ToolCall, Usage
-from policies.chat.server.chat_server import ExchangePlace, Reply
-from policies.chat.server.replay import RecordedFirst, ReplayServer
-from policies.chat.tools.tool_talk import NO_CALL_LEFT
+from cudal2_agent.contract.errors import StoreError
+from cudal2_agent.contract.records.exchange import Exchange, Prompt, ToolCall, Usage
+from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Reply
+from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
+from cudal2_agent.policies.chat.tools.tool_talk import NO_CALL_LEFT
 from tests.policies.chat.conversing import AnsweringServer, MemoryLog, Table, candidate, source, written
 from tests.policies.chat.tools.scripted_workbench import PREDICTION, ScriptedWorkbench, hit
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from contract.events import Event, Notice
-from policies.lm.compact_prompt import reply_of
-from policies.lm.replies import reply_readers
-from policies.lm.replies.reply_readers import MAX_READERS, ReplyReaders, TaskPlace, TaskReplies, reader_count
-from policies.schedule.named_schedules import schedules_for
+from cudal2_agent.contract.events import Event, Notice
+from cudal2_agent.policies.lm.compact_prompt import reply_of
+from cudal2_agent.policies.lm.replies import reply_readers
+from cudal2_agent.policies.lm.replies.reply_readers import MAX_READERS, ReplyReaders, TaskPlace, TaskReplies, reader_count
+from cudal2_agent.policies.schedule.named_schedules import schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS
 
@@ -121,7 +121,7 @@ def test_nothing_is_left_after_the_end(readers: ReplyReaders) -> None:
 
 
 def test_readers_end_with_a_parent_that_is_killed() -> None:
-    code = "import time\nfrom policies.lm.replies.reply_readers import ReplyReaders\nopened = ReplyReaders(2)\n"
+    code = "import time\nfrom cudal2_agent.policies.lm.replies.reply_readers import ReplyReaders\nopened = ReplyReaders(2)\n"
     code += "print(*[one.pid for one in opened._readers], flush=True)\ntime.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from policies.lm.replies.reply_reading import read_schedule
-from policies.schedule.named_schedules import schedules_for
+from cudal2_agent.policies.lm.replies.reply_reading import read_schedule
+from cudal2_agent.policies.schedule.named_schedules import schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS
 

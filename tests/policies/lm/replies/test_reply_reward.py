@@ -6,18 +6,18 @@ from functools import lru_cache
 
 import pytest
 
-from contract.chip import Chip
-from contract.errors import WorkerError
-from contract.events import Event, Notice
-from contract.reward import FLOOR
-from contract.score import Scored
-from contract.task import GemmTask
-from policies.lm.compact_prompt import reply_of
-from policies.lm.replies import reply_readers
-from policies.lm.replies.reply_readers import ReplyReaders, TaskPlace
-from policies.lm.replies.reply_reward import VALIDITY_WEIGHT, ReplyReward, ScoredCandidates
-from policies.lm.replies.step_seconds import StepSeconds
-from policies.schedule.named_schedules import TaskSchedules, schedules_for
+from cudal2_agent.contract.errors import WorkerError
+from cudal2_agent.contract.events import Event, Notice
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.contract.reward.score import Scored
+from cudal2_agent.policies.lm.compact_prompt import reply_of
+from cudal2_agent.policies.lm.replies import reply_readers
+from cudal2_agent.policies.lm.replies.reply_readers import ReplyReaders, TaskPlace
+from cudal2_agent.policies.lm.replies.reply_reward import VALIDITY_WEIGHT, ReplyReward, ScoredCandidates
+from cudal2_agent.policies.lm.replies.step_seconds import StepSeconds
+from cudal2_agent.policies.schedule.named_schedules import TaskSchedules, schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS, PriorScore
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from policies.lm.base_model import LoadedModel, load_base
-from policies.lm.compact_prompt import messages_of
-from policies.lm.replies.reply_sampler import ReplySampler, merged_adapter
-from policies.schedule.named_schedules import schedules_for
+from cudal2_agent.policies.lm.base_model import LoadedModel, load_base
+from cudal2_agent.policies.lm.compact_prompt import messages_of
+from cudal2_agent.policies.lm.replies.reply_sampler import ReplySampler, merged_adapter
+from cudal2_agent.policies.schedule.named_schedules import schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS, tiny_model
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from policies.lm.base_model import load_base
-from policies.lm.compact_prompt import messages_of, replies_of, reply_of
-from policies.lm.replies.reply_reading import read_schedule
-from policies.lm.replies.reply_sampler import ReplySampler
-from policies.lm.replies.reply_tree import OnlyReplies, ReplyTree, ReplyWalk
-from policies.schedule.named_schedules import schedules_for
+from cudal2_agent.policies.lm.base_model import load_base
+from cudal2_agent.policies.lm.compact_prompt import messages_of, replies_of, reply_of
+from cudal2_agent.policies.lm.replies.reply_reading import read_schedule
+from cudal2_agent.policies.lm.replies.reply_sampler import ReplySampler
+from cudal2_agent.policies.lm.replies.reply_tree import OnlyReplies, ReplyTree, ReplyWalk
+from cudal2_agent.policies.schedule.named_schedules import schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS, tiny_model
 

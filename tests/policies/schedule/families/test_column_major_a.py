@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.errors import PlanError
-from contract.plan import TensorMapArg, resolve
-from contract.task import Arch, GemmTask
-from policies.schedule.families.latency.schedule import LatencySchedule
-from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
-from policies.schedule.families.registry import families
-from policies.schedule.families.resident.schedule import ResidentSchedule
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import TensorMapArg, resolve
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.latency.schedule import LatencySchedule
+from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.families.resident.schedule import ResidentSchedule
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 from tests.sandbox.emulator.compiled import PtxCompiler
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

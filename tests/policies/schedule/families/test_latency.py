@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from contract.build import Built
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.evaluation import CompileFailed
-from contract.options import CompileOptions
-from contract.plan import parse_plan, resolve
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
-from policies.schedule.families.kernel_family import cluster_sms
-from policies.schedule.families.latency.family import Latency
-from policies.schedule.families.latency.schedule import LatencySchedule
-from sandbox.building.builder import Builder
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import parse_plan, resolve
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.evaluation import CompileFailed
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.policies.schedule.families.kernel_family import cluster_sms
+from cudal2_agent.policies.schedule.families.latency.family import Latency
+from cudal2_agent.policies.schedule.families.latency.schedule import LatencySchedule
+from cudal2_agent.sandbox.building.builder import Builder
 
 FAMILY = Latency()
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from contract.build import Built
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.errors import PlanError
-from contract.options import CompileOptions
-from contract.plan import parse_plan, resolve
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
-from policies.schedule.families.mma_sync.family import MmaSync
-from policies.schedule.families.mma_sync.geometry import Geometry, copy_width
-from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
-from sandbox.building.builder import Builder
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import parse_plan, resolve
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.policies.schedule.families.mma_sync.family import MmaSync
+from cudal2_agent.policies.schedule.families.mma_sync.geometry import Geometry, copy_width
+from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
+from cudal2_agent.sandbox.building.builder import Builder
 
 FAMILY = MmaSync()
 SHAPES = [(4096, 1024, 512), (64, 64, 64), (128, 128, 16384), (1000, 1000, 1000), (1001, 999, 777), (1, 1, 1), (7, 8192, 3)]

@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from policies.schedule.families.resident.schedule import ResidentSchedule
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.policies.schedule.families.resident.schedule import ResidentSchedule
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 
 TMA = [
     WgmmaTmaSchedule(consumers=consumers, atoms=1, block_n=64, block_k=64, stages=2, ctas_per_sm=ctas, push=push)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.options import CompileOptions
-from contract.plan import parse_plan, resolve
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
-from policies.schedule.families.resident.family import Resident, smem_bytes_per_cycle
-from policies.schedule.families.resident.schedule import ResidentSchedule, is_valid
-from sandbox.building.builder import Builder
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import parse_plan, resolve
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.policies.schedule.families.resident.family import Resident, smem_bytes_per_cycle
+from cudal2_agent.policies.schedule.families.resident.schedule import ResidentSchedule, is_valid
+from cudal2_agent.sandbox.building.builder import Builder
 
 FAMILY = Resident()
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

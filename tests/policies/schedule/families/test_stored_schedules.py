@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.candidate import Candidate
-from contract.trajectory import Attempt
-from policies.schedule.families.registry import families, rewrite
-from policies.schedule.policy import SchedulePolicy
-from policies.schedule.prediction import predict
-from policies.trajectories.exports.steps import ExportedStep
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.trajectory import Attempt
+from cudal2_agent.policies.schedule.families.registry import families, rewrite
+from cudal2_agent.policies.schedule.policy import SchedulePolicy
+from cudal2_agent.policies.schedule.prediction import predict
+from cudal2_agent.store.steps import ExportedStep
 from tests.doubles import INSPECTION
 
 LINES = (Path(__file__).parent / "written_b1f38a8.jsonl").read_text().splitlines()

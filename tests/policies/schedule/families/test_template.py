@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from contract.chip import REFERENCE_CHIPS
-from contract.task import Arch, GemmTask, Layout
-from policies.schedule.families.kernel_family import Family
-from policies.schedule.families.registry import families
-from policies.schedule.families.template import KernelConstant, SourceTemplate, template_of
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch, GemmTask, Layout
+from cudal2_agent.policies.schedule.families.kernel_family import Family
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.families.template import KernelConstant, SourceTemplate, template_of
 from tests.sandbox.emulator.kernels.families import CHIP, TASKS
 
 TEXT = """\

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.errors import PlanError
-from contract.evaluation import CompileFailed
-from contract.options import CompileOptions
-from contract.plan import parse_plan, resolve
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
-from policies.schedule.families.wgmma_tma.family import WgmmaTma
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, is_valid, workspace_bytes
-from sandbox.building.builder import Builder
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import parse_plan, resolve
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.evaluation import CompileFailed
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, is_valid, workspace_bytes
+from cudal2_agent.sandbox.building.builder import Builder
 
 FAMILY = WgmmaTma()
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

@@ -2,11 +2,11 @@
 
 import pytest
 
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.plan import TensorMapArg, resolve
-from contract.task import Arch, GemmTask
-from policies.schedule.families.wgmma_tma.family import WgmmaTma
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, workspace_bytes
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import TensorMapArg, resolve
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, workspace_bytes
 from tests.sandbox.emulator.compiled import PtxCompiler
 
 FAMILY = WgmmaTma()

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.errors import PlanError
-from contract.options import CompileOptions
-from contract.plan import resolve
-from contract.task import Arch, GemmTask
-from policies.schedule.families.kernel_family import cluster_sms, cluster_sms_expression
-from policies.schedule.families.wgmma_tma.family import WgmmaTma
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, workspace_bytes
-from sandbox.building.builder import Builder
+from cudal2_agent.contract.errors import PlanError
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.policies.schedule.families.kernel_family import cluster_sms, cluster_sms_expression
+from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, workspace_bytes
+from cudal2_agent.sandbox.building.builder import Builder
 from tests.sandbox.emulator.compiled import PtxCompiler
 
 FAMILY = WgmmaTma()
@@ -82,7 +82,7 @@ def test_the_plan_requires_that_all_ctas_run_together(cluster: int) -> None:
 @pytest.mark.parametrize("cluster", range(1, 17))
 @pytest.mark.parametrize("sms", [132, 114, 78])
 def test_the_expression_counts_the_sms_of_clusters(cluster: int, sms: int) -> None:
-    from contract.expression import evaluate
+    from cudal2_agent.contract.plan.expression import evaluate
 
     chip = CHIP.model_copy(update={"sms": sms})
     assert evaluate(cluster_sms_expression(cluster), {"SMS": sms}) == cluster_sms(chip, cluster)

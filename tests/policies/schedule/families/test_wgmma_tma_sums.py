@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from contract.build import Built
-from contract.chip import LIMITS, REFERENCE_CHIPS
-from contract.options import CompileOptions
-from contract.plan import resolve
-from contract.task import Arch, GemmTask
-from policies.schedule.families.wgmma_tma.family import WgmmaTma
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, workspace_bytes
-from sandbox.building.builder import Builder
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, workspace_bytes
+from cudal2_agent.sandbox.building.builder import Builder
 from tests.sandbox.emulator.compiled import PtxCompiler
 
 FAMILY = WgmmaTma()

@@ -2,11 +2,11 @@
 
 import pytest
 
-from contract.chip import REFERENCE_CHIPS
-from contract.plan import ScalarArg, TensorMapArg
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import families
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import ScalarArg, TensorMapArg
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 from tests.sandbox.emulator.compiled import PtxCompiler
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import families
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 from tests.sandbox.emulator.compiled import PtxCompiler
 
 FAMILY = next(family for family in families(Arch.SM_90A) if family.name == "wgmma_tma")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from policies.schedule.learned.boosted_trees import BOUND, FIRST, HIGHER, LOWER, SPLIT, VALUE, BoostedTrees
+from cudal2_agent.policies.schedule.learned.boosted_trees import BOUND, FIRST, HIGHER, LOWER, SPLIT, VALUE, BoostedTrees
 
 # Two trees: x0 <= 1 ? 0.5 : (x2 <= -3 ? 0.25 : 0.125), and a single leaf of 1.
 TENSORS = {

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import UsageError
-from policies.schedule.learned.known_policies import find_policy, known_policies
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.policies.schedule.learned.known_policies import find_policy, known_policies
 from tests.doubles.learned_policies import write_policy
 
 

@@ -6,19 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contract.candidate import ScheduleValue
-from contract.chip import REFERENCE_CHIPS
-from contract.task import AccumulatorType, Arch, GemmTask, TimingMode, parse_shape
-from contract.trajectory import Observation, Precedent
-from policies.schedule.families.registry import families
-from policies.schedule.learned.features import NAMES, features_of
-from policies.schedule.learned.known_policies import find_policy
-from policies.schedule.learned.learned_prior import ASKED, LearnedPrior
-from policies.schedule.learned.policy_file import kind_of, read_weights
-from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
-from policies.schedule.optimiser.schedule_pool import SchedulePool
-from policies.schedule.policy import Precedents, SchedulePolicy
-from policies.schedule.prior import Floats
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.candidate import ScheduleValue
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, TimingMode, parse_shape
+from cudal2_agent.contract.records.trajectory import Observation, Precedent
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.learned.features import NAMES, features_of
+from cudal2_agent.policies.schedule.learned.known_policies import find_policy
+from cudal2_agent.policies.schedule.learned.learned_prior import ASKED, LearnedPrior
+from cudal2_agent.policies.schedule.learned.policy_file import kind_of, read_weights
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.policies.schedule.policy import Precedents, SchedulePolicy
+from cudal2_agent.policies.schedule.prior import Floats
 from tests.doubles.learned_policies import split_trees, write_policy
 
 Schedule = dict[str, ScheduleValue] | None

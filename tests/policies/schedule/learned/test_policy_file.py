@@ -11,17 +11,17 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from contract.chip import REFERENCE_CHIPS
-from contract.errors import UsageError
-from contract.task import Arch, GemmTask
-from policies.schedule.families.registry import families
-from policies.schedule.learned.boosted_trees import SPLIT
-from policies.schedule.learned.features import NAMES, features_of
-from policies.schedule.learned.learned_prior import LearnedPrior
-from policies.schedule.learned.network import Network
-from policies.schedule.learned.policy_file import SHIPPED, read_card, read_weights, write_weights
-from policies.schedule.optimiser.pool_prior import ANALYTIC
-from policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.learned.boosted_trees import SPLIT
+from cudal2_agent.policies.schedule.learned.features import NAMES, features_of
+from cudal2_agent.policies.schedule.learned.learned_prior import LearnedPrior
+from cudal2_agent.policies.schedule.learned.network import Network
+from cudal2_agent.policies.schedule.learned.policy_file import SHIPPED, read_card, read_weights, write_weights
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
 from tests.doubles.learned_policies import CARD, random_weights, split_trees, write_policy
 
 H200 = REFERENCE_CHIPS[Arch.SM_90A]
@@ -138,8 +138,8 @@ def test_a_policy_that_ships_is_small_and_ready_at_once(path: Path) -> None:
 def test_a_search_with_a_learned_prior_imports_no_torch(tmp_path: Path) -> None:
     path = write_policy(tmp_path / "mine.safetensors")
     script = (
-        "import sys; from pathlib import Path; from policies.schedule.learned.policy_file import read_weights; "
-        "from policies.schedule.learned.learned_prior import LearnedPrior; import policies.schedule.policy; "
+        "import sys; from pathlib import Path; from cudal2_agent.policies.schedule.learned.policy_file import read_weights; "
+        "from cudal2_agent.policies.schedule.learned.learned_prior import LearnedPrior; import cudal2_agent.policies.schedule.policy; "
         f"LearnedPrior(*read_weights(Path({str(path)!r}))); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[4], check=False).returncode == 0

@@ -9,21 +9,21 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.task import Arch, GemmTask
-from policies.schedule.families.mma_sync.family import MmaSync
-from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser import schedule_pool
-from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
-from policies.schedule.optimiser.encoding import Encoding
-from policies.schedule.optimiser.gaussian_process import GaussianProcess
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.optimiser.pool_prior import ANALYTIC
-from policies.schedule.optimiser.risk import Risk
-from policies.schedule.optimiser.schedule_pool import MAX_OF_FAMILY, SchedulePool
-from policies.schedule.optimiser.surrogate import Surrogate
-from policies.schedule.prior import Floats
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.mma_sync.family import MmaSync
+from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser import schedule_pool
+from cudal2_agent.policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
+from cudal2_agent.policies.schedule.optimiser.encoding import Encoding
+from cudal2_agent.policies.schedule.optimiser.gaussian_process import GaussianProcess
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
+from cudal2_agent.policies.schedule.optimiser.risk import Risk
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import MAX_OF_FAMILY, SchedulePool
+from cudal2_agent.policies.schedule.optimiser.surrogate import Surrogate
+from cudal2_agent.policies.schedule.prior import Floats
 
 TASK = GemmTask(m=256, n=256, k=1024, arch=Arch.SM_80)
 CHIP = REFERENCE_CHIPS[Arch.SM_80]

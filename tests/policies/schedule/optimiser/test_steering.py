@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.candidate import Candidate
-from contract.chip import REFERENCE_CHIPS
-from contract.diagnosis import Bottleneck, Diagnosis, Finding
-from contract.task import Arch, GemmTask
-from contract.trajectory import Attempt, Observation
-from policies.schedule.families.registry import families
-from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.optimiser.relief import RELIEFS, relieves
-from policies.schedule.optimiser.schedule_pool import SchedulePool
-from policies.schedule.optimiser.steering import TRUST, Neighbourhood, steer
-from policies.schedule.policy import SchedulePolicy
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.diagnosis import Bottleneck, Diagnosis, Finding
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.optimiser.relief import RELIEFS, relieves
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.policies.schedule.optimiser.steering import TRUST, Neighbourhood, steer
+from cudal2_agent.policies.schedule.policy import SchedulePolicy
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 LONG = GemmTask(m=512, n=512, k=4096)

@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("cupy")
 
-from contract.plan import operand_shape
-from contract.task import GemmTask, Layout
-from sandbox.cuda.baselines import cublas, cublaslt
-from sandbox.cuda.baselines.library import Unavailable, competing_layouts
-from sandbox.cuda.baselines.torch_matmul import TorchMatmul
-from sandbox.cuda.contender import Operands
+from cudal2_agent.contract.plan.plan import operand_shape
+from cudal2_agent.contract.records.task import GemmTask, Layout
+from cudal2_agent.sandbox.cuda.baselines import cublas, cublaslt
+from cudal2_agent.sandbox.cuda.baselines.library import Unavailable, competing_layouts
+from cudal2_agent.sandbox.cuda.baselines.torch_matmul import TorchMatmul
+from cudal2_agent.sandbox.cuda.contender import Operands
 
 SHAPES = [(5, 7, 3), (4, 4, 4), (6, 2, 6), (1, 6, 2)]
 

@@ -4,18 +4,27 @@ from types import SimpleNamespace
 
 import pytest
 
-from contract.baseline import TunedBaseline
-from contract.build import Built
-from contract.candidate import Candidate, Origin
-from contract.errors import MachineError
-from contract.evaluation import AUTOTUNED, Crashed, Measured, SideFigures, Telemetry, TestResult, Timing, Wrong
-from contract.options import RACE_TIME, SCREEN_TIME, VerifyOptions
-from sandbox.cuda import evaluator as evaluator_module
-from sandbox.cuda.batch import batch_evaluator
-from sandbox.cuda.batch.batch_evaluator import BatchEvaluator
-from sandbox.cuda.driver import DriverFault
-from sandbox.cuda.timing.watch import WrongWhileTimed
-from sandbox.workers.messages import CandidateBatch, StageEntered, Tuned
+from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.contract.records.baseline import TunedBaseline
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import (
+    AUTOTUNED,
+    Crashed,
+    Measured,
+    SideFigures,
+    Telemetry,
+    TestResult,
+    Timing,
+    Wrong,
+)
+from cudal2_agent.contract.settings.options import RACE_TIME, SCREEN_TIME, VerifyOptions
+from cudal2_agent.sandbox.cuda import evaluator as evaluator_module
+from cudal2_agent.sandbox.cuda.batch import batch_evaluator
+from cudal2_agent.sandbox.cuda.batch.batch_evaluator import BatchEvaluator
+from cudal2_agent.sandbox.cuda.driver import DriverFault
+from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
+from cudal2_agent.sandbox.workers.messages import CandidateBatch, StageEntered, Tuned
 from tests.doubles import ENVIRONMENT, INSPECTION, PLAN, TASK
 
 PASSED = TestResult(tier="exact", name="zero-one", passed=True)

@@ -6,19 +6,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import AUTOTUNED, HEURISTIC
-from contract.options import RACE_TIME
-from contract.speedup import paired_speedup
-from contract.task import GemmTask, TimingMode
-from sandbox.cuda.baselines.library_baselines import Baselines
-from sandbox.cuda.batch import race_timer
-from sandbox.cuda.batch.elimination import MIN_ROUNDS, affordable, staying, stops, wholly_behind
-from sandbox.cuda.batch.race_timer import RaceTimer
-from sandbox.cuda.driver import Fault
-from sandbox.cuda.timing import timer as timer_module
-from sandbox.cuda.timing.timer import Timer
-from sandbox.cuda.timing.watch import WrongWhileTimed
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, HEURISTIC
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.reward.speedup import paired_speedup
+from cudal2_agent.contract.settings.options import RACE_TIME
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines
+from cudal2_agent.sandbox.cuda.batch import race_timer
+from cudal2_agent.sandbox.cuda.batch.elimination import MIN_ROUNDS, affordable, staying, stops, wholly_behind
+from cudal2_agent.sandbox.cuda.batch.race_timer import RaceTimer
+from cudal2_agent.sandbox.cuda.driver import Fault
+from cudal2_agent.sandbox.cuda.timing import timer as timer_module
+from cudal2_agent.sandbox.cuda.timing.timer import Timer
+from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
 from tests.doubles import ENVIRONMENT
 from tests.sandbox.cuda.timing.test_rounds import Library, Sampler, Track
 

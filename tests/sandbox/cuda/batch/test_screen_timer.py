@@ -5,15 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import AUTOTUNED
-from contract.options import SCREEN_TIME
-from contract.task import GemmTask, TimingMode
-from sandbox.cuda.baselines.library_baselines import Baselines
-from sandbox.cuda.batch import screen_timer
-from sandbox.cuda.batch.screen_timer import LEFT_OUT, ScreenTimer
-from sandbox.cuda.timing.timer import Timer
-from sandbox.cuda.timing.watch import WrongWhileTimed
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.settings.options import SCREEN_TIME
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines
+from cudal2_agent.sandbox.cuda.batch import screen_timer
+from cudal2_agent.sandbox.cuda.batch.screen_timer import LEFT_OUT, ScreenTimer
+from cudal2_agent.sandbox.cuda.timing.timer import Timer
+from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
 from tests.doubles import ENVIRONMENT
 from tests.sandbox.cuda.timing.test_rounds import Lane, Library, Sampler, Track
 

@@ -8,15 +8,15 @@ import pytest
 
 pytest.importorskip("cupy")
 
-from contract.task import ElementType, GemmTask, Layout
-from sandbox.cuda.contender import Operands
-from sandbox.cuda.timing import operand_pools as module
-from sandbox.cuda.timing import outputs
-from sandbox.cuda.timing.operand_pools import OperandPools
-from sandbox.cuda.timing.outputs import OutputJudge
-from sandbox.cuda.timing.sample_plan import set_bytes
-from sandbox.cuda.timing.track import Track
-from sandbox.verification.elements import decode
+from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
+from cudal2_agent.sandbox.cuda.contender import Operands
+from cudal2_agent.sandbox.cuda.timing import operand_pools as module
+from cudal2_agent.sandbox.cuda.timing import outputs
+from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools
+from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudge
+from cudal2_agent.sandbox.cuda.timing.sample_plan import set_bytes
+from cudal2_agent.sandbox.cuda.timing.track import Track
+from cudal2_agent.sandbox.verification.elements import decode
 from tests.sandbox.cuda.timing.test_outputs import Trusted as Projecting
 from tests.sandbox.verification.in_memory import product
 

@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from contract.task import ElementType, GemmTask
-from sandbox.cuda.timing import outputs as module
-from sandbox.cuda.timing.outputs import OutputJudge
-from sandbox.verification.elements import decode, encode
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.cuda.timing import outputs as module
+from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudge
+from cudal2_agent.sandbox.verification.elements import decode, encode
 
 SETS, SLOTS = 3, 4
 PAIRS = [(0, 1), (1, 2), (2, 0), (0, 2)]

@@ -7,17 +7,17 @@ import random
 import numpy as np
 import pytest
 
-from contract.baseline import TunedBaseline
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import BASELINES
-from contract.options import RACE_TIME, SCREEN_TIME, TimeOptions
-from contract.roofline import roofline_us
-from contract.task import AccumulatorType, Arch, GemmTask, Layout, TimingMode
-from sandbox.backend import driver_present
-from sandbox.cuda.baselines.cublaslt import LtProduct
-from sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
-from sandbox.cuda.baselines.library_baselines import LibraryBaselines
-from sandbox.cuda.timing.sample_plan import (
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.baseline import TunedBaseline
+from cudal2_agent.contract.records.evaluation import BASELINES
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, Layout, TimingMode
+from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.contract.settings.options import RACE_TIME, SCREEN_TIME, TimeOptions
+from cudal2_agent.sandbox.backend import driver_present
+from cudal2_agent.sandbox.cuda.baselines.cublaslt import LtProduct
+from cudal2_agent.sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import LibraryBaselines
+from cudal2_agent.sandbox.cuda.timing.sample_plan import (
     L2_MULTIPLE,
     MAX_SETS,
     MIN_REQUESTS,
@@ -36,7 +36,7 @@ from sandbox.cuda.timing.sample_plan import (
     throttled_apart,
     trimmed_mean,
 )
-from sandbox.cuda.timing.telemetry import name_reasons, open_sampler
+from cudal2_agent.sandbox.cuda.timing.telemetry import name_reasons, open_sampler
 
 L2 = 60 * 1024**2
 MEMORY = 140 * 1024**3
@@ -242,7 +242,7 @@ def test_tuning_takes_the_fastest_that_runs(monkeypatch):
     class Product:
         suggestions = (9, 3, None, 7, 5, 8, 4)
 
-    monkeypatch.setattr("sandbox.cuda.baselines.library_baselines.LtGemm", lambda _name, _product, us: _Stub(us))
+    monkeypatch.setattr("cudal2_agent.sandbox.cuda.baselines.library_baselines.LtGemm", lambda _name, _product, us: _Stub(us))
     baselines = LibraryBaselines(GemmTask(m=64, n=64, k=64), _sample)
     baselines._lt_products = [Product(), Product()]
     (best,) = baselines.open(["cublaslt-autotuning"]).contenders["cublaslt-autotuning"]
@@ -267,8 +267,8 @@ def test_a_kept_baseline_is_run_and_not_tuned(monkeypatch):
         timed.append(contender.us)
         return _sample(contender)
 
-    monkeypatch.setattr("sandbox.cuda.baselines.library_baselines.LtGemm", lambda _name, _product, us: _Stub(us))
-    monkeypatch.setattr("sandbox.cuda.baselines.library_baselines.LtProduct", Product)
+    monkeypatch.setattr("cudal2_agent.sandbox.cuda.baselines.library_baselines.LtGemm", lambda _name, _product, us: _Stub(us))
+    monkeypatch.setattr("cudal2_agent.sandbox.cuda.baselines.library_baselines.LtProduct", Product)
     task = GemmTask(m=64, n=64, k=64)
     known = TunedBaseline(task=task, environment="e", layout="tn", algorithm="05", detail="kept", suggestions=2, time_us=5.0)
     baselines = LibraryBaselines(task, sample)
@@ -294,7 +294,7 @@ def test_tuning_without_a_running_suggestion_is_a_note(monkeypatch):
     class Product:
         suggestions = (None, None)
 
-    monkeypatch.setattr("sandbox.cuda.baselines.library_baselines.LtGemm", lambda _name, _product, us: _Stub(us))
+    monkeypatch.setattr("cudal2_agent.sandbox.cuda.baselines.library_baselines.LtGemm", lambda _name, _product, us: _Stub(us))
     baselines = LibraryBaselines(GemmTask(m=64, n=64, k=64), _sample)
     baselines._lt_products = [Product()]
     opened = baselines.open(["cublaslt-autotuning"])

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import AUTOTUNED, BASELINES, CUBLAS, SideFigures, Telemetry
-from contract.options import TimeOptions
-from contract.task import GemmTask
-from sandbox.cuda.baselines.library_baselines import Baselines
-from sandbox.cuda.timing import timer
-from sandbox.cuda.timing.timer import Timer
-from sandbox.cuda.timing.watch import WrongWhileTimed
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, BASELINES, CUBLAS, SideFigures, Telemetry
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines
+from cudal2_agent.sandbox.cuda.timing import timer
+from cudal2_agent.sandbox.cuda.timing.timer import Timer
+from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
 from tests.doubles import ENVIRONMENT
 
 TASK = GemmTask(m=8, n=12, k=16)

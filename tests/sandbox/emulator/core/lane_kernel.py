@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from sandbox.emulator.lowering.program import lower
-from sandbox.emulator.machine import Conditions, Grid, Machine
-from sandbox.emulator.ptx.parser import parse
+from cudal2_agent.sandbox.emulator.lowering.program import lower
+from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
 
 Array = np.ndarray[Any, Any]
 _REGISTERS = (

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from sandbox.emulator.lowering.program import lower
-from sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, Triple, pack_parameters
-from sandbox.emulator.ptx.parser import parse
+from cudal2_agent.sandbox.emulator.lowering.program import lower
+from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, Triple, pack_parameters
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
 
 Array = np.ndarray[Any, Any]
 HEADER = ".version 9.0\n.target sm_90a\n.address_size 64\n"

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sandbox.emulator.core_module import core
-from sandbox.emulator.lowering.program import lower
-from sandbox.emulator.ptx.parser import parse
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.lowering.program import lower
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
 
 Array = np.ndarray[Any, Any]
 INPUT, OUTPUT = 0x1000_0000, 0x2000_0000  # addresses of the buffers

@@ -1,9 +1,9 @@
 """Seeded faults of all families in layout `nt`: boxes and copies of A, its transposed descriptor, its transposed fragments."""
 
-from policies.schedule.families.latency.schedule import LatencySchedule
-from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
-from policies.schedule.families.resident.schedule import ResidentSchedule
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.policies.schedule.families.latency.schedule import LatencySchedule
+from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
+from cudal2_agent.policies.schedule.families.resident.schedule import ResidentSchedule
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 from tests.sandbox.emulator.corpus.fault import Fault, Patch, gemm
 
 # One consumer warpgroup, 64 x 64 tiles, and a tail of K that no 16 divides.

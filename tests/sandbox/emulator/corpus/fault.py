@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from contract.candidate import Candidate, Origin
-from contract.task import GemmTask
-from policies.schedule.families.kernel_family import Schedule
-from policies.schedule.families.registry import families
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Schedule
+from cudal2_agent.policies.schedule.families.registry import families
 
 
 @dataclass(frozen=True)

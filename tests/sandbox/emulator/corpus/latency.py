@@ -1,6 +1,6 @@
 """Seeded faults of the `latency` family: commit groups, slots loaded again, slices of warps, pushes within a cluster."""
 
-from policies.schedule.families.latency.schedule import LatencySchedule
+from cudal2_agent.policies.schedule.families.latency.schedule import LatencySchedule
 from tests.sandbox.emulator.corpus.fault import Fault, Patch, gemm
 
 # Two commit groups, four warps of 16 x 16, whole tiles.

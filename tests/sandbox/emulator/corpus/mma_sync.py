@@ -1,6 +1,6 @@
 """Seeded faults of the `mma_sync` family: cp.async pipelines, ldmatrix, split-K through the workspace and in clusters."""
 
-from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
+from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
 from tests.sandbox.emulator.corpus.fault import Fault, Patch, gemm
 
 # Four warps of 16 x 16, three stages, five K blocks; every tile is whole, so that nothing is guarded.

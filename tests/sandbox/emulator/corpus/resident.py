@@ -1,6 +1,6 @@
 """Seeded faults of the `resident` family: A in registers, turns with the epilogue, staging, slots shared by A and B."""
 
-from policies.schedule.families.resident.schedule import ResidentSchedule
+from cudal2_agent.policies.schedule.families.resident.schedule import ResidentSchedule
 from tests.sandbox.emulator.corpus.fault import Fault, Patch, gemm
 
 # One warpgroup on one SM takes six tiles in two row panels; three blocks of A and B go through four slots.

@@ -1,6 +1,6 @@
 """Seeded faults of the `wgmma_tma` family where every CTA that splits a tile adds a share of it."""
 
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 from tests.sandbox.emulator.corpus.fault import Fault, Patch, gemm
 
 SPREAD = WgmmaTmaSchedule(consumers=1, atoms=1, block_n=64, block_k=64, stages=3, splits=2, tma_store=False, spread_sum=True)

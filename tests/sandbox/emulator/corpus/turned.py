@@ -1,6 +1,6 @@
 """Seeded faults of turned `wgmma_tma` kernels: boxes that four warps fill together, transposed on the way."""
 
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 from tests.sandbox.emulator.corpus.fault import Fault, Patch, gemm
 
 TASK = gemm(320, 264, 128)

@@ -1,6 +1,6 @@
 """Seeded faults of the `wgmma_tma` family: TMA, mbarriers, wgmma, clusters, TMA stores, split-K, ping-pong."""
 
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 from tests.sandbox.emulator.corpus.fault import Fault, Patch, gemm
 
 # One consumer warpgroup, a producer warp, 64 x 64 tiles; five K blocks through three stages.

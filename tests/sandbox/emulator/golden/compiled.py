@@ -4,8 +4,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.building.compile_child import COMPILED, CUBIN, LOG, PTX, compile_source
-from sandbox.building.headers import NVRTC_HEADERS, find_headers
+from cudal2_agent.sandbox.building.compile_child import COMPILED, CUBIN, LOG, PTX, compile_source
+from cudal2_agent.sandbox.building.headers import NVRTC_HEADERS, find_headers
 from tests.sandbox.emulator.golden.case import Family
 from tests.sandbox.emulator.golden.sources import HEADER, source
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sandbox.emulator.lowering.program import Program, lower
-from sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, TensorMap, pack_parameters
-from sandbox.emulator.ptx.module import Module
-from sandbox.emulator.ptx.parser import parse
+from cudal2_agent.sandbox.emulator.lowering.program import Program, lower
+from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, TensorMap, pack_parameters
+from cudal2_agent.sandbox.emulator.ptx.module import Module
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
 from tests.sandbox.emulator.golden.case import Bytes, Case, Family
 from tests.sandbox.emulator.golden.compiled import compile_family
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import TypeAdapter
 
-from contract.base import Record as Base
+from cudal2_agent.contract.base import Record as Base
 from tests.sandbox.emulator.golden.case import Bytes, Family
 from tests.sandbox.emulator.golden.sources import HEADER, source
 

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from sandbox.emulator.machine import Schedule
+from cudal2_agent.sandbox.emulator.machine import Schedule
 from tests.sandbox.emulator.golden.agreement import differences, disagreements, excess
 from tests.sandbox.emulator.golden.case import Case
 from tests.sandbox.emulator.golden.families import families, family

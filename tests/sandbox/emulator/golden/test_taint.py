@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from sandbox.emulator.lowering.program import Program
-from sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, TensorMap, pack_parameters
+from cudal2_agent.sandbox.emulator.lowering.program import Program
+from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, TensorMap, pack_parameters
 from tests.sandbox.emulator.golden.case import Bytes, Case
 from tests.sandbox.emulator.golden.families import families, family
 from tests.sandbox.emulator.golden.replay import MOST_INSTRUCTIONS

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from contract.candidate import Candidate
-from contract.chip import REFERENCE_CHIPS, Chip
-from contract.task import Arch, GemmTask
-from policies.schedule.families.kernel_family import Schedule
-from policies.schedule.families.registry import families
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.policies.schedule.families.kernel_family import Schedule
+from cudal2_agent.policies.schedule.families.registry import families
 
 CHIP: Chip = REFERENCE_CHIPS[Arch.SM_90A].model_copy(update={"sms": 4})
 LARGEST_TILE = 128 * 128

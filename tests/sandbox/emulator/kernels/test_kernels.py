@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 
-from contract.chip import LIMITS
-from contract.plan import resolve
-from contract.task import AccumulatorType, ElementType, GemmTask, Layout
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, cluster_tiles
-from sandbox.building.check import Checked, check
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, cluster_tiles
+from cudal2_agent.sandbox.building.check import Checked, check
 from tests.sandbox.emulator.compiled import PtxCompiler
 from tests.sandbox.emulator.kernels.families import CHIP, TASKS, TRAITS, FamilyKernel, sampled
 from tests.sandbox.emulator.kernels.written import WRITTEN, WrittenKernel

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.candidate import Candidate, Origin
-from contract.errors import CompilerMissing
-from contract.task import GemmTask
-from sandbox.building.headers import find_headers
-from sandbox.building.toolchain import find_nvcc
+from cudal2_agent.contract.errors import CompilerMissing
+from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.building.headers import find_headers
+from cudal2_agent.sandbox.building.toolchain import find_nvcc
 
 FOLDER = Path(__file__).parent
 

@@ -6,14 +6,14 @@ import re
 import numpy as np
 import pytest
 
-pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
-from contract.candidate import Candidate
-from contract.chip import LIMITS
-from contract.evaluation import Wrong
-from contract.plan import resolve
-from contract.task import Arch, GemmTask
-from sandbox.emulator.large.coverage import (
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import Wrong
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.sandbox.emulator.large.coverage import (
     Tile,
     needs_rewriting,
     reduced_task,
@@ -22,9 +22,9 @@ from sandbox.emulator.large.coverage import (
     runs_whole,
     tile_of,
 )
-from sandbox.emulator.large.places import Raster, places_of, rasters
-from sandbox.emulator.large.points import corners_first, first_cta, widened
-from sandbox.workers.messages import Done, NotExecuted, Reduced, Verified
+from cudal2_agent.sandbox.emulator.large.places import Raster, places_of, rasters
+from cudal2_agent.sandbox.emulator.large.points import corners_first, first_cta, widened
+from cudal2_agent.sandbox.workers.messages import Done, NotExecuted, Reduced, Verified
 from tests.sandbox.building.build_kernels import ORIGIN
 from tests.sandbox.emulator.proving import BEFORE, STORE, SUM, Build, builder, naive, plan, prove
 
@@ -212,7 +212,7 @@ def test_a_source_that_may_have_its_size_compiled_in_is_tried_and_only_its_pass_
 
 
 def test_a_source_that_is_only_tried_has_a_part_of_the_time(build, monkeypatch):
-    monkeypatch.setattr("sandbox.emulator.evaluator.ATTEMPT_SHARE", 1e-6)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.evaluator.ATTEMPT_SHARE", 1e-6)
     said = messages(prove(build(naive(), task=SHORT), SHORT))
     assert re.search(r"the source was not executed to its end at \d+x512x16", said["not-covered"])
     assert "reduced" not in said
@@ -232,9 +232,9 @@ def persistent(build, task, before=""):
 
 def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build, monkeypatch):
     """The wrong corner is not a corner of the grid."""
-    monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
-    monkeypatch.setattr("sandbox.emulator.large.sample.QUICK_WORK", 1000)
-    monkeypatch.setattr("sandbox.emulator.large.sample.MAX_POINTS", 3)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.sample.QUICK_WORK", 1000)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.sample.MAX_POINTS", 3)
     task = GemmTask(m=512, n=384, k=16)
     right = persistent(build, task)
     wrong = persistent(
@@ -244,7 +244,7 @@ def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build
     answer = prove(wrong, task)
     assert isinstance(answer, Done), answer
     assert "first D[0,383] is 0.5" in answer.evaluation.test.message
-    monkeypatch.setattr("sandbox.emulator.large.sample.MAX_SEARCHED", 0)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.sample.MAX_SEARCHED", 0)
     assert re.search(r"of D not touched: .*top right", messages(prove(right, task))["full-size"])
     assert isinstance(prove(wrong, task), Verified)
 
@@ -256,7 +256,7 @@ def test_what_was_run_before_a_sample_had_to_end_is_told(build, monkeypatch):
         ("large.sample.QUICK_WORK", 1000),
         ("large.sample.WHOLE_ONCE", 1000),
     ):
-        monkeypatch.setattr(f"sandbox.emulator.{name}", limit)
+        monkeypatch.setattr(f"cudal2_agent.sandbox.emulator.{name}", limit)
     task = GemmTask(m=512, n=640, k=16)
     idle = plan(launch={"grid": ("ceil(N/16)*8", "ceil(M/16)", 1)})
     said = messages(prove(build(naive(), idle, task), task))
@@ -265,7 +265,7 @@ def test_what_was_run_before_a_sample_had_to_end_is_told(build, monkeypatch):
 
 
 def test_a_grid_that_is_quick_is_run_whole_at_full_size(build, monkeypatch):
-    monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
     task = GemmTask(m=512, n=384, k=16)
     said = messages(prove(persistent(build, task), task))["full-size"]
     assert said.endswith("clusters run, then the whole grid without race detection; all 196608 outputs compared; seed 2")
@@ -277,7 +277,7 @@ def test_a_grid_that_is_quick_is_run_whole_at_full_size(build, monkeypatch):
         answer = prove(build(source, task=task), task)
         assert isinstance(answer, Done), answer
         assert answer.evaluation.test.name == name
-    monkeypatch.setattr("sandbox.emulator.large.sample.QUICK_OPERATIONS", 1000)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.sample.QUICK_OPERATIONS", 1000)
     assert "whole grid" not in messages(prove(persistent(build, task), task))["full-size"]
 
 
@@ -288,8 +288,8 @@ def test_a_large_task_of_which_nothing_is_run_at_full_size_is_verified_by_the_sc
     build, monkeypatch, requires, told
 ):
     """A smaller run does not verify a source that may behave differently at full size."""
-    monkeypatch.setattr("sandbox.emulator.large.coverage.REDUCED_WORK", 1000)
-    monkeypatch.setattr("sandbox.emulator.large.sample.POINT_WORK", 1000)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.coverage.REDUCED_WORK", 1000)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.sample.POINT_WORK", 1000)
     launch = plan().launches[0]
     built = build(naive(), plan(launches=(launch, launch), requires=requires), LARGE)
     answer = prove(built, LARGE)
@@ -302,7 +302,7 @@ def test_a_large_task_of_which_nothing_is_run_at_full_size_is_verified_by_the_sc
 
 def test_a_grid_of_one_cluster_is_sampled_on_every_case_of_inputs(build, monkeypatch):
     """Fractions are lost: the first input cases have only integers."""
-    monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
     task = GemmTask(m=16, n=16, k=64)
     answer = prove(build(naive(store=STORE.replace("sum", "truncf(sum)")), task=task), task)
     assert isinstance(answer, Done), answer
@@ -336,7 +336,7 @@ def test_a_fault_at_the_reduced_size_names_the_size(build):
 
 def test_a_sample_of_splits_is_widened_until_it_writes(build, monkeypatch):
     """The last arrival of four CTAs sums a tile."""
-    monkeypatch.setattr("sandbox.emulator.large.coverage.REDUCED_WORK", 1000)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.coverage.REDUCED_WORK", 1000)
     first = """\
   const int split = blockIdx.x % 4, tile = blockIdx.x / 4;
   const int row = tile / (n / 16) * 16 + threadIdx.x / 16, column = tile % (n / 16) * 16 + threadIdx.x % 16;

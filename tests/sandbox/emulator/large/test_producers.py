@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
-from contract.evaluation import TestResult, Wrong
-from contract.plan import LaunchPlan, ResolvedLaunch
-from contract.task import ElementType, GemmTask
-from sandbox.emulator.large.operand_lines import PERIODS, OperandLines
-from sandbox.emulator.large.producers import FEW_CLUSTERS, Ranges, TooMany, Writers, pieces
-from sandbox.verification.elements import decode, encode
-from sandbox.workers.messages import Done, Reduced, Verified
+from cudal2_agent.contract.plan.plan import LaunchPlan, ResolvedLaunch
+from cudal2_agent.contract.records.evaluation import TestResult, Wrong
+from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.emulator.large.operand_lines import PERIODS, OperandLines
+from cudal2_agent.sandbox.emulator.large.producers import FEW_CLUSTERS, Ranges, TooMany, Writers, pieces
+from cudal2_agent.sandbox.verification.elements import decode, encode
+from cudal2_agent.sandbox.workers.messages import Done, Reduced, Verified
 from tests.sandbox.building.build_kernels import TENSORS
 from tests.sandbox.emulator.proving import SCALARS, Build, builder, plan, prove
 
@@ -147,8 +147,8 @@ def build(request: pytest.FixtureRequest) -> Build:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, limit in (("WHOLE_ONCE", 1000), ("QUICK_WORK", 1000), ("MAX_SEARCHED", 4)):
-        monkeypatch.setattr(f"sandbox.emulator.large.sample.{name}", limit)
-    monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 100_000)
+        monkeypatch.setattr(f"cudal2_agent.sandbox.emulator.large.sample.{name}", limit)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.coverage.WHOLE_WORK", 100_000)
 
 
 def proof(build: Build, part: str = PART, result: str = RESULT) -> Any:

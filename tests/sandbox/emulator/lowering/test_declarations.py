@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.emulator import core_module
-from sandbox.emulator.core_module import core
-from sandbox.emulator.detector import Detector
-from sandbox.emulator.lowering.lowering import Lowering
-from sandbox.emulator.lowering.rules import rules
-from sandbox.emulator.lowering.slots import SlotFile
-from sandbox.emulator.lowering.table import COLUMNS, HANDLERS, OPERATION, Handler, MemoryOperand, OperandError
+from cudal2_agent.sandbox.emulator import core_module
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.detector import Detector
+from cudal2_agent.sandbox.emulator.lowering.lowering import Lowering
+from cudal2_agent.sandbox.emulator.lowering.rules import rules
+from cudal2_agent.sandbox.emulator.lowering.slots import SlotFile
+from cudal2_agent.sandbox.emulator.lowering.table import COLUMNS, HANDLERS, OPERATION, Handler, MemoryOperand, OperandError
 from tests.sandbox.emulator.ptx.small_ptx import module
 
 _FOLDER = Path(rules.__file__).parent

@@ -2,10 +2,10 @@
 
 import pytest
 
-from sandbox.emulator.lowering import inlining
-from sandbox.emulator.lowering.inlining import inline_calls
-from sandbox.emulator.ptx.module import Address, Function, Label, Register, Symbol, Unsupported
-from sandbox.emulator.ptx.parser import parse
+from cudal2_agent.sandbox.emulator.lowering import inlining
+from cudal2_agent.sandbox.emulator.lowering.inlining import inline_calls
+from cudal2_agent.sandbox.emulator.ptx.module import Address, Function, Label, Register, Symbol, Unsupported
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
 
 _HEAD = ".version 8.4\n.target sm_90a\n.address_size 64\n"
 

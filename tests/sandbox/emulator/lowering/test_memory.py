@@ -2,12 +2,12 @@
 
 import pytest
 
-from sandbox.emulator.lowering.lowering import Lowering, Operation, width_of
-from sandbox.emulator.lowering.mentions import mentions_of
-from sandbox.emulator.lowering.rules.memory import RULES
-from sandbox.emulator.lowering.slots import SlotFile, lives_of
-from sandbox.emulator.lowering.table import Semantics, Space
-from sandbox.emulator.ptx.module import Unsupported
+from cudal2_agent.sandbox.emulator.lowering.lowering import Lowering, Operation, width_of
+from cudal2_agent.sandbox.emulator.lowering.mentions import mentions_of
+from cudal2_agent.sandbox.emulator.lowering.rules.memory import RULES
+from cudal2_agent.sandbox.emulator.lowering.slots import SlotFile, lives_of
+from cudal2_agent.sandbox.emulator.lowering.table import Semantics, Space
+from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
 from tests.sandbox.emulator.ptx.small_ptx import module
 
 _DECLARED = (

@@ -1,7 +1,7 @@
 """Small modules around one line under test."""
 
-from sandbox.emulator.ptx.module import Function, Instruction, Module
-from sandbox.emulator.ptx.parser import parse
+from cudal2_agent.sandbox.emulator.ptx.module import Function, Instruction, Module
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 DECLARED = (

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from contract.candidate import Candidate
-from contract.options import CompileOptions
-from contract.task import AccumulatorType, Arch, GemmTask
-from policies.schedule.families.mma_sync.family import MmaSync
-from policies.schedule.families.wgmma_tma.family import WgmmaTma
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
-from sandbox.building.compiler import Compiled, Compiler
-from sandbox.emulator.ptx.module import Module
-from sandbox.emulator.ptx.parser import parse
-from sandbox.inspect.code import Code
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions
+from cudal2_agent.policies.schedule.families.mma_sync.family import MmaSync
+from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
+from cudal2_agent.sandbox.emulator.ptx.module import Module
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
+from cudal2_agent.sandbox.inspect.code import Code
 from tests.sandbox.building.build_kernels import NAIVE, candidate
 
 TASK = GemmTask(m=256, n=512, k=128)

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from sandbox.emulator.ptx.module import PtxError, SourceLine, Unsupported, Variable
-from sandbox.emulator.ptx.parser import parse
+from cudal2_agent.sandbox.emulator.ptx.module import PtxError, SourceLine, Unsupported, Variable
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
 from tests.sandbox.emulator.ptx.small_ptx import HEAD, kernel, module
 
 

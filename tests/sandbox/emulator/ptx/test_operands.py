@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from sandbox.emulator.ptx.module import (
+from cudal2_agent.sandbox.emulator.ptx.module import (
     Address,
     Float,
     Immediate,

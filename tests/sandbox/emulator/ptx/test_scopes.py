@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox.emulator.ptx.module import Immediate, Label, Negated, PtxError, Register, Symbol, Unsupported
+from cudal2_agent.sandbox.emulator.ptx.module import Immediate, Label, Negated, PtxError, Register, Symbol, Unsupported
 from tests.sandbox.emulator.ptx.small_ptx import kernel, module
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sandbox.emulator.ptx.module import Unsupported
+from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
 from tests.sandbox.emulator.core.lane_kernel import Array, execute, lowered
 
 RANDOM = np.random.default_rng(6)

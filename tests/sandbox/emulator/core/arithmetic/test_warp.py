@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from sandbox.emulator.ptx.module import Unsupported
+from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
 from tests.sandbox.emulator.core.lane_kernel import execute, lowered
 
 RANDOM = np.random.default_rng(7)

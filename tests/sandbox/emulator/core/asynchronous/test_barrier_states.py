@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sandbox.emulator.machine import Schedule
+from cudal2_agent.sandbox.emulator.machine import Schedule
 from tests.sandbox.emulator.core.launched import Launched, kernel, launch
 
 _SCHEDULES = (Schedule.LATEST, Schedule.EAGER, Schedule.RANDOM)

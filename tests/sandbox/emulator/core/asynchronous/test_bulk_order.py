@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sandbox.emulator.machine import Schedule
+from cudal2_agent.sandbox.emulator.machine import Schedule
 from tests.sandbox.emulator.core.launched import kernel, launch
 
 SCHEDULES = [(Schedule.EAGER, 0), (Schedule.LATEST, 0), *((Schedule.RANDOM, seed) for seed in range(4))]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox.emulator.machine import Schedule
+from cudal2_agent.sandbox.emulator.machine import Schedule
 from tests.sandbox.emulator.core.launched import kernel, launch
 
 SCHEDULES = [(Schedule.EAGER, 0), (Schedule.LATEST, 0), *((Schedule.RANDOM, seed) for seed in range(3))]

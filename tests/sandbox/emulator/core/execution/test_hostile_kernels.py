@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sandbox.emulator.lowering.loops import Loops
-from sandbox.emulator.lowering.program import Program, lower
-from sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, TensorMap, pack_parameters
-from sandbox.emulator.ptx.module import Unsupported
-from sandbox.emulator.ptx.parser import parse
+from cudal2_agent.sandbox.emulator.lowering.loops import Loops
+from cudal2_agent.sandbox.emulator.lowering.program import Program, lower
+from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, TensorMap, pack_parameters
+from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
+from cudal2_agent.sandbox.emulator.ptx.parser import parse
 from tests.sandbox.emulator.core.launched import kernel, launch
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"

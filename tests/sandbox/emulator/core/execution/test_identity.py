@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
-from contract.evaluation import Wrong
-from contract.task import GemmTask
-from sandbox.emulator.core_module import core
-from sandbox.emulator.large.coverage import UNLIMITED_SMS, resolve_for_few_sms
-from sandbox.emulator.machine import ADDRESS_SPAN, GRANULE_BYTES, LOWEST_ADDRESS, Machine, Schedule
-from sandbox.workers.messages import Done, Verified
+from cudal2_agent.contract.records.evaluation import Wrong
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.emulator.core_module import core
+from cudal2_agent.sandbox.emulator.large.coverage import UNLIMITED_SMS, resolve_for_few_sms
+from cudal2_agent.sandbox.emulator.machine import ADDRESS_SPAN, GRANULE_BYTES, LOWEST_ADDRESS, Machine, Schedule
+from cudal2_agent.sandbox.workers.messages import Done, Verified
 from tests.sandbox.emulator.core.launched import Array, kernel, launch
 from tests.sandbox.emulator.proving import TASK, Build, builder, naive, plan, prove
 

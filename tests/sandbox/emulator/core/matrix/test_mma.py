@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sandbox.emulator.lowering.program import lower
-from sandbox.emulator.ptx.module import Unsupported
+from cudal2_agent.sandbox.emulator.lowering.program import lower
+from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
 from tests.sandbox.emulator.core.matrix.fragments import (
     bits,
     blocks_of_a,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sandbox.emulator.lowering.lowering import width_of
+from cudal2_agent.sandbox.emulator.lowering.lowering import width_of
 from tests.sandbox.emulator.core.launched import Array, kernel, launch
 
 _EDGES = {

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sandbox.emulator.machine import Schedule
+from cudal2_agent.sandbox.emulator.machine import Schedule
 from tests.sandbox.emulator.core.launched import Array, kernel, launch
 
 RANDOM = np.random.default_rng(20)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sandbox.emulator.machine import Schedule
+from cudal2_agent.sandbox.emulator.machine import Schedule
 from tests.sandbox.emulator.core.launched import kernel, launch
 
 SMEM = ".shared .align 16 .b8 s[1024]; .shared .align 8 .b64 bar;"

@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 
-from sandbox.emulator.machine import Schedule
+from cudal2_agent.sandbox.emulator.machine import Schedule
 from tests.sandbox.emulator.core.launched import kernel, launch
 
 OUTPUT, BRANCH, ADDRESS, GUARD, CONTROL = "output", "branch", "address", "guard", "operand"

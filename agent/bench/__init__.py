@@ -1,0 +1,1 @@
+"""Benches: arms × tasks → rows → table. `models/` compares models, `proposals/` compares policies."""

@@ -1,0 +1,80 @@
+"""The schedules of a shape that a calibration measures: half the best of the prior, half spread over the space."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+
+import numpy as np
+
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.acquisition import rank_by_prior
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.optimiser.pool_prior import PriorOf
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.policies.schedule.prior import Floats
+
+TOO_SLOW = 4.0  # times the best predicted time: slower schedules cost time and say little about which are fast
+DRAWN = 512  # schedules among which the spread ones are sought
+
+
+class SpreadSchedules:
+    """A policy for one round. It follows from its seed and the observation which schedules it proposes."""
+
+    name = "schedule"
+    reads_code = False
+    exhausted = ""
+
+    def __init__(self, prior_of: PriorOf, seed: int) -> None:
+        self._prior_of, self._seed = prior_of, seed
+
+    def propose(self, observation: Observation, count: int) -> list[Candidate]:
+        """Fewer than `count` where the spaces hold fewer. What was tried is not proposed again."""
+        seen = {attempt.candidate_id for attempt in observation.attempts}
+        found: dict[str, Candidate] = {}
+        for entry in self._order(observation.task, observation.chip, count):
+            if len(found) == count:
+                break
+            candidate = entry.family.write(entry.schedule, observation.task)
+            if candidate.id not in seen:
+                found[candidate.id] = candidate
+        return list(found.values())
+
+    def _order(self, task: GemmTask, chip: Chip, count: int) -> Iterator[PoolEntry]:
+        prior = self._prior_of(task, chip)
+        pool = SchedulePool(families(task.arch), task, chip, self._seed, prior)
+        if not pool.entries:
+            return iter(())
+        best = list(islice(rank_by_prior(pool.entries, pool.predicted_us, [], prior.crowding), (count + 1) // 2))
+        limit_us = TOO_SLOW * float(pool.predicted_us.min())
+        rest = [entry for entry, us in zip(pool.entries, pool.predicted_us, strict=True) if us <= limit_us]
+        rng = np.random.default_rng([self._seed, task.m, task.n, task.k])
+        drawn = [rest[int(place)] for place in rng.permutation(len(rest))[:DRAWN]]
+        return chain(best, spread(best, drawn))
+
+
+def spread(chosen: Sequence[PoolEntry], drawn: Sequence[PoolEntry]) -> Iterator[PoolEntry]:
+    """Entries of `drawn`, each the farthest from all before it within the family that has had the fewest so far."""
+    left = list(range(len(drawn)))
+    points, families_of = _resources(drawn), [entry.family.name for entry in drawn]
+    apart = np.full(len(drawn), np.inf)
+    for point in _resources(chosen):
+        apart = np.minimum(apart, np.linalg.norm(points - point, axis=1))
+    used: Counter[str] = Counter()
+    while left:
+        fewest = min(used[families_of[place]] for place in left)
+        place = max((one for one in left if used[families_of[one]] == fewest), key=lambda one: apart[one])
+        left.remove(place)
+        used[families_of[place]] += 1
+        apart = np.minimum(apart, np.linalg.norm(points - points[place], axis=1))
+        yield drawn[place]
+
+
+def _resources(entries: Sequence[PoolEntry]) -> Floats:
+    """What a schedule takes of a chip, in doublings: tile, stages, CTAs, CTAs per SM, cluster and loaded bytes."""
+    works = [entry.work for entry in entries]
+    rows = [(*work.tile, work.stages, work.ctas, work.ctas_per_sm, work.cluster, 1 + work.loaded_bytes) for work in works]
+    return np.log2(np.array(rows, dtype=np.float64).reshape(-1, 8))

@@ -1,0 +1,92 @@
+"""What is known of kernels, by task: a library, and the searches of the store."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from cudal2.dispatch.decision import Choice, GpuIdentity, gpu_and_driver
+from cudal2.dispatch.dispatcher import Dispatcher, kind_code
+from cudal2.dispatch.neighbour_rule import NeighbourRule, shipped_rule
+from cudal2.library.kernel_library import KernelLibrary, key_of, open_library
+from cudal2.library.shipped_libraries import shipped_paths
+from cudal2_agent.agent.library.measured_kernels import MeasuredKernel
+from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
+from cudal2_agent.contract.records.task import Arch, GemmTask
+
+# The entry of a task; None where the library has none.
+Lookup = Callable[[GemmTask], LibraryEntry | None]
+# The same for its algorithms of cuBLASLt.
+AlgorithmLookup = Callable[[GemmTask], StoredAlgorithm | None]
+
+
+class KnownKernels(NamedTuple):
+    """A library as advice needs it: entries and algorithms by task. `chip`: the one that all of them were measured on.
+
+    `lender`: the entry of a larger M that dispatch lends to a task; None where it lends none. `no_faster`: products that were
+    searched for the library in vain.
+    """
+
+    name: str
+    chip: str
+    arch: Arch
+    find: Lookup
+    algorithm: AlgorithmLookup = lambda task: None  # noqa: ARG005
+    lender: Lookup = lambda task: None  # noqa: ARG005
+    no_faster: frozenset[str] = frozenset()
+
+
+def open_kernels(path: Path | None, chip: str | None) -> KnownKernels:
+    """The library at a path; without one that which ships for the chip, else the first that ships.
+
+    Raises: UsageError where there is none at the path, LibraryError for a damaged one, MachineError where none ships.
+    """
+    if path is not None:
+        return kernels_of(open_library(path))
+    libraries = [open_library(one) for one in shipped_paths()]
+    if not libraries:
+        raise MachineError(
+            "no kernel library ships with this product; build one with `cudal2-agent library build --out FOLDER`"
+        )
+    return kernels_of(next((one for one in libraries if one.manifest.chip.casefold() == (chip or "").casefold()), libraries[0]))
+
+
+def kernels_of(library: KernelLibrary) -> KnownKernels:
+    """Entries are validated when they are looked up."""
+    manifest = library.manifest
+    return KnownKernels(
+        name=manifest.name,
+        chip=manifest.chip,
+        arch=Arch(manifest.arch),
+        find=lambda task: library.find(key_of(task)),
+        algorithm=lambda task: library.algorithm(key_of(task)),
+        lender=lender_of(library, shipped_rule()),
+        no_faster=frozenset(manifest.no_faster),
+    )
+
+
+def lender_of(library: KernelLibrary, rule: NeighbourRule) -> Lookup:
+    """What dispatch lends on the library's chip with the driver of the rule."""
+    arch, (_, driver) = Arch(library.manifest.arch), gpu_and_driver(rule.measured)
+    identity = GpuIdentity(gpu=library.manifest.chip, driver=driver, arch=arch, sms=REFERENCE_CHIPS[arch].sms)
+    dispatcher = Dispatcher(library, identity, rule)
+
+    def lender(task: GemmTask) -> LibraryEntry | None:
+        decision = dispatcher.decide(task.m, task.n, task.k, kind_code(task.layout, task.element, task.accumulate))
+        return decision.entry if decision.choice is Choice.COMPATIBLE else None
+
+    return lender
+
+
+def latest_searches(measured: Iterable[MeasuredKernel], chip: str) -> dict[GemmTask, MeasuredKernel]:
+    """The newest search of each task on a chip: the best of several days would be a maximum over noise."""
+    ours = (one for one in measured if one.chip == chip)
+    return {one.task: one for one in sorted(ours, key=lambda one: one.row.finished_at)}
+
+
+def autotuning_times(searches: dict[GemmTask, MeasuredKernel]) -> dict[GemmTask, float]:
+    """cuBLASLt-AutoTuning's median by task. Unit: microseconds."""
+    rows = {task: one.row.baselines_us for task, one in searches.items()}
+    return {task: row[AUTOTUNED] for task, row in rows.items() if AUTOTUNED in row}

@@ -1,0 +1,142 @@
+"""The matrix products of a model: what was multiplied, in which part of a pass, and how often.
+
+A recording of a model and a trace of PyTorch's profiler both give these records.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from cudal2_agent.agent.campaign.shapes import RecordedProduct, ShapeFile
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.task import ElementType
+
+Part = Literal["forward", "dX", "dW", "backward"]
+Operator = Literal["mm", "addmm", "bmm", "baddbmm"]
+Sizes = Sequence[int]
+
+PARTS: tuple[Part, ...] = ("forward", "dX", "dW", "backward")
+OPERATORS: tuple[Operator, ...] = ("mm", "addmm", "bmm", "baddbmm")
+# Element types by the names of PyTorch's dtypes and of its profiler. Other names stay as they are.
+ELEMENTS = {
+    **dict.fromkeys(("torch.float16", "c10::Half"), "f16"),
+    **dict.fromkeys(("torch.bfloat16", "c10::BFloat16"), "bf16"),
+    **dict.fromkeys(("torch.float32", "float"), "f32"),
+    **dict.fromkeys(("torch.float64", "double"), "f64"),
+}
+
+
+class MatrixProduct(Record):
+    """One matrix product. `operator`: of PyTorch; `addmm` and `baddbmm` add a bias.
+
+    `element`: as `ElementType` has it, else PyTorch's name. `layout`: as `Layout` has it, or `tt` where both operands are
+    stored transposed. `packed`: no operand has gaps or repetitions. `batch`: matrices per call. `part`: of the pass: forward,
+    dX (gradient of an input), dW (gradient of a weight), or a product of the backward pass that is neither.
+    """
+
+    part: Part
+    m: int
+    n: int
+    k: int
+    layout: str
+    element: str
+    operator: Operator
+    batch: int = 1
+    packed: bool = True
+
+    @property
+    def shape(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+
+class CountedProduct(Record):
+    """`calls`: in the whole recording. `gpu_us`: time of the kernels of all these calls; None where no GPU was traced."""
+
+    product: MatrixProduct
+    calls: int
+    gpu_us: float | None = None
+
+
+class Recording(Record):
+    """The products of a model. `passes`: how many passes `calls` and times add up.
+
+    `gpu`: the GPU of a trace, and `capability` its compute capability as one number, such as 90; None where none was traced.
+    `gpu_us`: time of all kernels and copies of the trace. Unit: microseconds.
+    """
+
+    products: tuple[CountedProduct, ...]
+    passes: int = 1
+    gpu: str | None = None
+    capability: int | None = None
+    gpu_us: float | None = None
+
+    def in_half_precision(self, element: str) -> "Recording":
+        """The same products, those of other elements as if they had this one.
+
+        Raises: ValueError for a recording with times: those of other elements say nothing.
+        """
+        half = tuple(ElementType)
+        other = [one for one in self.products if one.product.element not in half]
+        if other and self.gpu_us is not None:
+            raise ValueError("times of a trace belong to its element types")
+        if not other:
+            return self
+        changed = Counter[MatrixProduct]()
+        for one in self.products:
+            kept = one.product.element in half
+            changed[one.product if kept else one.product.model_copy(update={"element": element})] += one.calls
+        return self.model_copy(update={"products": in_order(CountedProduct(product=p, calls=c) for p, c in changed.items())})
+
+
+def read_product(
+    operator: Operator, part: Part, element: str, a: tuple[Sizes, Sizes], b: tuple[Sizes, Sizes]
+) -> MatrixProduct | None:
+    """The product of two operands, each given by shape and strides; None for one without elements.
+
+    A batch that shares B is one product of a longer A.
+    """
+    (a_shape, _), (b_shape, b_strides) = a, b
+    m, k, n = a_shape[-2], a_shape[-1], b_shape[-1]
+    batch = math.prod(a_shape[:-2])
+    if 0 in (m, n, k, batch):
+        return None
+    if batch > 1 and b_strides[0] == 0:
+        m, batch = m * batch, 1
+    layout = _letter(*b) + _letter(*a)
+    packed = _packed(*a) and _packed(*b)
+    return MatrixProduct(
+        part=part, m=m, n=n, k=k, layout=layout, element=element, operator=operator, batch=batch, packed=packed
+    )
+
+
+def in_order(counted: Iterable[CountedProduct]) -> tuple[CountedProduct, ...]:
+    """The most frequent first."""
+    return tuple(sorted(counted, key=lambda one: (-one.calls * one.product.batch, *one.product.model_dump().values())))
+
+
+def shape_file(counted: Iterable[CountedProduct]) -> ShapeFile:
+    """The shapes for `campaign run`, the most frequent first. A batch counts once per matrix."""
+    counts: Counter[tuple[Part, int, int, int, str]] = Counter()
+    for one in counted:
+        product = one.product
+        counts[product.part, product.m, product.n, product.k, product.layout] += one.calls * product.batch
+    order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ShapeFile(
+        products=tuple(
+            RecordedProduct(part=part, m=m, n=n, k=k, layout=layout, count=count) for (part, m, n, k, layout), count in order
+        )
+    )
+
+
+def _letter(shape: Sizes, strides: Sizes) -> str:
+    """`t` for a matrix whose columns are contiguous. One that neither rows nor columns are is copied by rows before use."""
+    return "t" if strides[-1] != 1 and shape[-1] > 1 and strides[-2] == 1 else "n"
+
+
+def _packed(shape: Sizes, strides: Sizes) -> bool:
+    """Whether rows follow each other without gaps, or columns do. The strides of sizes of 1 do not count."""
+    (rows, columns), (by_row, by_column) = shape[-2:], strides[-2:]
+    row_major = (columns == 1 or by_column == 1) and (rows == 1 or by_row == columns)
+    column_major = (rows == 1 or by_row == 1) and (columns == 1 or by_column == rows)
+    return row_major or column_major

@@ -1,0 +1,130 @@
+"""Protocols: what the agent requires of a policy, a sandbox and a store."""
+
+from collections.abc import Iterator, Sequence
+from threading import Event
+from typing import Protocol
+
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
+from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Prediction
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.profile import Profile
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
+from cudal2_agent.contract.settings.options import Effort
+
+
+class Policy(Protocol):
+    """Writes candidates. It may propose fewer than requested, or none, when it has nothing new.
+
+    `reads_code`: whether it uses the sources of earlier candidates, so that observations must contain them.
+    `exhausted`: why it proposes nothing more in this process; empty otherwise.
+    """
+
+    name: str
+    reads_code: bool
+    exhausted: str
+
+    def propose(self, observation: Observation, count: int) -> list[Candidate]: ...
+
+
+class Sandbox(Protocol):
+    """Compiles, proves and times candidates.
+
+    `can_execute`: whether a backend runs code for the task's arch. `can_measure`: whether that backend is a GPU.
+    `waited_s`: seconds so far in which requests did not use the GPU: another process did, or code was inspected.
+    """
+
+    @property
+    def chip(self) -> Chip: ...
+    @property
+    def can_execute(self) -> bool: ...
+    @property
+    def can_measure(self) -> bool: ...
+    @property
+    def environment(self) -> Environment | None: ...
+    @property
+    def waited_s(self) -> float: ...
+
+    def build(
+        self, candidates: Sequence[AnyCandidate], task: GemmTask, cancel: Event | None = None
+    ) -> Iterator[tuple[int, Built | Evaluation]]:
+        """Check, compile and inspect in parallel. Yields (position, outcome) as each candidate finishes.
+
+        Once another thread sets `cancel`, the builds that are going on end, and the iterator with them.
+        """
+        ...
+
+    def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
+        """Verify and time a built candidate. `quick` compares it with cuBLASLt-AutoTuning only."""
+        ...
+
+    def screen(self, built: Sequence[Built], task: GemmTask) -> Iterator[tuple[int, Evaluation]]:
+        """Briefly verify and time candidates of trusted writers, against cuBLASLt-AutoTuning. Yields as each finishes.
+
+        A screened time ranks candidates; it never decides a winner.
+        """
+        ...
+
+    def race(self, built: Sequence[Built], task: GemmTask) -> list[Evaluation]:
+        """Verify candidates in full, then time them together with the baselines in the same rounds, with and without
+        programmatic launch. Slower candidates leave once their interval is wholly behind. One evaluation for each, in order.
+        """
+        ...
+
+    def predict(self, built: Built, task: GemmTask) -> Prediction:
+        """The predicted time of a built candidate, which is not executed."""
+        ...
+
+    def estimate(self, built: Built, task: GemmTask) -> Prediction:
+        """As `predict`; where only the roofline stands in, by the timing model, which proves nothing."""
+        ...
+
+    def witness(self, built: Built, task: GemmTask, seconds: float | None = None) -> Evaluation:
+        """The verdict of the emulator on a candidate that passed on a GPU; `Unmeasured` where it passes or cannot be executed.
+
+        `seconds`: time limit of the proof, if it is less than that of the settings.
+        A missing or failing emulator raises nothing: `reason` of the record names the cause.
+        """
+        ...
+
+    def profile(self, built: Built, task: GemmTask) -> Profile:
+        """Collect hardware counters of a verified candidate in a separate process.
+
+        Raises: ProfilerUnavailable where this machine cannot profile, ProfileFailed where this candidate cannot be profiled.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Predict(Protocol):
+    def __call__(self, candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction: ...
+
+
+class ExchangeLog(Protocol):
+    """The exchanges of one run with chat servers. An exchange is durable when `record` returns."""
+
+    def record(self, exchange: Exchange) -> None: ...
+    def recorded(self) -> list[Exchange]: ...
+
+
+class TrajectoryStore(Protocol):
+    """Keeps every run, observation, step and exchange.
+
+    `record_step` is idempotent by (run_id, index), `record_exchange` by (run_id, round, sample, turn).
+    """
+
+    def start_run(self, run: RunRecord) -> None: ...
+    def update_run(self, run: RunRecord) -> None: ...
+    def record_observation(self, run_id: str, observation: Observation) -> str: ...
+    def observation(self, observation_id: str) -> Observation: ...
+    def record_step(self, step: Step) -> None: ...
+    def run(self, run_id: str) -> RunRecord: ...
+    def runs(self) -> list[RunRecord]: ...
+    def steps(self, run_id: str) -> list[Step]: ...
+    def trajectory(self, run_id: str) -> Trajectory: ...
+    def record_exchange(self, run_id: str, exchange: Exchange) -> None: ...
+    def exchanges(self, run_id: str) -> list[Exchange]: ...

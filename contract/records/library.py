@@ -1,0 +1,161 @@
+"""The records of a kernel library: what campaigns found, as entries that a program can launch without searching.
+
+An entry names a kernel by its schedule, from which a family of `policies/schedule` writes the source again, or by its source.
+Beside its entries a library holds algorithms of cuBLASLt, for tasks where AutoTuning is faster than any kernel.
+"""
+
+from datetime import date
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.plan.plan import ResolvedPlan
+from cudal2_agent.contract.records.candidate import ScheduleValue
+from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
+from cudal2_agent.contract.reward.speedup import Speedup
+
+
+class EntryEvaluation(Record):
+    """What was measured of a kernel, in the race that chose it. Unit: microseconds.
+
+    `speedup`: over cuBLASLt-AutoTuning, paired in the same rounds, of plain launches: an eager program's preceding kernel
+    triggers nothing early. `baselines_us`: median of each baseline. `worst_error`: largest error of the accuracy tests over its
+    bound. `environment`: `Environment.key` of the measurement.
+    """
+
+    time_us: float
+    speedup: Speedup
+    baselines_us: dict[str, float]
+    worst_error: float | None
+    environment: str
+    run_id: str
+    commit: str = ""
+    measured: date
+
+
+class LibraryEntry(Record):
+    """One kernel for one task on one chip. Either `schedule` or `source` says what it is.
+
+    `source_sha256`: of the whole text that is compiled; an entry whose text differs today is stale. `cubin_sha256`: of the
+    built kernel that lies beside it, or None. `programmatic`: whether it is launched with programmatic stream serialization.
+    `autotuned`: the cuBLASLt algorithm that AutoTuning chose for the task in the words of `TunedBaseline.detail`, or None.
+    Raises: ValueError for an entry with neither schedule nor source, or with both.
+    """
+
+    task: GemmTask
+    chip: str
+    schedule: dict[str, ScheduleValue] | None = None
+    source: str | None = None
+    source_sha256: str
+    cubin_sha256: str | None = None
+    programmatic: bool = False
+    autotuned: str | None = None
+    evaluation: EntryEvaluation
+    licence: str = "Apache-2.0"
+
+    @model_validator(mode="after")
+    def _named_once(self) -> "LibraryEntry":
+        if (self.schedule is None) == (self.source is None):
+            raise ValueError("an entry has a schedule or a source, and not both")
+        return self
+
+    @property
+    def id(self) -> str:
+        """Address of the entry by its content."""
+        return digest(self.model_dump(mode="json"), 32)
+
+    @property
+    def wins(self) -> bool:
+        """Whether the lower end of its interval beats AutoTuning."""
+        return self.evaluation.speedup.low > 1.0
+
+
+class StoredAlgorithm(Record):
+    """The algorithm of cuBLASLt that AutoTuning chose for a task on one chip, in the task's own layout. Unit: microseconds.
+
+    `words`: its configuration as `TunedBaseline.detail` has it, without how it was chosen. `opaque`: cuBLASLt's record of it as
+    hexadecimal digits, valid for the cuBLAS of `environment` only; None where it is not known. `time_us`: AutoTuning's median.
+    `torch_us`, `heuristic_us`: medians of torch.matmul and of cuBLASLt's heuristic in the same race; None where not measured.
+    Raises: ValueError for words of another layout than the task's, or a task that does not accumulate in f32.
+    """
+
+    kind: Literal["algorithm"] = "algorithm"
+    task: GemmTask
+    chip: str
+    words: str
+    opaque: str | None = Field(default=None, pattern="^([0-9a-f]{2})+$")
+    time_us: float
+    torch_us: float | None
+    heuristic_us: float | None
+    environment: str
+    run_id: str
+    commit: str = ""
+    measured: date
+
+    @model_validator(mode="after")
+    def _of_the_task(self) -> "StoredAlgorithm":
+        if not self.words.startswith(f"layout {self.task.layout},") or self.task.accumulate is not AccumulatorType.F32:
+            raise ValueError("a stored algorithm multiplies the layout of its task and accumulates in f32")
+        return self
+
+    @property
+    def id(self) -> str:
+        """Address of the algorithm by its content."""
+        return digest(self.model_dump(mode="json"), 32)
+
+    @property
+    def cublas(self) -> str:
+        """The version of cuBLAS that it belongs to, as `Environment.cublas`."""
+        return self.environment.rpartition(" cublas-")[2]
+
+    @property
+    def rival_us(self) -> float | None:
+        """What PyTorch takes: its own time, else that of cuBLASLt's heuristic, which is the best of several layouts."""
+        return self.heuristic_us if self.torch_us is None else self.torch_us
+
+
+def product_words(task: GemmTask) -> str:
+    """A product as a manifest names it, such as `512x4096x64 nn f16/f32`."""
+    return f"{task.shape} {task.layout} {task.element}/{task.accumulate}"
+
+
+class LibraryManifest(Record):
+    """What a library is. `entries`, `algorithms`: ids, sorted. `chip`: the one that all of them were measured on.
+
+    `no_faster`: products that were searched, and of which no kernel beats AutoTuning, as `product_words` has them, sorted.
+    `version`: 2 where there are algorithms, which products that read version 1 do not know; 3 where there is `no_faster`.
+    """
+
+    format: str = "cudal2-library"
+    version: Literal[1, 2, 3] = 1
+    name: str
+    chip: str
+    arch: str
+    entries: tuple[str, ...]
+    algorithms: tuple[str, ...] = ()
+    no_faster: tuple[str, ...] = ()
+    product: str
+    created: date
+    licence: str = "Apache-2.0"
+
+
+class PreparedKernel(Record):
+    """A built kernel of a library's entry, beside its cubin. `plan`: as the source has it, resolved for `task` and the SMs."""
+
+    task: GemmTask
+    source_sha256: str
+    cubin_sha256: str
+    compiler: str
+    plan: ResolvedPlan
+
+
+class LentKernel(PreparedKernel):
+    """A built kernel whose entry has a larger M than `task`. `source_sha256` is the entry's, `text_sha256` that of the kernel.
+
+    `verdict`: what the emulator said of it for `task`.
+    """
+
+    entry_task: GemmTask
+    text_sha256: str
+    verdict: str

@@ -1,0 +1,123 @@
+"""The task: what a kernel computes, on which target, and in which timing mode."""
+
+import re
+from enum import StrEnum
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.errors import UsageError
+
+MAX_OPERAND_ELEMENTS = 2**31 - 1
+
+
+class ElementType(StrEnum):
+    F16 = "f16"
+    BF16 = "bf16"
+
+
+class AccumulatorType(StrEnum):
+    F32 = "f32"
+    F16 = "f16"
+
+
+class Layout(StrEnum):
+    """How the operands are stored. The first letter is `t` where B is column-major, the second where A is.
+
+    `nn`: A is M×K and B is K×N in memory. `tn`: B is N×K in memory. `nt`: A is K×M in memory. D is always row-major M×N.
+    """
+
+    NN = "nn"
+    TN = "tn"
+    NT = "nt"
+
+    @property
+    def transposes_a(self) -> bool:
+        """Whether A is column-major: K×M in memory."""
+        return self is Layout.NT
+
+    @property
+    def transposes_b(self) -> bool:
+        """Whether B is column-major: N×K in memory."""
+        return self is Layout.TN
+
+
+class Arch(StrEnum):
+    SM_80 = "sm_80"
+    SM_86 = "sm_86"
+    SM_89 = "sm_89"
+    SM_90A = "sm_90a"
+    SM_100A = "sm_100a"
+
+    @property
+    def number(self) -> int:
+        """Compute capability as one number: 80, 86, 89, 90, 100."""
+        return int(re.sub(r"\D", "", self.value))
+
+
+class TimingMode(StrEnum):
+    OFFLINE = "offline"
+    SERVER = "server"
+
+
+class GemmTask(Record):
+    """D = A·B, where A is M×K and B is K×N; alpha is 1, beta is 0."""
+
+    kind: Literal["gemm"] = "gemm"
+    m: int = Field(gt=0)
+    n: int = Field(gt=0)
+    k: int = Field(gt=0)
+    element: ElementType = ElementType.F16
+    accumulate: AccumulatorType = AccumulatorType.F32
+    layout: Layout = Layout.NN
+    arch: Arch = Arch.SM_90A
+    mode: TimingMode = TimingMode.OFFLINE
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if problem := too_large(self.m, self.n, self.k):
+            raise ValueError(problem)
+        if self.element is ElementType.BF16 and self.accumulate is AccumulatorType.F16:
+            raise ValueError("bf16 elements accumulate in f32 only; use accumulate f32")
+        return self
+
+    @property
+    def shape(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def id(self) -> str:
+        return digest(self.model_dump(mode="json"))
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations; a multiply-add counts as two."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of A, B and D together: the minimum traffic through device memory."""
+        return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+
+def too_large(m: int, n: int, k: int) -> str:
+    """Why a product is larger than tasks may be; empty where it is not."""
+    largest = max(m * k, k * n, m * n)
+    if largest <= MAX_OPERAND_ELEMENTS:
+        return ""
+    return f"the largest operand of {m}x{n}x{k} has {largest} elements; at most 2^31-1 are supported"
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """Read `4096x1024x512` or `4096_1024_512` as (m, n, k).
+
+    Raises: UsageError for anything else, zero and negative sizes included.
+    """
+    match = re.fullmatch(r"(\d{1,9})[xX_×](\d{1,9})[xX_×](\d{1,9})", text.strip(), flags=re.ASCII)
+    if not match:
+        raise UsageError(f"shape {text!r} is not M x N x K in positive whole numbers; write it like 4096x1024x512")
+    m, n, k = (int(part) for part in match.groups())
+    if 0 in (m, n, k):
+        raise UsageError(f"shape {text!r} has a zero size; M, N and K must each be at least 1")
+    return m, n, k

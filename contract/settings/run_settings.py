@@ -1,0 +1,158 @@
+"""The settings of a run: one typed record, which `Settings` fills and a run's record keeps.
+
+In memory the options of one part stand together (`chat.samples`). In the environment, in `cudal2.toml` and in stored runs
+they are flat (`chat_samples`), under names that do not change.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.settings.options import (
+    COMPILE_TIMEOUT_S,
+    TIME_TIMEOUT_S,
+    VERIFY_TIMEOUT_S,
+    ChatOptions,
+    EmulateOptions,
+    ProfileOptions,
+)
+
+GroupedName = tuple[str, str]
+_BARE = ("model", "base_url", "tokens", "money", "prompt_price", "reply_price")  # chat options without a prefix
+# Flat name → its group and its name there.
+FLAT: Mapping[str, GroupedName] = {
+    **{(name if name in _BARE else f"chat_{name}"): ("chat", name) for name in ChatOptions.model_fields},
+    "emulate_timeout_s": ("emulate", "timeout_s"),
+    "ncu": ("profiler", "ncu"),
+    "profile_timeout_s": ("profiler", "timeout_s"),
+}
+FLAT_NAME: Mapping[GroupedName, str] = {place: name for name, place in FLAT.items()}
+GROUPS = frozenset(group for group, _ in FLAT.values())
+
+# What a run's outcome depends on: a resumed or replayed run takes these from its record unless a flag says otherwise.
+_ENDING = ("budget", "minutes", "stop_near_roofline", "finalists", "race_baselines")
+_ROUNDS = (*_ENDING, "round_size", "build_ahead", "screen_sources", "precedents")
+_SEARCH = (*_ROUNDS, "seed", "verify_seed", "policy", "schedule_prior", "lm", "rounds", "quick_rounds", "device")
+_SHOWN = ("use_knowledge", "use_diagnosis", "profile")
+_CHAT = ("api_key_file", "replay", *(name for name, (group, _) in FLAT.items() if group == "chat"))
+REPLAYED = frozenset({*_SEARCH, *_SHOWN, *_CHAT})
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by flat or nested names, with every flat one moved to its group. A flat name wins over a nested one."""
+    found = {name: value for name, value in values.items() if name not in FLAT}
+    for name, (group, inner) in FLAT.items():
+        if name in values:
+            held = found.get(group) or {}
+            found[group] = {**(held.model_dump() if isinstance(held, Record) else held), inner: values[name]}
+    return found
+
+
+def _default_home() -> Path:
+    return Path.home() / ".cudal2"
+
+
+def _processors() -> int:
+    return os.cpu_count() or 1
+
+
+class RunSettings(Record):
+    """Settings without keys. A stored run of an older version may lack some: their defaults stand in.
+
+    Names of other versions are kept as they are.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    home: Path = Field(default_factory=_default_home, description="folder for the store, the caches and the runs")
+    store: str | None = Field(default=None, description="SQLAlchemy URL of the trajectory store; SQLite in home by default")
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|none|emulator|cuda:\d+)$",
+        description="auto (a GPU, else the emulator), emulator, cuda:N, or none",
+    )
+    policy: str = "schedule"
+    lm: Path | None = Field(default=None, description="adapter of `train lm`, which the policy lm samples")
+    budget: int = Field(default=96, ge=1, le=100_000, description="candidates a run may evaluate")
+    minutes: float = Field(default=4.0, gt=0, description="wall-clock minutes a run may take")
+    round_size: int = Field(default=8, ge=1, le=256, description="candidates proposed at a time")
+    build_ahead: bool = Field(
+        default=True, description="whether the next round is proposed and built while a GPU still measures this one"
+    )
+    stop_near_roofline: bool = Field(
+        default=True, description="whether a search ends once its best kernel is within 2 % of the roofline"
+    )
+    screen_sources: bool = Field(
+        default=True, description="whether a model's sources that are predicted far slower than the best time are not timed"
+    )
+    finalists: int = Field(default=6, ge=1, le=64, description="candidates that race at the end of a search")
+    race_baselines: Literal["all", "cublaslt"] = Field(
+        default="all", description="baselines of the race: all four, or cuBLASLt's two, which takes half the time"
+    )
+    precedents: int = Field(
+        default=12, ge=0, le=256, description="schedules of earlier runs on similar shapes that a search may start from"
+    )
+    schedule_prior: str = Field(
+        default="auto",
+        min_length=1,
+        description="what ranks untried schedules: auto (a policy that learned from the chip, or analytic), analytic, a policy",
+    )
+    seed: int = Field(default=0, description="seed of the search")
+    verify_seed: int | None = Field(
+        default=None, description="seed of verification's data and schedules; drawn anew by default"
+    )
+    compile_jobs: int = Field(default_factory=_processors, ge=1, le=256)
+    compile_timeout_s: float = Field(default=COMPILE_TIMEOUT_S, gt=0)
+    verify_timeout_s: float = Field(default=VERIFY_TIMEOUT_S, gt=0)
+    time_timeout_s: float = Field(default=TIME_TIMEOUT_S, gt=0)
+    rounds: int = Field(default=21, ge=3, description="paired timing rounds of the final measurement")
+    quick_rounds: int = Field(default=7, ge=3, description="paired timing rounds while searching")
+    use_knowledge: bool = Field(default=True, description="whether the knowledge base is searched for each round")
+    knowledge: Path | None = Field(default=None, description="folder of the knowledge base; in home by default")
+    cutlass: str = Field(default="4.2.0", description="CUTLASS release that the default index holds")
+    embedding_model: str = Field(default="default", description="default, or a sentence-transformers model: a name or a folder")
+    embedding_device: str = Field(default="cpu", description="where a model other than the default runs: cpu, cuda, cuda:1")
+    embedding_precision: str = Field(default="float32", pattern=r"^(float32|bfloat16|float16)$")
+    index_jobs: int = Field(default_factory=_processors, ge=1, le=256, description="processes that split files")
+    chroma_host: str | None = Field(default=None, description="host of a Chroma server; a folder beside the index by default")
+    chroma_port: int = Field(default=8000, ge=1, le=65535)
+    profile: Literal["auto", "leaders", "off"] = Field(
+        default="auto",
+        description="what Nsight Compute profiles: auto, the winner, and in each round what a model reads; leaders, each round",
+    )
+    use_diagnosis: bool = Field(default=True, description="whether the schedule policy follows the diagnosis")
+    api_key_file: Path | None = Field(default=None, description="file that holds the key of the chat server")
+    replay: str | None = Field(default=None, description="run whose recorded replies stand in for a chat server")
+    nvcc: str | None = Field(default=None, description="path of nvcc; only host candidates and plans that ask for it need one")
+    trust_host: bool = Field(default=False, description="whether --host files, which run code of their own, may be run")
+    chat: ChatOptions = ChatOptions()
+    emulate: EmulateOptions = EmulateOptions()
+    profiler: ProfileOptions = ProfileOptions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nested(cls, values: Any) -> Any:
+        return nested(values) if isinstance(values, Mapping) else values
+
+    @model_serializer(mode="wrap")
+    def _flat(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        flat: dict[str, Any] = {}
+        for name, value in handler(self).items():
+            flat |= {FLAT_NAME[name, inner]: held for inner, held in value.items()} if name in GROUPS else {name: value}
+        return flat
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.home / "checkpoints.sqlite"
+
+    @property
+    def runs_dir(self) -> Path:
+        return self.home / "runs"
+
+    def replayed(self) -> dict[str, Any]:
+        """What another run takes over from this one, by flat names; what was not set is left out."""
+        return {name: value for name, value in self.model_dump().items() if name in REPLAYED and value is not None}

@@ -1,0 +1,164 @@
+"""Settings, merged once: defaults < choices < cudal2.toml < CUDAL2_* < flags. Nothing else reads the environment.
+
+Choices are what a command keeps for later ones, such as `policy use`: a file in the home folder, which only commands write.
+"""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.settings.options import RACE_TIME, CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.contract.settings.run_settings import FLAT, FLAT_NAME, RunSettings, nested
+from cudal2_agent.contract.whole_file import whole_file
+
+CONFIG_FILE = "cudal2.toml"
+CHOICES_FILE = "choices.toml"  # in the home folder
+_PREFIX = "CUDAL2_"
+_KEYS = frozenset({"api_key", "openai_key"})
+
+
+class _Variables(EnvSettingsSource):
+    """The environment, with the flat names of grouped settings."""
+
+    def __call__(self) -> dict[str, Any]:
+        variables = {name: self.env_vars.get(f"{_PREFIX}{name}".lower()) for name in FLAT}
+        return nested({**super().__call__(), **{name: value for name, value in variables.items() if value is not None}})
+
+
+class _ConfigFile(TomlConfigSettingsSource):
+    """`cudal2.toml`, with flat names or a table for each group."""
+
+    def __call__(self) -> dict[str, Any]:
+        return nested(super().__call__())
+
+
+class Settings(BaseSettings, RunSettings):
+    """The resolved settings of one process; frozen, saved beside each run without their keys."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX, toml_file=CONFIG_FILE, frozen=True, extra="forbid", env_ignore_empty=True
+    )
+
+    api_key: SecretStr | None = Field(default=None, description="key of the chat server; from the environment, never stored")
+    openai_key: SecretStr | None = Field(
+        default=None, validation_alias="OPENAI_API_KEY", description="used where the chat server is OpenAI's own, nowhere else"
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the signature is pydantic-settings')
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        above = (InitSettingsSource(settings_cls, nested(init_settings())), _Variables(settings_cls), _ConfigFile(settings_cls))
+        home = next((found for source in above if (found := source().get("home"))), None)
+        path = choices_path(Path(home) if home is not None else RunSettings().home)
+        return *above, TomlConfigSettingsSource(settings_cls, path)
+
+    @property
+    def store_url(self) -> str:
+        return self.store or f"sqlite:///{self.home / 'trajectories.sqlite'}"
+
+    @property
+    def knowledge_dir(self) -> Path:
+        return self.knowledge or self.home / "knowledge"
+
+    def recorded(self) -> RunSettings:
+        """The settings to be saved beside a run: without keys, and without the store's password."""
+        values = self.model_dump(exclude=set(_KEYS))
+        if self.store:
+            hidden = re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", self.store)
+            values["store"] = re.sub(r"([?&]password=)[^&]*", r"\1***", hidden)
+        return RunSettings.model_validate(values)
+
+    def compile_options(self) -> CompileOptions:
+        return CompileOptions(
+            cache_dir=str(self.home / "cache" / "compile"),
+            jobs=self.compile_jobs,
+            timeout_s=self.compile_timeout_s,
+            nvcc=self.nvcc,
+        )
+
+    def verify_options(self) -> VerifyOptions:
+        return VerifyOptions(seed=self.verify_seed, timeout_s=self.verify_timeout_s)
+
+    def time_options(self, *, full: bool) -> TimeOptions:
+        rounds = self.rounds if full else self.quick_rounds
+        return TimeOptions(rounds=rounds, all_baselines=full, side=full, timeout_s=self.time_timeout_s)
+
+    def race_options(self) -> TimeOptions:
+        """Options of the race that ends a search: all baselines where the run is reported, else those that results keep."""
+        all_baselines = self.race_baselines == "all"
+        update = {"rounds": self.rounds, "all_baselines": all_baselines, "heuristic": True, "timeout_s": self.time_timeout_s}
+        return RACE_TIME.model_copy(update=update)
+
+    def worker_options(self) -> WorkerOptions:
+        index = int(self.device.partition(":")[2]) if self.device.startswith("cuda:") else 0
+        locks = str((self.home / "locks").resolve())
+        return WorkerOptions(device=index, readable=(str((self.home / "cache").resolve()),), turns=locks)
+
+
+def choices_path(home: Path) -> Path:
+    return home / CHOICES_FILE
+
+
+def keep_choice(home: Path, name: str, value: str) -> Path:
+    """Keep the value of a setting for later commands, in place of the one before. Raises: UsageError where that fails."""
+    path = choices_path(home)
+    try:
+        kept = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as place:
+            # A JSON string is a basic string of TOML.
+            lines = [f"{key} = {json.dumps(held)}\n" for key, held in sorted({**kept, name: value}.items())]
+            place.write_text("".join(lines), encoding="utf-8")
+    except OSError as exc:
+        raise UsageError(f"{path} cannot be written: {exc.strerror}; choose another home with CUDAL2_HOME") from exc
+    except ValueError as exc:
+        raise UsageError(f"{path} is damaged ({exc}); delete it, and choose again") from exc
+    return path
+
+
+def _written(place: tuple[str, ...]) -> str:
+    """The name by which a user writes a setting."""
+    return next((name for grouped, name in FLAT_NAME.items() if grouped == place[:2]), ".".join(place))
+
+
+def load_settings(**flags: Any) -> Settings:
+    """Settings with the flags that were given (None means not given). Raises: UsageError naming the wrong one."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        where = _written(tuple(str(part) for part in first["loc"]))
+        raise UsageError(f"setting {where!r}: {first['msg']} (from a flag, {_PREFIX}{where.upper()} or {CONFIG_FILE})") from exc
+    except ValueError as exc:  # a TOML file that does not parse
+        raise UsageError(f"{_unreadable()}: {exc}") from exc
+
+
+def _unreadable() -> str:
+    """The one of the two settings files that does not parse."""
+    try:
+        tomllib.loads(Path(CONFIG_FILE).read_text("utf-8"))
+    except OSError:
+        pass
+    except ValueError:
+        return CONFIG_FILE
+    return f"{CHOICES_FILE} in the home folder"

@@ -1,0 +1,81 @@
+"""What an export took and what it left out, counted."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.trajectory import RunRecord
+
+
+@dataclass
+class ExportCounts:
+    """Counts of one export while it runs; `ExportSummary` says what they mean."""
+
+    runs: int = 0
+    steps: int = 0
+    measured_again: int = 0
+    unwritable: int = 0
+    withheld: int = 0
+    duplicates: int = 0
+    leaked: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    shapes: dict[str, set[str]] = field(default_factory=dict)
+    policies: Counter[str] = field(default_factory=Counter)
+    environments: Counter[str] = field(default_factory=Counter)
+    licences: Counter[str] = field(default_factory=Counter)
+    versions: dict[str, set[str]] = field(default_factory=dict)
+
+    def add_run(self, run: RunRecord, steps: int, split: str) -> None:
+        self.runs += 1
+        self.steps += steps
+        self.policies[run.policy] += steps
+        self.shapes.setdefault(split, set()).add(run.task.shape)
+        for package, version in run.versions.items():
+            self.versions.setdefault(package, set()).add(version)
+
+
+class ExportSummary(Record):
+    """What an export wrote.
+
+    `target`: file or folder, None for stdout. `rows` and `shapes`: numbers by split. `environments` and `licences`: number
+    of candidates in the rows with each.
+    Left out: `measured_again`, steps whose candidate has a later evaluation in its run; `unwritable`, candidates that no reply
+    gives; `withheld`, samples without a reward, in formats that need one; `duplicates`, rows whose text was written before;
+    `leaked`, rows for training that name a test shape.
+    """
+
+    format: str
+    target: str | None
+    runs: int
+    steps: int
+    rows: dict[str, int]
+    shapes: dict[str, int]
+    measured_again: int
+    unwritable: int
+    withheld: int
+    duplicates: int
+    leaked: int
+    policies: dict[str, int]
+    environments: dict[str, int]
+    licences: dict[str, int]
+    versions: dict[str, tuple[str, ...]]
+
+
+def summed(counts: ExportCounts, format: str, target: str | None) -> ExportSummary:
+    return ExportSummary(
+        format=format,
+        target=target,
+        runs=counts.runs,
+        steps=counts.steps,
+        rows=dict(counts.rows),
+        shapes={split: len(shapes) for split, shapes in counts.shapes.items()},
+        measured_again=counts.measured_again,
+        unwritable=counts.unwritable,
+        withheld=counts.withheld,
+        duplicates=counts.duplicates,
+        leaked=counts.leaked,
+        policies=dict(sorted(counts.policies.items())),
+        environments=dict(sorted(counts.environments.items())),
+        licences=dict(sorted(counts.licences.items())),
+        versions={package: tuple(sorted(found)) for package, found in sorted(counts.versions.items())},
+    )

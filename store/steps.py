@@ -1,0 +1,69 @@
+"""Trajectories as JSON lines, one step per line, each self-contained. Schema: docs/trajectories.md."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Literal
+
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.profile import Profile
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Observation, Trajectory
+
+
+class ExportedStep(Record):
+    """One line of an export: task, observation, candidate, evaluation and reward of a step."""
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    index: int
+    round: int
+    seed: int
+    task: GemmTask
+    chip: Chip
+    observation: Observation
+    candidate_id: str
+    candidate: AnyCandidate
+    evaluation: Evaluation
+    diagnosis: Diagnosis | None
+    profile: Profile | None = None
+    exchange: Exchange | None = None
+    reward: float | None
+    seconds: dict[str, float]
+    versions: dict[str, str]
+    created_at: datetime
+
+
+def export_steps(trajectory: Trajectory) -> Iterator[ExportedStep]:
+    """The steps of a trajectory in order, each with its observation, its exchange and the fields of its run."""
+    run = trajectory.run
+    exchange_of = {id_: exchange for exchange in trajectory.exchanges for id_ in exchange.candidate_ids}
+    for step in trajectory.steps:
+        yield ExportedStep(
+            run_id=step.run_id,
+            index=step.index,
+            round=step.round,
+            seed=run.seed,
+            task=run.task,
+            chip=run.chip,
+            observation=trajectory.observations[step.observation_id],
+            candidate_id=step.candidate.id,
+            candidate=step.candidate,
+            evaluation=step.evaluation,
+            diagnosis=step.diagnosis,
+            profile=step.profile,
+            exchange=exchange_of.get(step.candidate.id),
+            reward=step.reward,
+            seconds=step.seconds,
+            versions=run.versions,
+            created_at=step.created_at,
+        )
+
+
+def to_line(step: ExportedStep) -> str:
+    """One line of JSON without a newline; NaN and infinities are strings, which strict readers accept."""
+    return step.model_dump_json()

@@ -1,0 +1,78 @@
+"""Reads the lines of one sweep file."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import from_json
+
+from cudal2_agent.contract.records.evaluation import Environment
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
+from cudal2_agent.store.importing.incoming import Incoming, IncomingStep, mark_of
+from cudal2_agent.store.sweep.sweep_lines import (
+    VERSION,
+    SweepAxes,
+    SweepBaseline,
+    SweepEnvironment,
+    SweepHeader,
+    SweepRun,
+    SweepStep,
+)
+from cudal2_agent.store.sweep.sweep_steps import reduced, restored, seen_in
+
+
+class SweepReader:
+    """`LineReader` of the sweep form. It keeps what the steps of the current run refer to."""
+
+    def __init__(self) -> None:
+        self._environments: list[Environment] = []
+        self._axes: list[tuple[str, ...]] = []
+        self._run: RunRecord | None = None
+        self._baselines: list[SweepBaseline] = []
+        self._seen: dict[int, tuple[Observation, str]] = {}
+
+    def read(self, line: bytes) -> list[Incoming]:
+        """Raises: ValueError for a line that is not of this form, or that names what no line before it declares."""
+        plain = from_json(line)
+        match next(iter(plain), None) if isinstance(plain, dict) else None:
+            case "format":
+                _check_version(plain)
+            case "environment":
+                self._environments.append(SweepEnvironment.model_validate(plain).environment)
+            case "axes":
+                self._axes.append(SweepAxes.model_validate(plain).axes)
+            case "baseline":
+                self._baselines.append(SweepBaseline.model_validate(plain))
+            case "run":
+                self._run, self._baselines, self._seen = SweepRun.model_validate(plain).run, [], {}
+                return [self._run]
+            case "index":
+                return [self._step(SweepStep.model_validate(plain))]
+            case _:
+                raise ValueError("not a line of a sweep")
+        return []
+
+    def marks(self, trajectory: Trajectory) -> dict[int, bytes]:
+        return {step.index: _mark(reduced(step)) for step in trajectory.steps}
+
+    def _step(self, line: SweepStep) -> IncomingStep:
+        if self._run is None:
+            raise ValueError("a step before the first run")
+        if line.round not in self._seen:
+            observation = seen_in(self._run, line.round)
+            self._seen[line.round] = observation, observation.id
+        observation, observation_id = self._seen[line.round]
+        step = restored(line, self._run, observation_id, self._axes, self._environments, self._baselines)
+        return IncomingStep(step, observation, None, _mark(step))
+
+
+def _check_version(plain: Mapping[str, Any]) -> None:
+    if plain.get("version") != VERSION:
+        raise ValueError(
+            f"sweep version {plain.get('version')} of cudal2-agent {plain.get('product')}; this version reads {VERSION}: "
+            "install that one"
+        )
+    SweepHeader.model_validate(plain)
+
+
+def _mark(step: Step) -> bytes:
+    return mark_of(step.model_dump_json(exclude={"observation_id"}))

@@ -1,0 +1,59 @@
+"""A score whose outcomes are fixed by the schedule of a candidate. Not a test."""
+
+import threading
+import time
+from collections.abc import Sequence
+
+from cudal2_agent.agent.learning.environment.scored_outcome import scored
+from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation
+from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.reward.score import Scored
+from tests.doubles import CHIP, measured, unmeasured
+
+SMALL = GemmTask(m=64, n=64, k=64, arch=Arch.SM_80)
+WIDE = GemmTask(m=64, n=128, k=64, arch=Arch.SM_80)
+
+
+class FixedScore:
+    """A candidate takes 1 µs for each 8 columns of a tile; a source of a model does not compile.
+
+    `slow_s`: how long a task takes to score. `speed`: divides the times. `error`: raised instead, while it is set.
+    """
+
+    def __init__(self, slow_s: dict[GemmTask, float] | None = None, *, emulates: bool = False, speed: float = 1.0) -> None:
+        self._slow_s, self._emulates, self._speed = slow_s or {}, emulates, speed
+        self.calls: list[tuple[GemmTask, list[str]]] = []
+        self.error: MachineError | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def chip(self) -> Chip:
+        return CHIP
+
+    def score(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored]:
+        if self.error is not None:
+            raise self.error
+        with self._lock:
+            self.calls.append((task, [one.id for one in candidates]))
+        time.sleep(self._slow_s.get(task, 0.0))
+        return [scored(one, self._evaluation(one), task, CHIP, seconds=0.5) for one in candidates]
+
+    def _evaluation(self, candidate: AnyCandidate) -> Evaluation:
+        schedule = candidate.origin.schedule
+        if schedule is None:
+            return CompileFailed(message="line 3: expected a ';'", log="")
+        time_us = int(schedule["block_n"]) / 8 / self._speed
+        return unmeasured(time_us, "emulator") if self._emulates else measured(time_us)
+
+
+class RememberingScore(FixedScore):
+    """It knows what it was asked before, even where the answer is still under way."""
+
+    def known(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored | None]:
+        return [
+            scored(one, self._evaluation(one), task, CHIP, cached=True) if place == 0 else None
+            for place, one in enumerate(candidates)
+        ]

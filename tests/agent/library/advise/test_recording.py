@@ -1,0 +1,85 @@
+"""The matrix products of a real model, forward and backward."""
+
+from pathlib import Path
+
+import pytest
+
+from cudal2_agent.agent.library.advise.products import shape_file
+from cudal2_agent.agent.library.advise.recording import record_model
+from cudal2_agent.contract.errors import UsageError
+
+MLP = """
+import torch
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 32, bias=False))
+def inputs():
+    return (torch.randn(4, 8, 64),)
+"""
+READS_VALUES = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 48)
+    def forward(self, x, *, times):
+        return {"y": self.layer(x)} if float(x.sum()) > 0 else self.layer(x)
+def model():
+    return Model()
+def inputs():
+    return {"x": torch.ones(8, 16), "times": 2}
+"""
+BATCHED = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, a, b):
+        return torch.bmm(a, b) + torch.matmul(a, b[0])
+def model():
+    return Model()
+def inputs():
+    return torch.randn(3, 8, 16), torch.randn(3, 16, 24)
+"""
+
+
+def recorded(tmp_path: Path, text: str) -> set[tuple[str, int, int, int, str, int]]:
+    file = tmp_path / "model.py"
+    file.write_text(text)
+    return {(one.part, one.m, one.n, one.k, one.layout, one.count) for one in shape_file(record_model(file).products).products}
+
+
+def test_layers_forward_and_both_gradients_with_their_layouts(tmp_path: Path) -> None:
+    """A weight is stored as outputs x inputs. The input needs no gradient, so that only the second layer has a dX."""
+    assert recorded(tmp_path, MLP) == {
+        ("forward", 32, 256, 64, "tn", 1),
+        ("forward", 32, 32, 256, "tn", 1),
+        ("dX", 32, 256, 32, "nn", 1),
+        ("dW", 32, 256, 32, "nt", 1),
+        ("dW", 256, 64, 32, "nt", 1),
+    }
+
+
+def test_a_model_that_reads_values_runs_with_real_tensors(tmp_path: Path) -> None:
+    assert recorded(tmp_path, READS_VALUES) == {("forward", 8, 48, 16, "tn", 1), ("dW", 48, 16, 8, "nt", 1)}
+
+
+def test_batches_count_and_a_shared_operand_folds_them(tmp_path: Path) -> None:
+    assert recorded(tmp_path, BATCHED) == {("forward", 8, 24, 16, "nn", 3), ("forward", 24, 24, 16, "nn", 1)}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def model(): ...\n", r"does not define inputs\(\)"),
+        ("import nowhere_at_all\n", "nowhere_at_all"),
+        ("import torch\nmodel = torch.nn.Identity\ndef inputs(): return (torch.ones(2),)\n", "no matrix product"),
+        ("import torch\ndef model(): return torch.nn.Linear(2, 2)\ndef inputs(): return torch.ones(3)\n", "RuntimeError"),
+    ],
+)
+def test_a_file_that_does_not_work_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        recorded(tmp_path, text)
+    assert str(tmp_path / "model.py") in str(caught.value)
+
+
+def test_a_file_that_is_absent_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no file"):
+        record_model(tmp_path / "model.py")

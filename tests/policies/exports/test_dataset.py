@@ -1,0 +1,253 @@
+"""Writing a data set: whole or not at all, each text once, bounded memory, any Unicode, and a card that readers understand."""
+
+import gc
+import json
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cudal2_agent.contract.errors import StoreError, UsageError
+from cudal2_agent.contract.records.evaluation import CompileFailed
+from cudal2_agent.contract.records.trajectory import Trajectory
+from cudal2_agent.policies.exports import dataset, whole_folder
+from cudal2_agent.policies.exports.columns import columns_of, hub_features
+from cudal2_agent.policies.exports.dataset import DATASET_FORMATS, export_dataset
+from cudal2_agent.policies.exports.formats import FORMATS, ExportOptions
+from cudal2_agent.store.steps import ExportedStep
+from tests.doubles import ENVIRONMENT, measured
+from tests.policies.exports.runs import PROMPTS, RunOfTests, kernel, many, searched
+
+PLAIN = ExportOptions()
+HOSTILE = "\N{RIGHT-TO-LEFT OVERRIDE}\u2028\u2029\x85\0\x1b[31m\N{GRINNING FACE}\ufeff\ufffe｜`|\r\n</s>"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("ascii").split("\n")[:-1]]
+
+
+def failing(runs: int) -> Iterator[Trajectory]:
+    yield from many(runs)
+    raise StoreError("the store is gone")
+
+
+def test_a_folder_holds_the_splits_and_the_card(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "out"
+    summary = export_dataset(many(4), "sft", out, ExportOptions(test_shapes=("64x128x256",)), PROMPTS)
+    assert sorted(file.name for file in out.iterdir()) == ["README.md", "test.jsonl", "train.jsonl"]
+    assert (len(lines(out / "train.jsonl")), len(lines(out / "test.jsonl"))) == (24, 8)
+    assert (summary.runs, summary.steps, summary.rows) == (4, 32, {"test": 8, "train": 24})
+    assert summary.shapes == {"test": 1, "train": 3}
+    assert summary.environments == {ENVIRONMENT.key: 32}
+    assert summary.target == str(out)
+    assert [file.stat().st_mode & 0o777 for file in (out, out / "README.md")] == [0o755, 0o644]
+    assert sorted(file.name for file in out.parent.iterdir()) == ["out"]
+
+
+def test_a_file_and_stdout_hold_the_same_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export_dataset(many(2), "kto", tmp_path / "kto.jsonl", PLAIN, PROMPTS)
+    summary = export_dataset(many(2), "kto", None, PLAIN, PROMPTS)
+    assert capsys.readouterr().out == (tmp_path / "kto.jsonl").read_text("ascii")
+    assert summary.target is None
+    assert not sys.stdout.closed
+
+
+def test_steps_are_written_as_ever(tmp_path: Path) -> None:
+    export_dataset([searched()], "steps", tmp_path / "steps.jsonl", PLAIN, PROMPTS)
+    text = (tmp_path / "steps.jsonl").read_text("utf-8")
+    assert [ExportedStep.model_validate_json(line).index for line in text.splitlines()] == list(range(8))
+
+
+@pytest.mark.parametrize("target", ["out", "out.jsonl"])
+def test_a_failure_leaves_what_was_there(tmp_path: Path, target: str) -> None:
+    export_dataset(many(1), "sft", tmp_path / target, PLAIN, PROMPTS)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    with pytest.raises(StoreError, match="gone"):
+        export_dataset(failing(3), "sft", tmp_path / target, PLAIN, PROMPTS)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+    with pytest.raises(StoreError, match="gone"):
+        export_dataset(failing(3), "sft", tmp_path / f"new-{target}", PLAIN, PROMPTS)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+    export_dataset(many(3), "sft", tmp_path / target, PLAIN, PROMPTS)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} != before
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(dataset._JsonLines):
+        def write(self, _: dict[str, Any]) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(dataset, "_JsonLines", Full)
+    with pytest.raises(UsageError, match=r"out cannot be written \(No space left on device\)"):
+        export_dataset(many(1), "sft", tmp_path / "out", PLAIN, PROMPTS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_moved_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export_dataset(many(1), "sft", tmp_path / "out", PLAIN, PROMPTS)
+    moves = []
+
+    def replace(self: Path, target: Path) -> Path:
+        moves.append(target)
+        if len(moves) == 2:
+            raise OSError(5, "Input/output error")
+        self.rename(target)
+        return target
+
+    monkeypatch.setattr(whole_folder.Path, "replace", replace)
+    with pytest.raises(UsageError, match="Input/output error"):
+        export_dataset(many(2), "sft", tmp_path / "out", PLAIN, PROMPTS)
+    assert len(lines(tmp_path / "out" / "train.jsonl")) == 8
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_closed_pipe_is_left_to_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed:
+        def write(self, _: str) -> None:
+            raise BrokenPipeError
+
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    with pytest.raises(BrokenPipeError):
+        export_dataset(many(1), "sft", None, PLAIN, PROMPTS)
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"notes\.txt"):
+        export_dataset(many(1), "sft", tmp_path, PLAIN, PROMPTS)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["README.md", "notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("format", "target", "options", "said"),
+    [
+        ("other", None, PLAIN, "choose from steps, sft"),
+        ("sft", None, ExportOptions(test_share=0.1), "needs a folder"),
+        ("sft", "a.jsonl", ExportOptions(test_shapes=("64x64x64",)), "needs a folder"),
+        ("steps", "folder", PLAIN, r"such as folder\.jsonl"),
+        ("parquet", None, PLAIN, "file or a folder"),
+        ("parquet", "a.jsonl", PLAIN, "file or a folder"),
+        ("sft", "a.parquet", PLAIN, r"a\.jsonl"),
+        ("sft", "folder", ExportOptions(test_shapes=("64x64",)), "64x64"),
+        ("sft", "missing/a.jsonl", PLAIN, "cannot be written"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: Any, target: str | None, options: ExportOptions, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=said):
+        export_dataset(many(1), format, Path(target) if target else None, options, PROMPTS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parquet_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"pip install 'cudal2-agent\[data\]'"):
+        export_dataset(many(1), "parquet", tmp_path / "steps.parquet", PLAIN, PROMPTS)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_same_text_is_written_once(name: str, tmp_path: Path) -> None:
+    """A run that was repeated under another id has other times, and the same prompts and kernels in its first round."""
+    once = export_dataset([searched()], name, tmp_path / "once.jsonl", PLAIN, PROMPTS)
+    twice = export_dataset([searched(), searched(run_id="run-2")], name, tmp_path / "twice.jsonl", PLAIN, PROMPTS)
+    assert (tmp_path / "once.jsonl").read_bytes() == (tmp_path / "twice.jsonl").read_bytes()
+    assert (once.duplicates, twice.duplicates) == (0, once.rows["train"])
+
+
+@pytest.mark.parametrize("name", [name for name in DATASET_FORMATS if name != "parquet"])
+def test_one_run_is_held_at_a_time(name: Any, tmp_path: Path) -> None:
+    held: list[weakref.ref[Trajectory]] = []
+    most = 0
+
+    def watched() -> Iterator[Trajectory]:
+        nonlocal most
+        for trajectory in many(4):
+            held.append(weakref.ref(trajectory))
+            yield trajectory
+            del trajectory
+            gc.collect(1)  # a full collection takes a second beside torch
+            most = max(most, sum(one() is not None for one in held))
+
+    export_dataset(watched(), name, tmp_path / "out.jsonl", PLAIN, PROMPTS)
+    assert len(held) == 4
+    assert most <= 2, "the one that was read last, and no earlier one"
+
+
+def test_any_unicode_is_written_as_lines_that_every_reader_splits_alike(tmp_path: Path) -> None:
+    run = RunOfTests(run_id=f"run {HOSTILE}", versions={HOSTILE: HOSTILE})
+    observation = run.round(1)
+    for number, evaluation in enumerate((measured(5.0), CompileFailed(message=HOSTILE, log=HOSTILE))):
+        written = kernel(number, policy=f"policy {HOSTILE}")
+        run.add(observation, written, evaluation, reward=1.0 if number == 0 else -2.0)
+        run.ask(observation, written, f"reply {number} {HOSTILE}", model=f"model {HOSTILE}")
+    for name in FORMATS:
+        summary = export_dataset([run.trajectory], name, tmp_path / name, PLAIN, PROMPTS)
+        made = lines(tmp_path / name / "train.jsonl")
+        assert len(made) == sum(summary.rows.values())
+        if name == "kto":
+            assert [row["completion"][0]["content"] for row in made] == [f"reply {n} {HOSTILE}" for n in (0, 1)]
+            assert made[0]["provenance"]["model"] == f"model {HOSTILE}"
+        card = (tmp_path / name / "README.md").read_text("utf-8")
+        assert "\0" not in card
+        assert front_matter(card)["configs"]
+
+
+def test_half_a_surrogate_pair_becomes_a_replacement_character(tmp_path: Path) -> None:
+    """Records refuse lone surrogates, but a record that was not checked can hold one, and UTF-8 cannot."""
+    trajectory = searched()
+    written = trajectory.steps[0].candidate
+    reply = RunOfTests().ask(trajectory.observations[trajectory.steps[0].observation_id], written, "x")
+    broken = reply.model_copy(update={"reply": "a\ud800b \ud83d\ude00"})
+    export_dataset([trajectory.model_copy(update={"exchanges": (broken,)})], "sft", tmp_path / "a.jsonl", PLAIN, PROMPTS)
+    texts = [row["completion"][0]["content"] for row in lines(tmp_path / "a.jsonl")]
+    assert "a\N{REPLACEMENT CHARACTER}b \N{GRINNING FACE}" in texts
+
+
+def front_matter(card: str) -> dict[str, Any]:
+    _, front, body = card.split("---\n", 2)
+    assert body.startswith("\n# ")
+    loaded = yaml.safe_load(front)
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_card_declares_files_and_columns(name: str, tmp_path: Path) -> None:
+    options = ExportOptions(test_shapes=("64x128x256",))
+    summary = export_dataset(many(2), name, tmp_path / "out", options, PROMPTS)
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    front = front_matter(card)
+    files = front["configs"][0]["data_files"]
+    assert files == [{"split": "train", "path": "train.jsonl"}, {"split": "test", "path": "test.jsonl"}]
+    assert front["dataset_info"]["features"] == hub_features(columns_of(name, options))
+    assert front["license"] == ["apache-2.0"]
+    assert front["task_categories"] == ["text-generation"]
+    assert f"| train | {summary.rows['train']} rows, 1 shapes |" in card
+    assert ENVIRONMENT.key in card
+
+
+def test_the_card_names_the_licences_and_the_counts(tmp_path: Path) -> None:
+    run = RunOfTests(versions={"numpy": "2.4.6"})
+    observation = run.round(1)
+    written = kernel(1, policy="chat")
+    run.add(observation, written, CompileFailed(message="", log=""))
+    run.ask(observation, written, "reply")
+    run.add(observation, kernel(2), measured(5.0))
+    run.add(observation, kernel(2), measured(6.0))
+    export_dataset([run.trajectory], "kto", tmp_path / "out", PLAIN, PROMPTS)
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert front_matter(card)["license"] == ["apache-2.0", "other"]
+    assert "| kernel under the terms of model test | 1 |" in card
+    assert "| steps whose candidate was measured again later in its run | 1 |" in card
+    assert "| numpy | 2.4.6 |" in card

@@ -1,0 +1,168 @@
+"""Samples: what was asked and answered, the later evaluation, withheld rewards, environments, provenance."""
+
+import json
+
+from cudal2_agent.contract.records.evaluation import CompileFailed, Measured, TestResult, Unmeasured, Witness, Wrong
+from cudal2_agent.contract.records.exchange import Message, Prompt, ToolCall
+from cudal2_agent.contract.records.knowledge import Chunk, Hit
+from cudal2_agent.contract.records.trajectory import Trajectory
+from cudal2_agent.contract.reward.reward import FLOOR, gap_closed
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.exports.counts import ExportCounts
+from cudal2_agent.policies.exports.samples import TrainingSample, environments, samples_of
+from tests.doubles import CHIP, ENVIRONMENT, INSPECTION, PASSED, measured, unmeasured
+from tests.policies.chat.exchanges import prompt
+from tests.policies.exports.runs import PROMPTS, RunOfTests, kernel
+
+FAILED = CompileFailed(message="line 1", log="")
+ELSEWHERE = ENVIRONMENT.model_copy(update={"driver": "999"})
+
+
+def samples(trajectory: Trajectory, counts: ExportCounts | None = None) -> list[TrainingSample]:
+    return list(samples_of(trajectory, PROMPTS, counts or ExportCounts()))
+
+
+def elsewhere(time_us: float) -> Measured:
+    return measured(time_us).model_copy(update={"environment": ELSEWHERE})
+
+
+def test_an_exchange_gives_its_own_prompt_and_reply() -> None:
+    run = RunOfTests()
+    written = kernel(1, policy="chat")
+    observation = run.round(1)
+    run.add(observation, written, FAILED)
+    asked = run.ask(observation, written, "any reply, \N{GRINNING FACE}")
+    [sample] = samples(run.trajectory)
+    assert (sample.prompt, sample.completion) == (asked.prompt.messages, asked.reply)
+    assert (sample.provenance.model, sample.provenance.policy) == ("test", "chat")
+    assert sample.provenance.licence == "kernel under the terms of model test"
+
+
+def test_a_reply_after_tool_calls_is_written_out_behind_the_prompt_before_them() -> None:
+    run = RunOfTests()
+    written = kernel(1, policy="chat")
+    observation = run.round(1)
+    run.add(observation, written, FAILED)
+    opening = prompt().messages
+    called = Message(role="assistant", content="", calls=(ToolCall(id="a", name="verify_kernel", arguments="{}"),))
+    told = Message(role="tool", content="k1: it passed", call_id="a")
+    run.ask(observation, written, "COMMIT k1", prompt=Prompt(messages=(*opening, called, told)))
+    [sample] = samples(run.trajectory)
+    assert sample.prompt == opening
+    assert written.source in sample.completion
+    assert "COMMIT" not in sample.completion
+
+
+def test_other_policies_get_the_prompt_of_the_chat_policy() -> None:
+    run = RunOfTests()
+    run.add(run.round(1), kernel(1), measured(5.0))
+    observation = run.round(2)
+    run.add(observation, kernel(2), measured(4.0))
+    _, sample = samples(run.trajectory)
+    assert sample.prompt == PROMPTS.first(observation, Assignment(0, None, ())).prompt.messages
+    assert kernel(1).source.strip() in sample.prompt[1].content
+    assert (sample.provenance.model, sample.provenance.licence) == ("", "kernel Apache-2.0")
+
+
+def test_a_reply_that_gave_several_candidates_is_one_sample_of_the_best() -> None:
+    run = RunOfTests()
+    observation = run.round(1)
+    three = [kernel(number) for number in (1, 2, 3)]
+    for one, evaluation in zip(three, (measured(8.0), measured(5.0), FAILED), strict=True):
+        run.add(observation, one, evaluation)
+    asked = run.ask(observation, three[0], "three schedules")
+    run.exchanges[-1] = asked.model_copy(update={"candidate_ids": tuple(one.id for one in three)})
+    counts = ExportCounts()
+    [sample] = samples(run.trajectory, counts)
+    assert (sample.provenance.candidate_id, sample.completion) == (three[1].id, "three schedules")
+    assert counts.duplicates == 2
+
+
+def test_the_later_evaluation_counts_in_the_place_of_the_first_step() -> None:
+    run = RunOfTests()
+    observation = run.round(1)
+    for number, time_us in ((1, 5.0), (2, 6.0), (1, 8.0)):
+        run.add(observation, kernel(number), measured(time_us))
+    counts = ExportCounts()
+    first, second = samples(run.trajectory, counts)
+    assert (first.time_us, second.time_us) == (8.0, 6.0)
+    assert first.provenance.index == 2
+    assert counts.measured_again == 1
+
+
+def test_a_time_without_a_witness_has_no_reward_and_is_not_verified() -> None:
+    run = RunOfTests()
+    observation = run.round(1)
+    witness = Witness(status="agreed", tests=(PASSED,))
+    proved = measured(5.0).model_copy(update={"witness": witness})
+    for number, evaluation in enumerate((measured(5.0), proved, unmeasured(3.0), unmeasured(3.0, "emulator"))):
+        written = kernel(number, policy="chat")
+        run.add(observation, written, evaluation)
+        run.ask(observation, written, f"reply {number}")
+    assert [sample.verified for sample in samples(run.trajectory)] == [False, True, False, True]
+    assert [sample.reward is None for sample in samples(run.trajectory)] == [True, False, True, True]
+    assert [sample.gap_closed is None for sample in samples(run.trajectory)] == [True, False, True, True]
+
+
+def test_both_rewards_are_withheld_together() -> None:
+    run = RunOfTests((4096, 4096, 4096))
+    run.add(run.round(1), kernel(1), measured(5000.0, 6000.0), reward=None)
+    [sample] = samples(run.trajectory)
+    assert (sample.reward, sample.gap_closed, sample.speedup) == (None, None, 1.2)
+
+
+def test_a_model_needs_another_witness_than_the_gpu() -> None:
+    by_gpu = Unmeasured(verified_by="gpu", prediction=unmeasured(3.0).prediction, inspection=INSPECTION)
+    run = RunOfTests()
+    observation = run.round(1)
+    run.add(observation, kernel(1, policy="chat"), by_gpu)
+    run.add(observation, kernel(2), by_gpu)
+    assert [sample.verified for sample in samples(run.trajectory)] == [False, True]
+
+
+def test_both_rewards_are_those_of_the_contract() -> None:
+    run = RunOfTests((4096, 4096, 4096))
+    too_fast, failed = measured(0.001), FAILED
+    observation = run.round(1)
+    for number, evaluation in enumerate((measured(5000.0, 6000.0), too_fast, failed)):
+        run.add(observation, kernel(number), evaluation)
+    good, alarm, broken = samples(run.trajectory)
+    assert good.gap_closed == gap_closed(measured(5000.0, 6000.0), run.task, CHIP, kernel(0).origin)
+    assert good.speedup == 1.2
+    assert good.baseline_us == 6000.0
+    assert (alarm.reward, alarm.verified) == (FLOOR, False)
+    assert (broken.reward, broken.verified, broken.speedup) == (FLOOR, False, None)
+
+
+def test_a_failure_belongs_to_the_environment_in_which_the_run_was() -> None:
+    run = RunOfTests()
+    observation = run.round(1)
+    refuted = Wrong(
+        test=TestResult(tier="witness", name="x", passed=False), tests=(), inspection=INSPECTION, refused=elsewhere(1.0)
+    )
+    for number, evaluation in enumerate((FAILED, measured(5.0), FAILED, elsewhere(4.0), FAILED, refuted)):
+        run.add(observation, kernel(number), evaluation)
+    here, there = ENVIRONMENT.key, ELSEWHERE.key
+    assert list(environments(run.steps).values()) == [here, here, here, there, there, there]
+    assert environments([]) == {}
+    unknown = RunOfTests()
+    unknown.add(unknown.round(1), kernel(1), FAILED)
+    assert environments(unknown.steps) == {0: ""}
+
+
+def test_the_provenance_says_where_a_sample_comes_from_and_what_it_quotes() -> None:
+    run = RunOfTests(versions={"numpy": "2.4"}, settings={"cutlass": "4.2.1"})
+    chunk = Chunk(release="cutlass-4.2.1", path="a.h", start_line=1, end_line=2, symbol="x", kind="text", text="template")
+    note = chunk.model_copy(update={"release": "notes"})
+    mine = chunk.model_copy(update={"release": "mine-1"})
+    observation = run.round(1, hits=tuple(Hit(chunk=one, score=1.0) for one in (chunk, note, mine)))
+    run.add(observation, kernel(1), measured(5.0))
+    [sample] = samples(run.trajectory)
+    provenance = sample.provenance
+    assert (provenance.run_id, provenance.index, provenance.candidate_id) == ("run-1", 0, kernel(1).id)
+    assert (provenance.arch, provenance.chip, provenance.cutlass) == ("sm_90a", CHIP.name, "4.2.1")
+    assert provenance.environment == ENVIRONMENT.key
+    assert json.loads(provenance.versions) == {"numpy": "2.4"}
+    assert provenance.created_at.startswith("2026-11-21T12:00:00.000000")
+    quoted = "prompt quotes cutlass-4.2.1 (BSD-3-Clause); prompt quotes mine-1 (its own licence)"
+    assert provenance.licence == f"kernel Apache-2.0; {quoted}"
