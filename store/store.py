@@ -61,7 +61,7 @@ class Writer:
 
 
 class Store:
-    """`contract.protocols.protocols.TrajectoryStore` and `contract.records.baseline.BaselineBook`. Writes are durable when a method returns."""
+    """The protocols `TrajectoryStore` and `BaselineBook` of the contract. Writes are durable when a method returns."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

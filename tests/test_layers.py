@@ -1,6 +1,6 @@
-"""The layers: contract <- {knowledge, indexer, sandbox, policies} <- agent, and contract <- cudal2 <- agent.
+"""The layers: contract, processes <- store <- {knowledge, indexer, sandbox, policies} <- agent; contract <- cudal2 <- agent.
 
-Each border's packages are imported only there.
+Every part but `cudal2` is imported as `cudal2_agent.PART`. Each border's packages are imported only there.
 """
 
 import ast
@@ -11,8 +11,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "cudal2_agent"
 SIBLINGS = frozenset({"knowledge", "indexer", "sandbox", "policies"})
-LAYERS = SIBLINGS | {"contract", "agent", "cudal2"}
+GROUND = frozenset({"processes"})  # the standard library only
+LAYERS = SIBLINGS | GROUND | {"contract", "store", "agent", "cudal2"}
+# What each layer may import beside itself; `agent` imports all of them.
+BELOW = {
+    "contract": frozenset[str](),
+    "processes": frozenset[str](),
+    "store": frozenset({"contract"}),
+    "cudal2": frozenset({"contract"}),
+    **dict.fromkeys(SIBLINGS, frozenset({"contract", "processes", "store"})),
+}
 STDLIB = frozenset(sys.stdlib_module_names)
 
 # Packages that a GPU worker lacks.
@@ -44,7 +54,9 @@ def imports_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.lineno, "." * node.level + (node.module or "")
+            module = "." * node.level + (node.module or "")
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names if module == PACKAGE)
+            yield node.lineno, module
         elif isinstance(node, ast.Call) and _callee(node) in {"import_module", "__import__"}:
             name = node.args[0] if node.args else None
             yield node.lineno, name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else ""
@@ -61,20 +73,29 @@ def broken_imports(name: str, source: str) -> list[str]:
     layer = name.partition("/")[0]
     broken = []
     for line, module in imports_of(ast.parse(source)):
-        top = module.partition(".")[0]
-        reason = "relative import" if module.startswith(".") else _why_broken(name, layer, top)
+        reason = _why_broken(name, layer, module)
         if reason:
             broken.append(f"{name}:{line} imports {module}: {reason}")
     return broken
 
 
-def _why_broken(name: str, layer: str, top: str) -> str:
-    if top in LAYERS and top != layer and layer != "agent" and top != "contract":
-        return f"{layer} may import contract only"
-    if layer == "contract" and top not in STDLIB | {"contract", "pydantic"}:
+def _why_broken(name: str, layer: str, module: str) -> str:
+    if module.startswith("."):
+        return "relative import"
+    top, _, rest = module.partition(".")
+    if top in LAYERS - {"cudal2"}:
+        return f"it is imported as {PACKAGE}.{top}"
+    part = rest.partition(".")[0] if top == PACKAGE else top
+    if part in LAYERS and part != layer and layer != "agent" and part not in BELOW[layer]:
+        return f"{layer} may import {', '.join(sorted(BELOW[layer])) or 'no other part'} only"
+    if top == PACKAGE:
+        return ""
+    if layer in GROUND and top not in STDLIB | {"ray"}:
+        return "the ground floor is the standard library, and Ray where it is used"
+    if layer == "contract" and top not in STDLIB | {"pydantic"}:
         allowed = name == "contract/settings/settings.py" and top == "pydantic_settings"
         return "" if allowed else "contract is records over pydantic only"
-    if layer == "cudal2" and top not in STDLIB | OF_KERNEL_USERS | {"contract", "cudal2"}:
+    if layer == "cudal2" and top not in STDLIB | OF_KERNEL_USERS | {"cudal2"}:
         return "programs that only launch kernels do not have it"
     if layer == "sandbox" and top in NOT_ON_WORKERS:
         return "a GPU worker does not have it"
@@ -126,6 +147,10 @@ def test_only_the_settings_read_the_environment() -> None:
         ("sandbox/x.py", "from pydantic_settings import BaseSettings"),
         ("sandbox/x.py", "if TYPE_CHECKING:\n    import sqlalchemy"),
         ("knowledge/x.py", "import indexer"),
+        ("knowledge/x.py", "from cudal2_agent import indexer"),
+        ("processes/x.py", "import pydantic"),
+        ("processes/x.py", "from cudal2_agent.contract.errors import Cudal2Error"),
+        ("store/x.py", "from cudal2_agent.sandbox.local import open_sandbox"),
         ("policies/x.py", "from importlib import import_module\nimport_module('cudal2_agent.sandbox.workers.worker')"),
         ("policies/x.py", "from agent import graph"),
         ("policies/x.py", "import cudal2"),

@@ -30,9 +30,10 @@ SHARED_CLASSES = {
 SHARED_MODULES = {
     "advise": "agent/library/advise works out what a model gains, `advise` is its verb",
     "campaign": "contract holds the record, agent/campaign makes it, agent/cli/campaign has the verbs",
+    "bench": "agent/bench has the engine and its two benches, `bench` is a verb",
     "diagnosis": RECORD,
     "doctor": COMMAND,
-    "environment": "agent/learning/environment is one of reinforcement learning, sandbox/cuda reads a GPU's record of this name",
+    "environment": "agent/learning has one of reinforcement learning, sandbox/cuda reads a GPU's record of this name",
     "evaluator": BACKENDS,
     "executor": "the protocol that verification asks for, and the emulator's implementation of it",
     "failures": "agent/observe chooses which failures are left to repair, policies/chat/prompts renders one",

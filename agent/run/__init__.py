@@ -4,6 +4,6 @@
 between nodes and into checkpoints. `batch_build`: a batch, proposed and compiled in the background. `checkpoint`: the file of
 checkpoints. `history`: the steps so far. `dependencies`: the parts that a run needs. `clock`: time spent. `stopping`: when a
 search ends. `counters`: which kernels Nsight Compute profiles. `witnessing`: which kernels the emulator proves beside the GPU.
-`measuring`: how candidates are measured, and which sources of a model are not. `result`: what the run has come to.
-`versions`: the packages it ran under.
+`measurements`: how candidates are measured. `source_screen`: which sources of a model are not. `result`: what the run has
+come to. `versions`: the packages it ran under.
 """

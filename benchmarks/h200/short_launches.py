@@ -3,8 +3,8 @@
 Run from the repository's root: python -m benchmarks.h200.short_launches [STEPS ...]
 
 A launch that waits for the end of the one before it takes about 0.34 µs less while another process works on the GPU
-(`contract.reward.speedup.steady_speedups`). Searches share a GPU by turns. Counted are samples of AutoTuning in offline runs, where it
-takes less than 12 µs, and as short those that are more than 0.22 µs below the longer time. The longer time is the median of the
+(`contract.reward.speedup.steady_speedups`). Searches share a GPU by turns. Counted are samples of AutoTuning in offline runs, where
+it takes less than 12 µs, and as short those that are more than 0.22 µs below the longer time. The longer time is the median of the
 upper quarter of a run's screens. The table has a line for each class of the longer time. `drop`: of the median short sample.
 """
 

@@ -1,7 +1,7 @@
 """The stored sweeps: of each task the schedules that earlier runs tried, with their speed over cuBLASLt-AutoTuning.
 
-A schedule counts as in `agent/bench/proposals/proposal_figures.py`: by its race, else by its screen times the median of raced over
-screened ratio of its run. Of a schedule in several runs of a task the median counts. Schedules that this version cannot write
+A schedule counts as in `agent/bench/proposals/proposal_figures.py`: by its race, else by its screen times the median of raced
+over screened ratio of its run. Of a schedule in several runs of a task the median counts. Schedules that this version cannot write
 any more are left out.
 """
 

@@ -1,7 +1,7 @@
 """The score of candidates: what a trainer or an environment learns from.
 
-A measured candidate has the reward of `contract.reward.reward`. Where nothing measures, a verified candidate has the value of its
-predicted time, which orders candidates of one task and is never compared with a reward.
+A measured candidate has the reward of `contract.reward.reward`. Where nothing measures, a verified candidate has the value of
+its predicted time, which orders candidates of one task and is never compared with a reward.
 """
 
 import math

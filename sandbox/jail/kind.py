@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
+import cudal2_agent
 from cudal2_agent.contract.base import Record
 from cudal2_agent.sandbox.jail import landlock
 from cudal2_agent.sandbox.jail.entering import Layers
@@ -68,7 +69,7 @@ def confinement() -> Confinement:
 def _working() -> list[str]:
     if sys.platform != "linux":
         return []
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(cudal2_agent.__file__).resolve().parents[1])
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-I", "-S", "-c", _PROBE, root, scratch]
         try:

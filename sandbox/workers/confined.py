@@ -16,7 +16,7 @@ import resource
 import signal
 import sys
 
-sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))  # last: it hides no standard module
+sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..")))  # last: it hides no standard module
 
 from cudal2_agent.sandbox.jail.entering import (
     JAILED,

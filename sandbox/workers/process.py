@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import cudal2_agent
 from cudal2_agent.contract.errors import WorkerError
 from cudal2_agent.sandbox.jail.entering import JAILED, Jail
 
@@ -97,10 +98,13 @@ def child_environment(scratch: Path, extra: Mapping[str, str] | None = None, *, 
 
 
 def module_path() -> list[str]:
-    """Our own root and the import path of this process, without the standard library: a child may run another Python."""
+    """The folder that holds our package, and the import path of this process.
+
+    It lacks the standard library, because a child may run another Python.
+    """
     standard = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     standard |= {folder / "lib-dynload" for folder in standard}
-    entries = [Path(__file__).resolve().parents[2], *(Path(entry).resolve() for entry in sys.path if entry)]
+    entries = [Path(cudal2_agent.__file__).resolve().parents[1], *(Path(entry).resolve() for entry in sys.path if entry)]
     return [str(entry) for entry in dict.fromkeys(entries) if entry.is_dir() and entry not in standard]
 
 

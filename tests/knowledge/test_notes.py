@@ -65,8 +65,9 @@ def test_a_section_fits_into_a_prompt(name: str) -> None:
 def test_the_notes_belong_to_the_package() -> None:
     """The notes are inside a package that the distribution ships completely."""
     settings = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
-    assert "knowledge" in settings["tool"]["scikit-build"]["wheel"]["packages"]
-    assert NOTES_FOLDER.parent == PROJECT / "knowledge"
+    assert "cudal2_agent" in settings["tool"]["scikit-build"]["wheel"]["packages"]
+    assert NOTES_FOLDER.resolve().parent == PROJECT / "knowledge"
+    assert (PROJECT / "cudal2_agent" / "knowledge").resolve() == PROJECT / "knowledge"
 
 
 def test_every_note_is_indexed(notes: Retriever) -> None:

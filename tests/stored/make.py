@@ -141,7 +141,8 @@ def keep_entries(wanted: set[Path]) -> None:
 
 def settings_sample(out: Path) -> None:
     """The settings that this version makes of the environment, and of the same names in a file."""
-    code = "import json; from cudal2_agent.contract.settings.settings import load_settings; print(json.dumps(load_settings().recorded()))"
+    load = "from cudal2_agent.contract.settings.settings import load_settings"
+    code = f"import json; {load}; print(json.dumps(load_settings().recorded()))"
     names = {f"CUDAL2_{name}": value for name, value in NAMES.items()}
     said = subprocess.run([sys.executable, "-c", code], env=environment(HOME) | names, check=True, capture_output=True)
     sample = {"environment": names, "recorded": json.loads(said.stdout)}

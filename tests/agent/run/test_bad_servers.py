@@ -176,7 +176,7 @@ def command(home: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCa
             return Ended(code, out, err, runs[-1] if runs else None, steps, exchanges)
 
     caplog.set_level(logging.DEBUG)
-    for name in ("openai", "httpx2", "httpcore2", "policies", "asyncio"):
+    for name in ("openai", "httpx2", "httpcore2", "cudal2_agent.policies", "asyncio"):
         caplog.set_level(logging.DEBUG, logger=name)
     yield run
     logged = caplog.get_records("call")

@@ -32,7 +32,7 @@ def python(code: str) -> str:
 
 
 def test_the_package_imports_without_torch() -> None:
-    looked_for = ("torch", "agent", "sandbox", "policies")
+    looked_for = ("torch", *(f"cudal2_agent.{part}" for part in ("agent", "sandbox", "policies", "store")))
     code = f"import sys, cudal2, cudal2.dispatch.dispatcher; print([name for name in {looked_for} if name in sys.modules])"
     assert python(code) == "[]\n"
 

@@ -14,7 +14,7 @@ driver = pytest.importorskip("cuda.bindings.driver")
 
 from cudal2_agent.contract.plan import launching  # noqa: E402
 from cudal2_agent.contract.plan.chip import LIMITS  # noqa: E402
-from cudal2_agent.contract.plan.plan import (
+from cudal2_agent.contract.plan.plan import (  # noqa: E402
     ScalarArg,
     TensorArg,
     TensorMapArg,

@@ -214,7 +214,8 @@ def test_without_user_namespaces_the_probe_says_so(tmp_path: Path) -> None:
         "open('/proc/self/setgroups', 'w').write('deny')\n"
         "open('/proc/self/uid_map', 'w').write(f'0 {u} 1'); open('/proc/self/gid_map', 'w').write(f'0 {g} 1')\n"
         "open('/proc/sys/user/max_user_namespaces', 'w').write('0')\n"
-        "from cudal2_agent.sandbox.jail.kind import confinement; print(confinement().mount_namespace, confinement().landlock_abi)\n"
+        "from cudal2_agent.sandbox.jail.kind import confinement\n"
+        "print(confinement().mount_namespace, confinement().landlock_abi)\n"
     )
     environment = child_environment(tmp_path)
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=True)
@@ -247,5 +248,5 @@ def test_the_launcher_imports_the_standard_library_only(tmp_path: Path) -> None:
     code = f"import sys, runpy; runpy.run_path({command[launcher]!r}, run_name='x'); print(*sys.modules)"
     ended = run([sys.executable, "-I", "-S", "-c", code], scratch=tmp_path, limits=Limits(wall_s=20))
     modules = {name.partition(".")[0] for name in ended.stdout.decode().split()}
-    assert modules - set(sys.stdlib_module_names) - set(sys.builtin_module_names) <= {"sandbox", "__main__"}
+    assert modules - set(sys.stdlib_module_names) - set(sys.builtin_module_names) <= {"cudal2_agent", "__main__"}
     assert os.path.basename(command[launcher]) == "confined.py"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import cudal2_agent
 from cudal2_agent.sandbox.jail import syscalls
 from cudal2_agent.sandbox.jail.entering import Jail
 from cudal2_agent.sandbox.jail.kind import confinement
@@ -70,14 +71,14 @@ _INSIDE = "from cudal2_agent.sandbox.jail.syscalls import forbid; forbid(process
 
 @pytest.mark.parametrize("name", TRIES)
 def test_what_a_process_without_processes_can_do(tmp_path: Path, name: str) -> None:
-    root = str(Path(syscalls.__file__).resolve().parents[2])
+    root = str(Path(cudal2_agent.__file__).resolve().parents[1])
     code = f"sys.path.append({root!r})\n{_INSIDE}{TRIES[name]}"
     expected = "worked" if name in ("own limit", "thread") else "EPERM"
     assert attempt({name: code}, tmp_path, None)[name] == expected
 
 
 def test_threads_that_ran_before_are_held_too(tmp_path: Path) -> None:
-    root = str(Path(syscalls.__file__).resolve().parents[2])
+    root = str(Path(cudal2_agent.__file__).resolve().parents[1])
     code = (
         f"import sys, os, threading; sys.path.append({root!r})\n"
         "go, said = threading.Event(), []\n"
@@ -91,7 +92,7 @@ def test_threads_that_ran_before_are_held_too(tmp_path: Path) -> None:
 
 
 def test_abort_still_ends_a_process_as_an_abort(tmp_path: Path) -> None:
-    root = str(Path(syscalls.__file__).resolve().parents[2])
+    root = str(Path(cudal2_agent.__file__).resolve().parents[1])
     ended = python(f"import sys, os; sys.path.append({root!r})\n{_INSIDE}os.abort()", tmp_path, None)
     assert ended.returncode == -6
 

@@ -329,8 +329,10 @@ def test_the_tool_dies_with_us(tmp_path):
     tool = PretendedTool(tmp_path, Act(reports=REPORTS[:4], hangs="tool"))
     (tmp_path / "built.json").write_text(BUILT.model_dump_json())
     code = (
-        "from cudal2_agent.contract.records.build import Built; from cudal2_agent.contract.settings.options import ProfileOptions, WorkerOptions; "
-        "from cudal2_agent.contract.records.task import GemmTask; from cudal2_agent.sandbox.profiling.profiler import Profiler; "
+        "from cudal2_agent.contract.records.build import Built; "
+        "from cudal2_agent.contract.settings.options import ProfileOptions, WorkerOptions; "
+        "from cudal2_agent.contract.records.task import GemmTask; "
+        "from cudal2_agent.sandbox.profiling.profiler import Profiler; "
         f"built = Built.model_validate_json(open({str(tmp_path / 'built.json')!r}).read()); "
         f"profiler = Profiler(ProfileOptions(ncu={str(tool.path)!r}, timeout_s=120), WorkerOptions()); "
         "profiler.profile(built, GemmTask(m=64, n=64, k=64))"

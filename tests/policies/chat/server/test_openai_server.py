@@ -446,7 +446,7 @@ def test_the_key_appears_in_no_reply_error_event_log_or_record(
 ) -> None:
     """The key is searched for as a whole and in every useful part, in every form that the server can send."""
     caplog.set_level(logging.DEBUG)
-    for name in ("openai", "httpx2", "httpcore2", "policies", "asyncio"):
+    for name in ("openai", "httpx2", "httpcore2", "cudal2_agent.policies", "asyncio"):
         caplog.set_level(logging.DEBUG, logger=name)
     store = open_store(f"sqlite:///{tmp_path}/store.sqlite")
     store.start_run(run_record())

@@ -139,7 +139,8 @@ def test_a_search_with_a_learned_prior_imports_no_torch(tmp_path: Path) -> None:
     path = write_policy(tmp_path / "mine.safetensors")
     script = (
         "import sys; from pathlib import Path; from cudal2_agent.policies.schedule.learned.policy_file import read_weights; "
-        "from cudal2_agent.policies.schedule.learned.learned_prior import LearnedPrior; import cudal2_agent.policies.schedule.policy; "
+        "from cudal2_agent.policies.schedule.learned.learned_prior import LearnedPrior; "
+        "import cudal2_agent.policies.schedule.policy; "
         f"LearnedPrior(*read_weights(Path({str(path)!r}))); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[4], check=False).returncode == 0
