@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
@@ -80,7 +80,7 @@ def verdicts(device: str, seed: int) -> list[dict[str, str]]:
     with tempfile.TemporaryDirectory() as home:
         limits = {"verify_timeout_s": LIMIT_S} if device != "emulator" else {}
         settings = load_settings(device=device, home=Path(home), **limits)
-        with open_sandbox_for(TASKS[0], settings, lambda _event: None) as sandbox:
+        with open_sandbox_of(TASKS[0].arch, settings, lambda _event: None) as sandbox:
             outcomes: dict[int, Built | Evaluation] = {}
             for task in dict.fromkeys(task for _, task, _ in listed):
                 chosen = [index for index, (_, own, _) in enumerate(listed) if own == task]

@@ -1,4 +1,4 @@
-"""The trajectory store, which records every attempt of every run, and its exports.
+"""The trajectory store, which records every attempt of every run.
 
 - `store.py`: writes and reads runs, observations, candidates, steps and exchanges.
 - `filters.py`: which steps a command or an export takes.
@@ -11,7 +11,7 @@
 - `engine.py`: opens the database.
 - `migrations/`: from the tables of earlier versions to today's.
 - `exchanges.py`: the exchanges of one run.
-- `exports/`: the forms that other programs and trainers read.
+- `steps.py`: a step with its run and its candidate, as a line of JSON.
 - `sweep/`: the compact form in which steps travel.
 - `importing/`: exported files into a store.
 - `merging.py`: another store into a store.

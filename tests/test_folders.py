@@ -24,14 +24,9 @@ DERIVED = frozenset({".pyc", ".so"})
 
 LISTS = {
     "benchmarks/h200/rows": "one file per campaign",
-    "benchmarks/h200/steps": "one file per campaign",
     "benchmarks/results": "one file per measurement",
     "knowledge/notes": "one page per topic",
-    "sandbox/include/cudal2": "one header per instruction family",
-    "tests/gpu": "one file per part that runs on a GPU",
-    "tests/gpu/attacks": "one kernel per attack",
     "tests/redteam/blind": "one kernel per attack",
-    "tests/sandbox/emulator/golden/data": "one file per instruction family",
 }
 
 

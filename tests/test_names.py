@@ -19,7 +19,6 @@ BACKENDS = "the same role in both backends, sandbox/cuda and sandbox/emulator"
 RECORD = "contract holds the record or the plan, the other part produces it"
 FAMILY = "every kernel family has a file of this name"
 COMMAND = "agent/cli has one file per verb, named like the verb"
-STORES = "each store has its tables and its main file"
 WIRING = "agent/wiring has one file per part, named like what it opens"
 
 SHARED_CLASSES = {
@@ -46,20 +45,15 @@ SHARED_MODULES = {
     "library": "contract holds the records, agent/library builds libraries, cudal2/library reads them",
     "library_check": COMMAND,
     "lm": COMMAND,
-    "model_bench": COMMAND,
     "policy": "the main file of each policy, and the wiring that opens them",
     "prediction": "contract holds the rule of ties, policies/schedule predicts schedules",
     "profile": COMMAND,
     "replies": "what a reply of a model holds, and their sums in the report of a run",
     "report": "the page of a run, and the verb that writes the page of a campaign",
-    "results": COMMAND,
     "run": "agent/run is one run, `campaign run` a verb",
     "sandbox": WIRING,
     "schedule": FAMILY,
     "space": FAMILY,
-    "store": STORES,
-    "tables": STORES,
-    "trajectories": COMMAND,
     "worker": BACKENDS,
     "workers": "worker processes of the sandbox, and those of the indexer",
     "writer": FAMILY,

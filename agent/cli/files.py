@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cudal2_agent.agent.cli.render.progress import Progress
-from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import DeviceUnavailable, UsageError
 from cudal2_agent.contract.records.build import Built
@@ -37,7 +37,7 @@ def evaluate_files(files: Sequence[Path], task: GemmTask, settings: Settings, *,
     """
     require_trust(files, settings, host=host)
     candidates = [read_candidate(file, host=host) for file in files]
-    with Progress() as progress, open_sandbox_for(task, settings, progress.emit, trust_host=host) as sandbox:
+    with Progress() as progress, open_sandbox_of(task.arch, settings, progress.emit, trust_host=host) as sandbox:
         if timed and not sandbox.can_measure:
             raise DeviceUnavailable(
                 f"there is no {task.arch} GPU here, and bench needs one to time kernels (device {settings.device}); "

@@ -6,7 +6,7 @@ from pathlib import Path
 from cudal2_agent.agent.cli.files import FileResult, read_candidate, require_trust, unproven_of
 from cudal2_agent.agent.cli.render.progress import Progress
 from cudal2_agent.agent.run.counters import CounterGuard
-from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import ProfileFailed
 from cudal2_agent.contract.events import Emit, StageStarted
@@ -45,7 +45,7 @@ def profile_files(
     """
     require_trust(files, settings, host=host)
     candidates = [read_candidate(file, host=host) for file in files]
-    with Progress() as progress, open_sandbox_for(task, settings, progress.emit, trust_host=host) as sandbox:
+    with Progress() as progress, open_sandbox_of(task.arch, settings, progress.emit, trust_host=host) as sandbox:
         outcomes = dict(sandbox.build(candidates, task))
         profiler = _FileProfiler(sandbox, task, progress.emit)
         profiled = [

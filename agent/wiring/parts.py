@@ -7,7 +7,7 @@ from cudal2_agent.agent.index.default_index import open_retriever
 from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.wiring.policy import open_policy
 from cudal2_agent.agent.wiring.run_workbench import RunWorkbench
-from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.events import Emit
 from cudal2_agent.contract.protocols.protocols import Policy, Sandbox
 from cudal2_agent.contract.records.knowledge import Retriever
@@ -15,6 +15,7 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
 from cudal2_agent.sandbox.diagnosis.differences import explain
+from cudal2_agent.sandbox.local import require_memory
 from cudal2_agent.store.store import Store
 
 
@@ -28,11 +29,12 @@ def open_dependencies(task: GemmTask, settings: Settings, store: Store, run_id: 
     workbench = RunWorkbench(task)
     with (
         open_policy(task.arch, settings, store, run_id, emit, workbench) as policy,
-        open_sandbox_for(task, settings, emit, baselines=store) as sandbox,
-        open_retriever(settings, emit, build=policy.reads_code) as retriever,
+        open_sandbox_of(task.arch, settings, emit, baselines=store) as sandbox,
     ):
-        workbench.connect(sandbox, retriever)
-        yield joined(sandbox, policy, retriever, store)
+        require_memory(task, sandbox.chip)
+        with open_retriever(settings, emit, build=policy.reads_code) as retriever:
+            workbench.connect(sandbox, retriever)
+            yield joined(sandbox, policy, retriever, store)
 
 
 def joined(sandbox: Sandbox, policy: Policy, retriever: Retriever, store: Store) -> Dependencies:

@@ -7,13 +7,13 @@ from functools import partial
 from cudal2_agent.agent.wiring.schedule_prior import open_prior
 from cudal2_agent.contract.events import Emit
 from cudal2_agent.contract.records.baseline import BaselineBook
-from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.schedule.families.registry import rewrite
 from cudal2_agent.policies.schedule.prediction import predict
 from cudal2_agent.sandbox.building.headers import find_headers
 from cudal2_agent.sandbox.building.toolchain import nvrtc_version
-from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox, require_memory
+from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox
 
 
 @contextmanager
@@ -45,16 +45,6 @@ def open_sandbox_of(
             baselines=baselines,
         )
     ) as sandbox:
-        yield sandbox
-
-
-@contextmanager
-def open_sandbox_for(
-    task: GemmTask, settings: Settings, emit: Emit, *, trust_host: bool = False, baselines: BaselineBook | None = None
-) -> Iterator[LocalSandbox]:
-    """`open_sandbox_of` for one task. Raises: UsageError where its operands do not fit, and as `open_sandbox_of`."""
-    with open_sandbox_of(task.arch, settings, emit, trust_host=trust_host, baselines=baselines) as sandbox:
-        require_memory(task, sandbox.chip)
         yield sandbox
 
 

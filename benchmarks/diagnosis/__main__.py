@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.diagnosis.diagnosis_table import DiagnosisResult, DiagnosisRow, Trial, render
 from benchmarks.diagnosis.faulty_kernels import FaultyCase, all_cases
-from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable
 from cudal2_agent.contract.events import Event, Notice
 from cudal2_agent.contract.plan.chip import Chip
@@ -213,7 +213,7 @@ def main() -> None:
         if isinstance(event, Notice):
             print(event.message)
 
-    with open_sandbox_for(cases[0].task, load_settings(), emit) as sandbox:
+    with open_sandbox_of(cases[0].task.arch, load_settings(), emit) as sandbox:
         if not sandbox.can_measure:
             raise SystemExit("this benchmark measures times and needs an sm_90a GPU")
 

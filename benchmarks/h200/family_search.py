@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> list[Row]:
     begin_s, rows = time.monotonic(), list[Row]()
     first = task_of(shapes[0], arguments.layout)
     of_name = {family.name: family for family in families(first.arch)}
-    with open_sandbox_for(first, Settings(device="cuda:0"), lambda _event: None) as box:
+    with open_sandbox_of(first.arch, Settings(device="cuda:0"), lambda _event: None) as box:
         for shape in shapes:
             task = task_of(shape, arguments.layout)
             wanted = [each["schedule"] for each in named if each["shape"] == shape]

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.steering.arms import ARMS, Arm, ArmSearch, Late, Shared
-from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import ProfilerUnavailable
 from cudal2_agent.contract.events import Event, Notice
@@ -159,7 +159,7 @@ def main() -> None:
         if isinstance(event, Notice):
             print(event.message)
 
-    with open_sandbox_for(tasks[0], load_settings(), emit) as sandbox:
+    with open_sandbox_of(tasks[0].arch, load_settings(), emit) as sandbox:
         if not sandbox.can_measure:
             raise SystemExit("this benchmark measures times and needs an sm_90a GPU")
         shared = Shared(sandbox, deadline)

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.timing_model.draw import DRAWN
 from benchmarks.timing_model.sources import TimedKernel, free, scheduled
 from cudal2_agent.agent.bench.proposals.bench_shapes import read_part
-from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import Evaluation, Measured
@@ -77,7 +77,7 @@ def run(judged: Sequence[TimedKernel], out: Path, seconds: float) -> None:
     groups = [list(group) for _, group in itertools.groupby(missing, key=lambda each: each.task.id)]
     if not groups:
         return
-    with open_sandbox_for(groups[0][0].task, Settings(device="cuda:0"), lambda _event: None) as box, out.open("a") as file:
+    with open_sandbox_of(groups[0][0].task.arch, Settings(device="cuda:0"), lambda _event: None) as box, out.open("a") as file:
         for group, outcomes in built_ahead(box, groups):
             for row in timed(box, group, outcomes):
                 file.write(json.dumps(row) + "\n")

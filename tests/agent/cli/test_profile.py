@@ -72,7 +72,7 @@ def run(monkeypatch, tmp_path, capsys):
         def box(*_, **__):
             yield sandbox
 
-        monkeypatch.setattr(profiled_files, "open_sandbox_for", box)
+        monkeypatch.setattr(profiled_files, "open_sandbox_of", box)
         files = [tmp_path / f"{index}.cu" for index in range(len(evaluations))]
         for index, file in enumerate(files):
             file.write_text(f"{SOURCE}// {index}\n")

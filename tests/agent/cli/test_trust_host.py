@@ -11,7 +11,7 @@ from cudal2_agent.agent.cli.profiled_files import FileComparison, ProfiledFile
 from cudal2_agent.agent.cli.render.file_answer import print_times, print_verdict
 from cudal2_agent.agent.cli.render.profile_answer import lines_of
 from cudal2_agent.agent.wiring import doctor
-from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.records.candidate import UNPROVEN, HostCandidate, Origin
 from cudal2_agent.contract.records.evaluation import Rejected
 from cudal2_agent.contract.records.task import Arch
@@ -64,7 +64,7 @@ def test_trust_alone_makes_no_file_a_host_candidate(file: str) -> None:
 
 def test_a_run_trusts_no_host_candidate_whatever_the_settings_say() -> None:
     settings = Settings(trust_host=True, device="none")
-    with open_sandbox_for(TASK, settings, lambda _event: None) as sandbox:
+    with open_sandbox_of(TASK.arch, settings, lambda _event: None) as sandbox:
         [(_, outcome)] = sandbox.build([HostCandidate(source=HOST, origin=Origin(policy="chat"))], TASK)
     assert isinstance(outcome, Rejected)
     assert outcome.rule == "host-candidate"

@@ -17,7 +17,7 @@ from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.lifecycle import name_run, new_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.agent.wiring.policy import open_policy
-from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
+from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.events import ignore
 from cudal2_agent.contract.plan.plan import parse_plan
 from cudal2_agent.contract.records.build import Built
@@ -66,7 +66,7 @@ def modelled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prediction, ...]
         Candidate(source=turn.draft.source, plan=parse_plan(turn.draft.source), origin=Origin(policy="chat")) for turn in FOUR
     ]
     found = []
-    with open_sandbox_for(TASK, settings, ignore) as sandbox:
+    with open_sandbox_of(TASK.arch, settings, ignore) as sandbox:
         for _, built in sorted(sandbox.build(candidates, TASK), key=lambda each: each[0]):
             assert isinstance(built, Built)
             evaluation = sandbox.evaluate(built, TASK, "quick")
