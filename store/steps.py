@@ -1,4 +1,4 @@
-"""Trajectories as JSON lines, one step per line, each self-contained. Schema: docs/trajectories.md."""
+"""Trajectories as JSON lines, one step per line, each self-contained. Schema: docs/internals/trajectories.md."""
 
 from collections.abc import Iterator
 from datetime import datetime

@@ -6,13 +6,18 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))))
-HISTORY = frozenset({"LOG.md", "CHANGELOG.md"})  # may name files of earlier versions
+PAGES = tuple(
+    sorted(path.relative_to(ROOT).as_posix() for pattern in ("*.md", "docs/**/*.md", "log/*.md") for path in ROOT.glob(pattern))
+)
+# May name files of earlier versions.
+HISTORY = frozenset({"CHANGELOG.md", *(page for page in PAGES if page.startswith("log/"))})
 ELSEWHERE = frozenset({"report.md", "progress.svg", "cute/layout.hpp"})  # files of a run's folder and of CUTLASS
 
 _LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
-_MODULE = re.compile(r"python -m ((?:agent|benchmarks|contract|indexer|knowledge|policies|sandbox|tests)(?:\.\w+)*)")
+_MODULE = re.compile(
+    r"python -m ((?:agent|benchmarks|contract|cudal2_agent|indexer|knowledge|policies|processes|sandbox|store|tests)(?:\.\w+)*)"
+)
 _FUNCTION = re.compile(r"[\w/]+\.py:\w+")
 _FILE = re.compile(r"[\w*][\w.*-]*(?:/[\w.*-]+)*(?:/|\.(?:py|cpp|hpp|cuh|md|svg|jsonl))")
 

@@ -1,4 +1,4 @@
-"""What README and docs link to and name exists."""
+"""What README, docs and the log link to and name exists."""
 
 import re
 
@@ -51,6 +51,6 @@ def test_every_named_function_exists(page: str) -> None:
 
 
 def test_the_glossary_is_in_order_and_tells_each_term_once() -> None:
-    for table in text("docs/glossary.md").split("\n## ")[1:]:
+    for table in text("docs/internals/glossary.md").split("\n## ")[1:]:
         terms = re.findall(r"^\| (?!term )([\w ,-]+) \|", table, flags=re.MULTILINE)
         assert terms == sorted(set(terms), key=str.lower)

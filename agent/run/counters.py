@@ -102,7 +102,7 @@ class RunProfiler:
             wanted=wanted != "off" and parts.sandbox.can_measure,
             consequence="the run goes on with times and inspection alone",
         )
-        # Counters found a search over schedules no faster kernel (LOG.md), and they take seconds; a model reads them.
+        # Counters found a search over schedules no faster kernel (log/), and they take seconds; a model reads them.
         self.every_round = wanted == "leaders" or parts.policy.reads_code
 
     @property

@@ -95,7 +95,7 @@ LIMITS: dict[Arch, ChipLimits] = {
     ),
 }
 
-# The chip assumed for an architecture where no GPU is present. H200 rates are measured (LOG.md); the others are the
+# The chip assumed for an architecture where no GPU is present. H200 rates are measured (log/); the others are the
 # dense rates of the datasheets.
 REFERENCE_CHIPS: dict[Arch, Chip] = {
     Arch.SM_80: Chip(
@@ -151,7 +151,7 @@ REFERENCE_CHIPS: dict[Arch, Chip] = {
     ),
 }
 
-# Sources: LOG.md, 2026-11-21 (clusters that fit, L2, trips, copy engine), 2026-11-23 (single launches); the note on sm_90a.
+# Sources: log/, 2026-11-21 (clusters that fit, L2, trips, copy engine), 2026-11-23 (single launches); the note on sm_90a.
 FIGURES: dict[Arch, ChipFigures] = {
     Arch.SM_90A: ChipFigures(
         chip="H200",

@@ -6,7 +6,7 @@ from cudal2_agent.contract.base import Record
 
 
 class SearchWeights(Record):
-    """Weights, chosen on the development questions (docs/knowledge.md); 0 turns a signal off."""
+    """Weights, chosen on the development questions (docs/internals/knowledge.md); 0 turns a signal off."""
 
     names: float = 0.5
     card: float = 0.5

@@ -151,7 +151,7 @@ def _with_second_opinions(order: Iterator[Pick], pool: SchedulePool, count: int)
     """The order of a first round, in which the prior's second opinions name the last of `count` schedules.
 
     Each passes over what was named before it. The last one names one at least, and fills the place where two schedules give
-    the same source. The members of a network err together; other kinds of learner err elsewhere (LOG.md).
+    the same source. The members of a network err together; other kinds of learner err elsewhere (log/).
     """
     opinions = pool.prior.second_opinions
     if not opinions or count < 1:

@@ -1,4 +1,4 @@
-"""The path of the shape in docs/design.md: every hop is a function that exists, in a file that exists."""
+"""The path of the shape in docs/internals/design.md: every hop is a function that exists, in a file that exists."""
 
 import ast
 import re
@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SECTION = (ROOT / "docs" / "design.md").read_text("utf-8").partition("## How shape travels\n")[2].partition("\n## ")[0]
+SECTION = (
+    (ROOT / "docs" / "internals" / "design.md").read_text("utf-8").partition("## How shape travels\n")[2].partition("\n## ")[0]
+)
 HOPS = re.findall(r"^\| `([\w/]+\.py):(\w+)` \|", SECTION, flags=re.MULTILINE)
 
 

@@ -81,9 +81,9 @@ def test_the_example_in_the_documentation_runs(
     notes_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CUDAL2_HOME", str(notes_home))
-    text = (PROJECT / "docs" / "knowledge.md").read_text("utf-8")
+    text = (PROJECT / "docs" / "internals" / "knowledge.md").read_text("utf-8")
     example = text.partition("```python\n")[2].partition("```")[0]
-    exec(compile(example, "docs/knowledge.md", "exec"), {})
+    exec(compile(example, "docs/internals/knowledge.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("wgmma.md ")

@@ -89,7 +89,7 @@ def export(
     every: Annotated[bool, typer.Option("--every", help="flashinfer: all kernels, not only the fastest of each task.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --out: print the summary as JSON.")] = False,
 ) -> None:
-    """Training data: JSON lines with all that is stored of a step, or what a trainer loads (docs/trajectories.md)."""
+    """Training data: JSON lines with all that is stored of a step, or what a trainer loads (docs/internals/trajectories.md)."""
     given = {
         "messages": messages or None,
         "good_speedup": good_speedup,

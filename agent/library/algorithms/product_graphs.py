@@ -15,9 +15,9 @@ Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 
 SETS, MAX_SET_BYTES = 8, 2**30  # several sets keep the cache from holding a product's operands
 MIN_LAUNCHES, MAX_LAUNCHES = 2, 32  # products of a graph
-# Graphs of each contender, which take turns: equal kernels differ by up to 2 % in where their memory lies (LOG.md).
+# Graphs of each contender, which take turns: equal kernels differ by up to 2 % in where their memory lies (log/).
 COPIES, MAX_OUT_BYTES = 5, 2**33
-# Each sample of a long product follows products of its own: half of what such products gain by turns is lost then (LOG.md).
+# Each sample of a long product follows products of its own: half of what such products gain by turns is lost then (log/).
 # Supposed, not shown: a long product draws so much power that the clock falls, and its rival's next sample pays for it.
 LONG_US, WARM_US = 500.0, 50_000.0
 

@@ -25,7 +25,7 @@ class LearnedPrior:
 
     crowding = Crowding(group=1.01, family=1.0)
     parents = 12
-    precedent_limit = 1.05  # of 467 beyond it 7 came within 2 % of their search's best, of 233 within it 64 (LOG.md)
+    precedent_limit = 1.05  # of 467 beyond it 7 came within 2 % of their search's best, of 233 within it 64 (log/)
 
     def __init__(self, card: PolicyCard, network: Network, trees: ScheduleTrees | None = None) -> None:
         self.card, self._network = card, network

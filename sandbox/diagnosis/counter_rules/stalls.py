@@ -10,7 +10,7 @@ from cudal2_agent.contract.records.diagnosis import Finding
 from cudal2_agent.contract.reward.roofline import arithmetic_us, memory_us
 from cudal2_agent.sandbox.diagnosis.counter_rules.counted import CountedLaunch, Rule, worth
 
-FIRST_TRIP_CYCLES = 1500  # measured on an H200: 0.9 us to L2 while all SMs load, at 1.7 GHz (LOG.md)
+FIRST_TRIP_CYCLES = 1500  # measured on an H200: 0.9 us to L2 while all SMs load, at 1.7 GHz (log/)
 FIRST_TRIP_US = 0.9
 FULL_DRAM = 0.6
 

@@ -346,7 +346,7 @@ def test_rules_speak_of_counters_and_bottlenecks_that_exist() -> None:
 
 
 def test_the_page_tells_every_bottleneck() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "profiling.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "internals" / "timing.md").read_text()
     assert [name for name in get_args(Bottleneck) if f"`{name}`" not in page] == []
 
 

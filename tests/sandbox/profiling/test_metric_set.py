@@ -55,7 +55,7 @@ def test_a_set_survives_its_json() -> None:
 
 
 def test_the_page_tells_every_quantity() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "profiling.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "internals" / "timing.md").read_text()
     for arch in Arch:
         for short, spec in load_metric_set(arch).metrics.items():
             assert f"| `{short}` | {spec.unit or 'count'} | {spec.meaning} |" in page

@@ -2,7 +2,8 @@
 
 Covered: ld, ldu, st, atom and red in every space a kernel has, scalar and vector, with their memory order; discard; mapa,
 getctarank. Prefetches, priorities and cache policies do nothing.
-Not covered: multimem, st.async, red.async, 128-bit atomics.
+Elsewhere: st.async, an asynchronous store into a peer's shared memory (`copy.py`).
+Not covered: multimem, red.async, 128-bit atomics.
 """
 
 from collections.abc import Callable, Mapping, Sequence
