@@ -11,7 +11,7 @@ NATIVE = $(shell find sandbox/emulator/core cudal2/launcher/native cudal2/torch/
 .PHONY: help setup optimize test test-gpu lint check format clean
 
 help:
-	@echo "make optimize SHAPE=4096x1024x512   write, prove and time a kernel for a shape"
+	@echo "make optimize SHAPE=4096x1024x512   write, verify and time a kernel for a shape"
 	@echo "make test                           run the tests that need no GPU"
 	@echo "make test-gpu                       run the tests that need a GPU"
 	@echo "make lint                           check format, lint and types"

@@ -36,7 +36,7 @@ _CommandLineError: Any = next(base for base in typer.BadParameter.__mro__ if bas
 
 app = typer.Typer(
     name="cudal2-agent",
-    help="Writes, proves and times half-precision GEMM kernels for the GPU in front of it.",
+    help="Writes, verifies and times half-precision GEMM kernels for the GPU in front of it.",
     epilog="\b\nExample:\n  cudal2-agent optimize --shape 4096x1024x512",
     no_args_is_help=True,
     rich_markup_mode=None,

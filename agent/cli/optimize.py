@@ -1,4 +1,4 @@
-"""`cudal2-agent optimize`: finds, proves and times a kernel for a shape."""
+"""`cudal2-agent optimize`: writes, verifies and times kernels for a shape."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,7 +104,7 @@ def optimize(
     replay: Replay = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write, prove and time kernels for one shape and keep the best."""
+    """Write, verify and time kernels for one shape and keep the best."""
     from cudal2_agent.agent.cli.session import optimize_task, replay_by_id, resume_by_id
     from cudal2_agent.contract.settings.settings import load_settings
 

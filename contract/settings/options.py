@@ -84,16 +84,18 @@ class WorkerOptions(Record):
 
 
 class EmulateOptions(Record):
-    """Options of the emulator. `timeout_s`: limit of the proof of one candidate, which takes longer than on a GPU."""
+    """Options of the emulator."""
 
-    timeout_s: Annotated[float, Field(gt=0)] = 180.0
+    timeout_s: Annotated[float, Field(gt=0, description="limit of proving a candidate on the emulator")] = 180.0
 
 
 class ProfileOptions(Record):
-    """Options of profiling one candidate. `ncu`: path of Nsight Compute; None searches PATH and the usual folders."""
+    """Options of profiling one candidate."""
 
-    ncu: str | None = None
-    timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    ncu: Annotated[
+        str | None, Field(description="path of Nsight Compute; by default PATH and the usual folders are searched")
+    ] = None
+    timeout_s: Annotated[float, Field(gt=0, description="limit of profiling a candidate")] = 60.0
 
 
 # A model's name; empty, and stored as null, where none is named.
@@ -105,41 +107,38 @@ ReplyKind = Literal["source", "schedule", "any"]
 
 
 class ChatOptions(Record):
-    """Options of the chat policy. Caps apply per run; None is no cap. Prices: per million tokens, in the currency of `money`.
+    """Options of the chat policy. Caps apply per run; None is no cap."""
 
-    `samples`: replies requested per round; `parallel`: concurrent requests.
-    `replies`: what a reply may hold; `schedules`: how many schedules at most.
-    `turns`: how often one reply may be sent back for its form. `repairs`: how often one candidate may be rewritten in a chain.
-    `reply_tokens`: limit of one reply. `prompt_tokens`: limit of a prompt with its optional sections.
-    `first_byte_s`: time limit to the first token of a reply; `reply_s`: to its end.
-    `tools`: whether tools are offered; `auto`: until the server refuses them. `tool_calls`: maximum per conversation.
-    `tool_s`: time limit of one call. `tool_tokens`: limit of one result.
-    """
-
-    model: ModelName = ""
-    base_url: str | None = None
-    samples: Annotated[int, Field(ge=1, le=64)] = 4
-    parallel: Annotated[int, Field(ge=1, le=64)] = 4
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.8
-    replies: ReplyKind = "any"
-    schedules: Annotated[int, Field(ge=1, le=64)] = 4
-    turns: Annotated[int, Field(ge=0)] = 1
-    repairs: Annotated[int, Field(ge=0)] = 3
-    prompt_tokens: Annotated[int, Field(ge=512)] = 24_000
-    reply_tokens: Annotated[int, Field(ge=16)] = 16_384
-    connect_s: Annotated[float, Field(gt=0)] = 10.0
-    first_byte_s: Annotated[float, Field(gt=0)] = 120.0
-    reply_s: Annotated[float, Field(gt=0)] = 600.0
-    retries: Annotated[int, Field(ge=0)] = 4
-    tools: Literal["auto", "on", "off"] = "auto"
-    tool_calls: Annotated[int, Field(ge=1)] = 6
-    tool_s: Annotated[float, Field(gt=0)] = 60.0
-    tool_tokens: Annotated[int, Field(ge=64)] = 2000
-    tokens: Annotated[int, Field(ge=1)] | None = 2_000_000
-    money: Annotated[float, Field(gt=0)] | None = None
-    minutes: Annotated[float, Field(gt=0)] | None = None
-    prompt_price: Annotated[float, Field(ge=0)] = 0.0
-    reply_price: Annotated[float, Field(ge=0)] = 0.0
+    model: Annotated[ModelName, Field(description="name of the model at the server")] = ""
+    base_url: Annotated[str | None, Field(description="address of the server, /v1 included; OpenAI's own by default")] = None
+    samples: Annotated[int, Field(ge=1, le=64, description="replies requested per round")] = 4
+    parallel: Annotated[int, Field(ge=1, le=64, description="concurrent requests")] = 4
+    temperature: Annotated[float | None, Field(ge=0, le=2, description="of sampling; not sent where a server refuses it")] = 0.8
+    replies: Annotated[ReplyKind, Field(description="what a reply may hold: source (files and patches), schedule, or any")] = (
+        "any"
+    )
+    schedules: Annotated[int, Field(ge=1, le=64, description="schedules of one reply at most")] = 4
+    turns: Annotated[int, Field(ge=0, description="how often a reply may be sent back for its form")] = 1
+    repairs: Annotated[int, Field(ge=0, description="how often a failed candidate may be rewritten in a chain")] = 3
+    prompt_tokens: Annotated[int, Field(ge=512, description="limit of a prompt with its optional sections")] = 24_000
+    reply_tokens: Annotated[int, Field(ge=16, description="limit of one reply")] = 16_384
+    connect_s: Annotated[float, Field(gt=0, description="seconds to connect to the server")] = 10.0
+    first_byte_s: Annotated[float, Field(gt=0, description="seconds to the first token of a reply")] = 120.0
+    reply_s: Annotated[float, Field(gt=0, description="seconds to the end of a reply")] = 600.0
+    retries: Annotated[int, Field(ge=0, description="repeats of a failed request, with growing pauses")] = 4
+    tools: Annotated[
+        Literal["auto", "on", "off"], Field(description="whether tools are offered; auto: until the server refuses them")
+    ] = "auto"
+    tool_calls: Annotated[int, Field(ge=1, description="tool calls of a conversation at most")] = 6
+    tool_s: Annotated[float, Field(gt=0, description="limit of one tool call")] = 60.0
+    tool_tokens: Annotated[int, Field(ge=64, description="limit of one tool result")] = 2000
+    tokens: Annotated[int | None, Field(ge=1, description="cap on tokens of a run, prompts and replies")] = 2_000_000
+    money: Annotated[float | None, Field(gt=0, description="cap on money of a run, by the two prices")] = None
+    minutes: Annotated[float | None, Field(gt=0, description="cap on minutes of a run spent waiting for replies")] = None
+    prompt_price: Annotated[float, Field(ge=0, description="price of a million prompt tokens, in the currency of `money`")] = (
+        0.0
+    )
+    reply_price: Annotated[float, Field(ge=0, description="price of a million reply tokens")] = 0.0
 
 
 # How thoroughly a candidate is verified and timed. `screen`: one exact test and a few short rounds, for kernels of trusted

@@ -75,7 +75,7 @@ class RunSettings(Record):
         pattern=r"^(auto|none|emulator|cuda:\d+)$",
         description="auto (a GPU, else the emulator), emulator, cuda:N, or none",
     )
-    policy: str = "schedule"
+    policy: str = Field(default="schedule", description="author of candidates: schedule, chat, portfolio or lm")
     lm: Path | None = Field(default=None, description="adapter of `train lm`, which the policy lm samples")
     budget: int = Field(default=96, ge=1, le=100_000, description="candidates a run may evaluate")
     minutes: float = Field(default=4.0, gt=0, description="wall-clock minutes a run may take")
@@ -89,9 +89,9 @@ class RunSettings(Record):
     screen_sources: bool = Field(
         default=True, description="whether a model's sources that are predicted far slower than the best time are not timed"
     )
-    finalists: int = Field(default=6, ge=1, le=64, description="candidates that race at the end of a search")
+    finalists: int = Field(default=6, ge=1, le=64, description="candidates of the final measurement")
     race_baselines: Literal["all", "cublaslt"] = Field(
-        default="all", description="baselines of the race: all four, or cuBLASLt's two, which takes half the time"
+        default="all", description="baselines of the final measurement: all four, or cuBLASLt's two, which takes half the time"
     )
     precedents: int = Field(
         default=12, ge=0, le=256, description="schedules of earlier runs on similar shapes that a search may start from"
@@ -105,10 +105,10 @@ class RunSettings(Record):
     verify_seed: int | None = Field(
         default=None, description="seed of verification's data and schedules; drawn anew by default"
     )
-    compile_jobs: int = Field(default_factory=_processors, ge=1, le=256)
-    compile_timeout_s: float = Field(default=COMPILE_TIMEOUT_S, gt=0)
-    verify_timeout_s: float = Field(default=VERIFY_TIMEOUT_S, gt=0)
-    time_timeout_s: float = Field(default=TIME_TIMEOUT_S, gt=0)
+    compile_jobs: int = Field(default_factory=_processors, ge=1, le=256, description="compilers at a time")
+    compile_timeout_s: float = Field(default=COMPILE_TIMEOUT_S, gt=0, description="limit of one compilation, in seconds")
+    verify_timeout_s: float = Field(default=VERIFY_TIMEOUT_S, gt=0, description="limit of verifying a candidate on a GPU")
+    time_timeout_s: float = Field(default=TIME_TIMEOUT_S, gt=0, description="limit of timing a candidate")
     rounds: int = Field(default=21, ge=3, description="paired timing rounds of the final measurement")
     quick_rounds: int = Field(default=7, ge=3, description="paired timing rounds while searching")
     use_knowledge: bool = Field(default=True, description="whether the knowledge base is searched for each round")
@@ -116,10 +116,14 @@ class RunSettings(Record):
     cutlass: str = Field(default="4.2.0", description="CUTLASS release that the default index holds")
     embedding_model: str = Field(default="default", description="default, or a sentence-transformers model: a name or a folder")
     embedding_device: str = Field(default="cpu", description="where a model other than the default runs: cpu, cuda, cuda:1")
-    embedding_precision: str = Field(default="float32", pattern=r"^(float32|bfloat16|float16)$")
+    embedding_precision: str = Field(
+        default="float32",
+        pattern=r"^(float32|bfloat16|float16)$",
+        description="of a model other than the default: float32, bfloat16 or float16",
+    )
     index_jobs: int = Field(default_factory=_processors, ge=1, le=256, description="processes that split files")
     chroma_host: str | None = Field(default=None, description="host of a Chroma server; a folder beside the index by default")
-    chroma_port: int = Field(default=8000, ge=1, le=65535)
+    chroma_port: int = Field(default=8000, ge=1, le=65535, description="port of the Chroma server")
     profile: Literal["auto", "leaders", "off"] = Field(
         default="auto",
         description="what Nsight Compute profiles: auto, the winner, and in each round what a model reads; leaders, each round",

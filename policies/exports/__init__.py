@@ -1,4 +1,4 @@
-"""Trajectories as training data (docs/training_data.md).
+"""Trajectories as training data (docs/guide/training.md).
 
 - `dataset.py`: writes a data set in any format; the entry of the command line.
 - `steps.py`: steps as JSON lines, with everything that is stored of them.

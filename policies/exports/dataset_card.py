@@ -39,7 +39,7 @@ def render_card(summary: ExportSummary, columns: Columns, options: ExportOptions
     parts = [
         f"---\n{front}\n---",
         f"# GEMM kernels as training data: {summary.format}",
-        f"{_PURPOSE[summary.format]} Written by cudal2-agent; its page docs/training_data.md describes the columns.",
+        f"{_PURPOSE[summary.format]} Written by cudal2-agent; its page docs/guide/training.md describes the columns.",
         "## Rows\n\n" + _rows(summary),
         "## Splits\n\n" + _splits(summary, options),
         "## Left out\n\n" + _left_out(summary),

@@ -1,6 +1,6 @@
 """A language model that names schedules: its data, its training in three stages, and the policy that samples it.
 
-Needs the extra `lm`; only this folder imports transformers, trl, peft and accelerate for it. docs/training/language_model.md
+Needs the extra `lm`; only this folder imports transformers, trl, peft and accelerate for it. docs/guide/training.md
 
 - `needs.py`: says what is not installed.
 - `compact_prompt.py`: the prompt and the reply.

@@ -1,4 +1,4 @@
-"""Trains the learned schedule policy, with torch. docs/training/schedule_policy.md says what it does.
+"""Trains the learned schedule policy, with torch. docs/guide/training.md says what it does.
 
 | file | what |
 |---|---|

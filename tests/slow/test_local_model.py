@@ -22,7 +22,7 @@ from tests.slow.smollm2 import ModelServer, missing, serving, unpack
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}; see docs/language_models/servers.md"),
+    pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}; see docs/guide/servers.md"),
 ]
 KEY = "sk-a-key-that-is-to-be-found-nowhere-0123456789"
 REPLY_TOKENS = 64

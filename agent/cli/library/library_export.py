@@ -33,7 +33,7 @@ def export(
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write kernels for other programs (docs/library/cpp.md).
+    """Write kernels for other programs (docs/guide/cpp.md).
 
     cpp: a folder for C++. flashinfer-bench: solutions. kernels: the source of a kernel for the Hugging Face hub. Only entries
     that are faster than AutoTuning are written; cpp and kernels build them first.

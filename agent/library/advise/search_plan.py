@@ -9,7 +9,7 @@ from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.whole_file import whole_file
 
-GPU_S_PER_SHAPE = 4.7  # mean of 890 offline searches of 32 candidates on one H200 (docs/results.md)
+GPU_S_PER_SHAPE = 4.7  # mean of 890 offline searches of 32 candidates on one H200 (docs/results/speed.md)
 BUDGET = 32
 TUNING_S_PER_SHAPE = 0.5  # of 99 products of transformer blocks on one H200 (log/)
 

@@ -1,4 +1,4 @@
-"""Trajectories as a data set of flashinfer-bench (docs/flashinfer_bench.md).
+"""Trajectories as a data set of flashinfer-bench (docs/guide/training.md).
 
 - `flashinfer.py`: which steps become traces, and the files of the data set.
 - `bench_solutions.py`: tasks and candidates as definitions, workloads and solutions.

@@ -1,4 +1,4 @@
-"""Trajectories as a data set of flashinfer-bench: definitions, workloads, solutions and traces (docs/flashinfer_bench.md).
+"""Trajectories as a data set of flashinfer-bench: definitions, workloads, solutions and traces (docs/guide/training.md).
 
 Covered: kernels from device code with a launch plan; every outcome of a step that its statuses can express.
 Not covered: host candidates; steps without a time, whose kernels no GPU ran; times that earn no reward because they are

@@ -1,4 +1,4 @@
-"""The examples of docs/training/environment.md run, and print what the page says."""
+"""The examples of the environment in docs/guide/training.md run, and print what the page says."""
 
 import re
 import subprocess
@@ -13,14 +13,14 @@ from tests.agent.learning.environment.scripted_generation import ScriptedGenerat
 from tests.agent.learning.environment.test_kernel_environment import BROAD, NARROW, value_of
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "training" / "environment.md").read_text("utf-8")
+_, PAGE = (ROOT / "docs" / "guide" / "training.md").read_text("utf-8").split("\n## The sandbox as an environment\n")
 FIRST, BATCH, TRL = re.findall(r"```python\n(.*?)```\n", PAGE, flags=re.DOTALL)
 [OUTPUT] = re.findall(r"it prints:\n\n```\n(.*?)```\n", PAGE, flags=re.DOTALL)
 
 
 def defined(example: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
-    exec(compile(example, "environment.md", "exec"), names)
+    exec(compile(example, "training.md", "exec"), names)
     return names
 
 
