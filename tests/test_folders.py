@@ -10,8 +10,8 @@ MAX_FILES = 15
 DERIVED = frozenset({".pyc", ".so"})
 
 LISTS = {
-    "benchmarks/h200/rows": "one file per campaign",
-    "benchmarks/h200/steps": "one file per campaign",
+    "benchmarks/campaigns/rows": "one file per campaign",
+    "benchmarks/campaigns/steps": "one file per campaign",
     "benchmarks/results": "one file per measurement",
     "contract": "one file per kind of record",
     "knowledge/notes": "one page per topic",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select
 
-from benchmarks.prior import entry_of
+from benchmarks.proposals.prior import entry_of
 from cudal2_agent.agent.bench.proposals.proposal_figures import worths_of
 from cudal2_agent.agent.bench.proposals.proposal_rows import ProposalRow
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
