@@ -1,25 +1,20 @@
-"""Experiments. Each committed result in `results/` names the command, commit, machine and date that made it.
+"""Experiments, and what made the constants and files that ship. The figures are in docs/results.
 
-Run from the repository's root with `python -m benchmarks.NAME`. The figures are in docs/results.md.
+Run from the repository's root with `python -m benchmarks.ROOM.NAME`. A result names the command, commit, date and machine that
+made it.
 
-On a GPU:
-- `optimize_shapes`: `optimize` over a list of shapes
-- `ruler`: the timer's own test: a kernel against itself, and two versions of the timer
-- `retention`: what one launch can leave to the next
-- `redteam/`: hostile and unusual kernels against the sandbox (also on the emulator)
-- `drawn_schedules`: kernels drawn from each family's whole space, none of which may be rejected
-- `diagnosis/`: kernels with a known fault, and whether the diagnosis names it
-- `steering/`: whether the diagnosis helps the schedule policy
-- `proposals/`: which policy proposes the best schedules (its replay of stored sweeps needs no GPU)
-- `strong_author`: recorded replies of a scripted author through the chat policy
-- `sanitizer_corpus/`: seeded faults under compute-sanitizer
-- `golden_opcodes/`: inputs and outputs of single instructions, recorded for the emulator's tests
-
-On the emulator or without a device:
-- `emulator_agreement`: verdicts of GPU and emulator on the same kernels
-- `emulator_corpus`: seeded faults and right kernels under many schedules
-- `emulator_speed`: time of tiles, products and `verify`
-- `agent_overhead`: the agent's own time per step
-- `retrieval/`: quality and cost of search in the knowledge base
-- `pictures/`: the pictures of docs/, drawn from committed results
+| room | question | needs a GPU |
+|---|---|---|
+| `harness.py` | what all scripts share: arguments, stamp, result file, tables | |
+| `campaigns/` | data of the campaigns: rows, steps, held-out shapes | |
+| `results/` | results of the other experiments, the newest of each | |
+| `speed/` | how fast are the kernels on the 1,000 shapes, and what does a search cost? | no |
+| `ruler/` | does the timer tell the truth? What does one launch leave to the next? | yes |
+| `peers/` | how fast are other makers of kernels, in the same rounds? | yes |
+| `library/` | what does a program gain in PyTorch, and what does a call cost? | yes |
+| `proposals/` | who proposes the best schedules? Also makes the policy `h100` | to measure |
+| `emulator/` | does the emulator agree with a GPU, what does it find, and how fast is it? With the timing model | in part |
+| `retrieval/` | how good and how dear is search in the knowledge base? | no |
+| `redteam/` | which hostile kernels does the sandbox reject? | for times |
+| `diagnosis/` | does the diagnosis name a known fault? | yes |
 """

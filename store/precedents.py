@@ -1,7 +1,7 @@
 """Schedules that did well on similar shapes in earlier runs, for a search to start from.
 
 A server's search starts from the best offline schedules of the same shape. Their order is that of their times without
-programmatic launch, because a single launch has no preceding kernel to overlap (`python -m benchmarks.h200.server.pairs`).
+programmatic launch, because a single launch has no preceding kernel to overlap (`python -m benchmarks.speed.server_pairs`).
 A search in BF16 starts from the best schedules in F16 of the same shape, and the other way round.
 """
 

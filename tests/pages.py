@@ -18,6 +18,7 @@ _CODE = re.compile(r"`([^`\n]+)`")
 _MODULE = re.compile(
     r"python -m ((?:agent|benchmarks|contract|cudal2_agent|indexer|knowledge|policies|processes|sandbox|store|tests)(?:\.\w+)*)"
 )
+_EARLIER = re.compile(r"`[^`\n]+` at [0-9a-f]{7,40}\b")  # a command of an earlier version, with the last commit that has it
 _FUNCTION = re.compile(r"[\w/]+\.py:\w+")
 _FILE = re.compile(r"[\w*][\w.*-]*(?:/[\w.*-]+)*(?:/|\.(?:py|cpp|hpp|cuh|md|svg|jsonl))")
 
@@ -68,8 +69,8 @@ def defines(path: str, function: str) -> bool:
 
 
 def named_modules(page: str) -> list[str]:
-    """Modules that a page runs by `python -m`."""
-    return _MODULE.findall(text(page))
+    """Modules that a page runs by `python -m` in this version."""
+    return _MODULE.findall(_EARLIER.sub("", text(page)))
 
 
 @cache

@@ -23,7 +23,8 @@ MAX_FILES = 20
 DERIVED = frozenset({".pyc", ".so"})
 
 LISTS = {
-    "benchmarks/h200/rows": "one file per campaign",
+    "benchmarks/campaigns/rows": "one file per campaign",
+    "benchmarks/campaigns/steps": "one file per campaign",
     "benchmarks/results": "one file per measurement",
     "knowledge/notes": "one page per topic",
     "tests/redteam/blind": "one kernel per attack",

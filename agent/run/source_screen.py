@@ -11,7 +11,7 @@ from cudal2_agent.contract.records.evaluation import Prediction, Unmeasured
 from cudal2_agent.contract.records.task import TimingMode
 from cudal2_agent.contract.records.trajectory import RunRecord
 
-# A prediction so many times the best measured time leaves a source out. benchmarks/timing_model/screening.py derives it.
+# A prediction so many times the best measured time leaves a source out (benchmarks/emulator/timing_model/screening.py).
 FACTOR = 2.0
 
 LeftOut = tuple[Built, Unmeasured, float]  # with the seconds of its prediction

@@ -6,6 +6,6 @@
 - `host_costs.py`: host time of a call, by the way it takes
 - `transformer_block.py`: a block forward and backward, in eager mode, compiled and in CUDA graphs
 - `dispatched_shapes.py`: every grid shape and random ones, or every product of the library
-- `launch_cost.py`: a command of its own: host time of a launch, by the launchers
+- `neighbours.py`: a command of its own: whether a kernel of the library also serves other M
 - `paired_rounds.py`: two programs in turns, and their ratio with its interval
 """

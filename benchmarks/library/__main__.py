@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import cudal2
-from benchmarks.h200.grid import grid_shapes
+from benchmarks.harness import ResultFile, execute, result_arguments, script, stamp, write_text
 from benchmarks.library.dispatched_shapes import (
     CalledProduct,
     library_products,
@@ -32,12 +32,11 @@ from benchmarks.library.dispatched_shapes import (
 )
 from benchmarks.library.host_costs import host_costs
 from benchmarks.library.transformer_block import MODES, BlockSize, measure_block
+from benchmarks.speed.grid import grid_shapes
 from cudal2.torch import torch_session
 from cudal2.torch.product_service import DeviceDispatch
 from cudal2_agent.agent.bench.proposals.bench_shapes import read_part
-from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.task import ElementType, Layout
-from cudal2_agent.contract.whole_file import whole_file
 
 PARTS = ("host", "blocks", "shapes")
 HIDDEN, BATCHES, SEQUENCE = (1024, 2048, 4096, 8192), (1, 4, 16, 64), 512
@@ -46,12 +45,8 @@ _SERVED, _LEFT = "64x64x64", "72x72x72"  # the H200's library has an entry for t
 
 
 def main() -> int:
-    parser = _parser()
-    options = parser.parse_args()
-    try:
-        options.share, options.shapes = read_part(options.share), products_of(options.shapes, options.layout, options.element)
-    except UsageError as exc:
-        parser.error(str(exc))
+    options = _parser().parse_args()
+    options.share, options.shapes = read_part(options.share), products_of(options.shapes, options.layout, options.element)
     if not torch.cuda.is_available():
         print(f"error: no GPU; {cudal2.status()}", file=sys.stderr)
         return 2
@@ -59,17 +54,15 @@ def main() -> int:
         cudal2.configure(options.library)
     options.out.mkdir(parents=True, exist_ok=True)
     for part in PARTS if options.part == "all" else (options.part,):
-        _run(part, options)
+        _measure(part, options)
     print(cudal2.status())
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.library", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script(__file__, __doc__)
+    result_arguments(parser)
     parser.add_argument("part", choices=(*PARTS, "all"))
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--library", type=Path, help="a library of your own; default: the shipped one")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no row of a part begins later")
@@ -86,13 +79,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(part: str, options: argparse.Namespace) -> None:
-    file = options.out / f"{part}.json"
-    rows: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))["rows"] if file.is_file() else []
+def _measure(part: str, options: argparse.Namespace) -> None:
+    gpu = {"gpu": torch.cuda.get_device_name(), "torch": str(torch.__version__)}
+    file = ResultFile(options.out / f"{part}.json", {**stamp(__file__, options.commit), **gpu}, resume=True)
     end_s = time.monotonic() + options.minutes * 60
-    for row in _rows(part, options, {row["name"] for row in rows}):
-        rows.append(row)
-        _write(file, part, rows, options)
+    for row in _rows(part, options, {row["name"] for row in file.rows}):
+        file.add(row)
+        if part == "shapes":
+            file.write(summary=summary(file.rows))
+            write_text(options.out / "slower.txt", slower_products(file.rows))
         print(json.dumps(row), file=sys.stderr, flush=True)
         if time.monotonic() > end_s:
             print(f"{part}: no time left; run the same command again", file=sys.stderr)
@@ -141,19 +136,5 @@ def _operands(shape: str) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(m, k, device="cuda").half(), torch.randn(k, n, device="cuda").half()
 
 
-def _write(file: Path, part: str, rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    content: dict[str, Any] = {
-        "command": f"python -m benchmarks.library {part} --element {options.element}",
-        "gpu": torch.cuda.get_device_name(),
-        "torch": str(torch.__version__),
-        "rows": rows,
-    }
-    if part == "shapes":
-        content["summary"] = summary(rows)
-        file.with_name("slower.txt").write_text(slower_products(rows), encoding="utf-8")
-    with whole_file(file) as place:
-        place.write_text(json.dumps(content, indent=1), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    execute(main)

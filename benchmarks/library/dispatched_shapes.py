@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 import cudal2
-from benchmarks.h200.grid import SIZES
 from benchmarks.library.paired_rounds import Program, graph_of, paired_times
+from benchmarks.speed.grid import SIZES
 from cudal2.dispatch.decision import Choice
 from cudal2.dispatch.dispatcher import kind_code
 from cudal2.library.kernel_library import KernelLibrary

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 import cudal2
+from benchmarks.harness import execute, script
 from cudal2.dispatch.dispatcher import Dispatcher
 from cudal2.library.prepared_kernels import CachedKernel
 from cudal2.torch import compiled_build, torch_session
@@ -137,7 +138,8 @@ class EmptyPlatform(HostPlatform):
         return EmptyKernel(task, self._entry)
 
 
-def main() -> int:
+def main() -> None:
+    script(__file__, __doc__).parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -148,7 +150,6 @@ def main() -> int:
         served = torch.randn(size, size).half(), torch.randn(size, size).half()
         for name, value in host_costs("cpu", served, (torch.randn(2, 2), torch.randn(2, 2)), compiled).items():
             print(f"{value:8.2f}  {name}")
-    return 0
 
 
 def _empty_entry(folder: Path) -> tuple[int, int]:
@@ -160,4 +161,4 @@ def _empty_entry(folder: Path) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    execute(main)

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from benchmarks import harness
 from cudal2.dispatch.neighbour_rule import margin, shipped_rule
 from cudal2.library.kernel_library import open_library
 from cudal2.library.shipped_libraries import shipped_paths
@@ -109,21 +110,21 @@ def joined(entries: Sequence[LibraryEntry], origins: dict[str, int], rows: Seque
 
 def table(products: Sequence[LentProduct]) -> str:
     """Markdown: all products by how far M is from the entry's, then what thresholds of the rule allow of each half."""
-    lines = [f"| {' | '.join(_HEAD)} |", "|---" * len(_HEAD) + "|"]
+    lines = []
     for name, low, high in RATIOS:
-        lines.append(_line(name, [one for one in products if low < one.distance <= high]))
+        lines.append(_cells(name, [one for one in products if low < one.distance <= high]))
     for half in (False, True):
         for least in THRESHOLDS:
             held = [one for one in products if one.second is half and one.allowed(least)]
-            lines.append(_line(f"{'second' if half else 'first'} half, low · m / M at least {least}", held))
-    return "\n".join(lines)
+            lines.append(_cells(f"{'second' if half else 'first'} half, low · m / M at least {least}", held))
+    return "\n".join(harness.table(_HEAD, lines))
 
 
-def _line(name: str, products: Sequence[LentProduct]) -> str:
+def _cells(name: str, products: Sequence[LentProduct]) -> tuple[object, ...]:
     above, below = sum(one.low > 1.0 for one in products), sum(one.high < 1.0 for one in products)
     ratios = [one.ratio for one in products]
     least, mean = (f"{min(ratios):.3f}", f"{geometric_mean(ratios):.3f}") if ratios else ("-", "-")
-    return f"| {name} | {len(ratios)} | {above} | {below} | {sum(one < SLOW for one in ratios)} | {least} | {mean} |"
+    return name, len(ratios), above, below, sum(one < SLOW for one in ratios), least, mean
 
 
 def _lend(options: argparse.Namespace) -> None:
@@ -167,7 +168,7 @@ def _judge(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.script(__file__, __doc__)
     commands = parser.add_subparsers(required=True)
     lend = commands.add_parser("lend", help="write a library of entries for other M")
     lend.add_argument("--library", type=Path, default=shipped_paths()[0], help="default: the one that ships for the H200")
@@ -193,4 +194,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    harness.execute(main)

@@ -5,7 +5,7 @@ A run that ends early has timed a random sample too.
 
 import random
 
-from benchmarks.h200.grid import grid_shapes, held_out
+from benchmarks.speed.grid import grid_shapes, held_out
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.task import parse_shape
 

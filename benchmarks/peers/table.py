@@ -1,12 +1,12 @@
 """The comparison as Markdown: `python -m benchmarks.peers.table FILE.json`."""
 
-import argparse
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from benchmarks.harness import execute, script, shown, table
 from cudal2_agent.contract.records.evaluation import AUTOTUNED
 
 # In the order of the columns; a peer without a time on any shape has a line instead.
@@ -54,28 +54,28 @@ def missing(result: dict[str, Any]) -> Iterator[str]:
 
 def _table(rows: Sequence[dict[str, Any]], present: Sequence[str]) -> Iterator[str]:
     judged = [peer for peer in present if any(row["peers"].get(peer, {}).get("fault") for row in rows)]
-    yield _line(("shape", "AutoTuning, µs", *present, *(f"{peer}: outputs" for peer in judged)))
-    yield "|---" * (len(present) + len(judged) + 2) + "|"
-    for row in rows:
-        ratios = (_cell(row["peers"].get(peer)) for peer in present)
-        yield _line(
-            (row["shape"], f"{row['autotuned_us']:.2f}", *ratios, *(_verdict(row["peers"].get(peer)) for peer in judged))
-        )
+    cells = [_cells(row, present, judged) for row in rows]
     by_peer = {peer: [row["peers"][peer] for row in rows if peer in row["peers"]] for peer in present}
-    yield _summary("all shapes", by_peer.values(), judged)
+    cells.append(_summary("all shapes", by_peer.values(), judged))
     if judged:
         right = {peer: [one for one in all_ if not one.get("fault")] for peer, all_ in by_peer.items()}
-        yield _summary("shapes with right outputs", right.values(), judged)
+        cells.append(_summary("shapes with right outputs", right.values(), judged))
+    return table(("shape", "AutoTuning, µs", *present, *(f"{peer}: outputs" for peer in judged)), cells)
 
 
-def _summary(name: str, columns: Iterable[Sequence[dict[str, Any]]], judged: Sequence[str]) -> str:
+def _cells(row: dict[str, Any], present: Sequence[str], judged: Sequence[str]) -> tuple[str, ...]:
+    ratios = (_cell(row["peers"].get(peer)) for peer in present)
+    return (row["shape"], f"{row['autotuned_us']:.2f}", *ratios, *(_verdict(row["peers"].get(peer)) for peer in judged))
+
+
+def _summary(name: str, columns: Iterable[Sequence[dict[str, Any]]], judged: Sequence[str]) -> tuple[str, ...]:
     """A row of geometric means, each with its number of shapes and with those that are faster."""
     cells = []
     for results in columns:
         ratios = [one["speedup"]["ratio"] for one in results]
         faster = sum(ratio > 1 for ratio in ratios)
-        cells.append(f"**{geometric_mean(ratios):.3f}**, {faster} of {len(ratios)} faster" if ratios else "—")
-    return _line((f"geometric mean, {name}", "", *cells, *("" for _ in judged)))
+        cells.append(f"**{geometric_mean(ratios):.3f}**, {faster} of {len(ratios)} faster" if ratios else shown(None))
+    return (f"geometric mean, {name}", "", *cells, *("" for _ in judged))
 
 
 def _cell(found: dict[str, Any] | None) -> str:
@@ -90,16 +90,16 @@ def _verdict(found: dict[str, Any] | None) -> str:
     return "wrong" if found.get("fault") else "right"
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _applies(peer: str, element: str) -> bool:
     """DeepGEMM is asked in BF16 only, the others where they are the subject, in FP16."""
     return peer == AUTOTUNED or (peer == "deepgemm") == (element == "bf16")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.table", description=__doc__)
+def main() -> None:
+    parser = script(__file__, __doc__)
     parser.add_argument("result", type=Path)
     print("\n".join(tables(json.loads(parser.parse_args().result.read_text(encoding="utf-8")))))
+
+
+if __name__ == "__main__":
+    execute(main)

@@ -5,5 +5,6 @@
 - `heuristics`: nvidia-matmul-heuristics as an arm; `heuristics_child`: its library, in a process of its own
 - `forest`, `forest_tuner`: a random forest of good schedules, and the tuner that follows it
 - `sweeps`: the schedules that the store holds of each task, with their times; `replay`: their order by an arm
-- `predicted`: first proposals of held-out shapes, judged by the timing model
+- `prior`: how well the analytic prior ranks stored schedules; constants of the prior were fitted by it
+- `adapted_policy`: makes the policy that ships for the H100
 """

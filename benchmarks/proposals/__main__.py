@@ -1,7 +1,7 @@
 """Who proposes best. Three commands, from the repository's root; `-h` after each lists its options.
 
-    python -m benchmarks.proposals evaluate --device cuda:0 --part 1/2 --arms ARMS --out ROWS --minutes 8 --commit HASH
-    python -m benchmarks.proposals figures ROWS... [--shapes benchmarks/h200/held_out.json:off_grid] [--json]
+    python -m benchmarks.proposals evaluate --device cuda:0 --part 1/2 --arms ARMS --out ROWS --minutes 8
+    python -m benchmarks.proposals figures ROWS... [--shapes benchmarks/campaigns/held_out.json:off_grid] [--json]
     python -m benchmarks.proposals replay [--rows ROWS...] [--mode server] [--policy NAME] [--json]
 
 `evaluate` is `cudal2-agent policy evaluate` with more arms (see `other_arms`), on the held-out shapes by default. It measures
@@ -9,16 +9,7 @@ what all arms propose for a shape together with the schedules that led earlier r
 to a file, from which the same command goes on. On two GPUs it runs twice, each with a device, a part and a file of its own; the
 home folders, which hold the store, may be one.
 
-`replay` needs no GPU and judges no proposals: see `replay`. It orders stored sweeps, or what `evaluate` measured.
-
-**What fits in 8 minutes.** These are estimates, made before the first run on a GPU, with 16 cores per GPU. They follow from
-what campaigns took (LOG.md): 0.07 GPU seconds per screened candidate, 2.5 to 3 per race of six, about 1 for operands and
-AutoTuning; 1.6 CPU seconds per candidate that is built.
-- First eight of seven arms and twelve known schedules, of which about 50 are distinct, a dozen racing: 1 + 4 + 5 s.
-  So 45 shapes on one GPU and 90 on two. The next shape is proposed (0.7 s per arm, 5 s in the largest spaces) and built
-  (5 s) meanwhile.
-- Searches with `--budget 48` of four arms, about 150 distinct candidates: 15 s of building, of which little is hidden
-  behind 11 s of screening, and the race: 25 s. So 19 shapes on one GPU and 38 on two.
+`replay` needs no GPU and judges no proposals (see the module `replay`). It orders stored sweeps, or what `evaluate` measured.
 """
 
 import argparse
@@ -27,10 +18,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.h200.grid import held_out
+from benchmarks.harness import execute, result_arguments, script, stamp, table
 from benchmarks.proposals.other_arms import other_arms, trained_forest
 from benchmarks.proposals.replay import WARNING, ReplayFigures, analytic_ranker, learned_ranker, replay, search_ranker
 from benchmarks.proposals.sweeps import stored_sweeps, sweeps_of_rows
+from benchmarks.speed.grid import held_out
 from cudal2_agent.agent.bench.proposals.arms import own_arms, read_arms
 from cudal2_agent.agent.bench.proposals.bench_session import BenchSession
 from cudal2_agent.agent.bench.proposals.bench_shapes import read_bench_shapes
@@ -40,13 +32,13 @@ from cudal2_agent.agent.campaign.shapes import WantedShape
 from cudal2_agent.agent.cli.arguments import choice, read_task
 from cudal2_agent.agent.cli.policy import show
 from cudal2_agent.agent.cli.render.progress import Progress
-from cudal2_agent.contract.errors import Cudal2Error, UsageError
+from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Notice
 from cudal2_agent.contract.records.task import Arch, Layout, TimingMode
 from cudal2_agent.contract.settings.settings import load_settings
 from cudal2_agent.store.store import open_store
 
-HELD_OUT = "benchmarks/h200/held_out.json:grid"
+HELD_OUT = "benchmarks/campaigns/held_out.json:grid"
 ARMS = "schedule,store,random,heuristics,lfbo,lfbo-trained"
 ROUND = 8
 
@@ -68,7 +60,7 @@ def evaluate(options: argparse.Namespace) -> None:
             progress.emit(Notice(message=message))
         judged = {task.shape for task in tasks} | held_out()
         arms = read_arms(names, own_arms(store, judged) | other_arms(store, judged), settings.home)
-        session = BenchSession(arms, size, settings, store, progress.emit, options.commit)
+        session = BenchSession(arms, size, settings, store, progress.emit, stamp(__file__, options.commit)["commit"])
         rows = [*before, *session.rows(tasks, before, options.out, options.minutes)]
     show(rows, as_json=options.json)
 
@@ -114,17 +106,11 @@ def replay_sweeps(options: argparse.Namespace) -> None:
 
 def replay_lines(found: Sequence[ReplayFigures]) -> list[str]:
     """The figures as a Markdown table."""
-    return [
-        f"{found[0].first_within.shapes} held-out shapes; {WARNING}.",
-        "",
-        "| order of the measured schedules | first within 5 % | best of 8 within 2 % | first | best of 8 |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {one.ranker} | {_share(one.first_within)} | {_share(one.best_within)} | {one.first_mean.value:.3f} | "
-            f"{one.best_mean.value:.3f} |"
-            for one in found
-        ),
-    ]
+    head = ("order of the measured schedules", "first within 5 %", "best of 8 within 2 %", "first", "best of 8")
+    shares = ([_share(figure) for figure in (one.first_within, one.best_within)] for one in found)
+    means = ([f"{figure.value:.3f}" for figure in (one.first_mean, one.best_mean)] for one in found)
+    cells = ((one.ranker, *share, *mean) for one, share, mean in zip(found, shares, means, strict=True))
+    return [f"{found[0].first_within.shapes} held-out shapes; {WARNING}.", "", *table(head, cells)]
 
 
 def _share(one: Estimate) -> str:
@@ -132,14 +118,12 @@ def _share(one: Estimate) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.proposals", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script(__file__, __doc__)
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("evaluate", help="measure what arms propose")
     one.add_argument("--shapes", nargs="+", default=[HELD_OUT], help="as of `cudal2-agent policy evaluate`")
     one.add_argument("--arms", default=ARMS, help="with commas; names or files of weights are arms too")
-    one.add_argument("--out", type=Path, required=True, help="file that gets a row per shape")
+    result_arguments(one)
     one.add_argument("--budget", type=int, default=ROUND, help="candidates of an arm; more than 8 lets it see its times")
     one.add_argument("--minutes", type=float, help="no shape begins that would end later")
     one.add_argument("--part", help="I/N: the I-th of N processes that share the shapes")
@@ -148,7 +132,6 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--accumulate", default="f32")
     one.add_argument("--seed", type=int)
     one.add_argument("--device", help="cuda:N, auto, emulator or none")
-    one.add_argument("--commit", default="")
     one.set_defaults(run=evaluate)
     two = commands.add_parser("figures", help="figures of rows")
     two.add_argument("files", type=Path, nargs="+")
@@ -164,15 +147,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> int:
+def main() -> None:
     options = _parser().parse_args()
-    try:
-        options.run(options)
-    except Cudal2Error as exc:
-        print(f"error: {exc}", file=sys.stderr)
-        return exc.exit_code
-    return 0
+    options.run(options)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    execute(main)

@@ -9,11 +9,11 @@
 
 from collections.abc import Collection
 
-from benchmarks.h200.grid import held_out
 from benchmarks.proposals.forest import ScheduleForest
 from benchmarks.proposals.forest_tuner import ForestTuner
 from benchmarks.proposals.heuristics import MatmulHeuristics, require_library
 from benchmarks.proposals.sweeps import stored_sweeps
+from benchmarks.speed.grid import held_out
 from cudal2_agent.agent.bench.proposals.arms import BenchArm, MakeArm
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.policies.schedule.families.registry import families

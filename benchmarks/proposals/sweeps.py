@@ -1,8 +1,8 @@
 """The stored sweeps: of each task the schedules that earlier runs tried, with their speed over cuBLASLt-AutoTuning.
 
 A schedule counts as in `agent/bench/proposals/proposal_figures.py`: by its race, else by its screen times the median of raced
-over screened ratio of its run. Of a schedule in several runs of a task the median counts. Schedules that this version cannot write
-any more are left out.
+over screened ratio of its run. Of a schedule in several runs of a task the median counts. Schedules that this version cannot
+write any more are left out.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select
 
-from benchmarks.prior import entry_of
+from benchmarks.proposals.prior import entry_of
 from cudal2_agent.agent.bench.proposals.proposal_figures import worths_of
 from cudal2_agent.agent.bench.proposals.proposal_rows import ProposalRow
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip

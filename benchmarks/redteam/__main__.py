@@ -1,16 +1,14 @@
 """The red team against the sandbox: what rejects each hostile file, and whether each unusual right kernel passes.
 
 Run from the repository's root. On a GPU each attack is timed against the honest kernel of the same tile:
-    python -m benchmarks.redteam --device emulator --out benchmarks/results/redteam_emulator_DATE.json --commit HASH
-    python -m benchmarks.redteam --device cuda:0 --out FILE.json --commit HASH [--only PATTERN] [--resume]
+    python -m benchmarks.redteam --device emulator --out benchmarks/results/redteam_emulator_DATE.json
+    python -m benchmarks.redteam --device cuda:0 --out FILE.json [--only PATTERN] [--resume]
 The JSON is written after every candidate, and a table beside it at the end. Exits with 1 if an attack passed, ended its run or
 leaked a file, or if a right kernel was rejected.
 """
 
 import argparse
-import datetime
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.harness import cache_argument, execute, script, stamp, write_text
 from benchmarks.redteam.redteam_bench import RedteamBench, RedteamLimits
 from benchmarks.redteam.redteam_table import RedteamResult, RedteamRow, bad, render, short
 from tests.redteam.case import Case
@@ -30,44 +29,41 @@ def main() -> int:
     earlier = _resumed(arguments.out, cases) if arguments.resume else None
     done = earlier.rows if earlier is not None else ()
     left = [case for case in cases if case.id not in {row.name for row in done}]
+    made = stamp(__file__, arguments.commit)
     result = RedteamResult(
         device=arguments.device,
-        commit=arguments.commit,
-        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        commit=made["commit"],
+        date=made["date"],
         cores=os.cpu_count() or 1,
         seconds=earlier.seconds if earlier is not None else 0.0,
         rows=done,
     )
     started = time.monotonic()
     with _forbidden_file() as secret:
-        limits = RedteamLimits(candidate_s=arguments.limit, cache=arguments.cache, secret=secret)
+        limits = RedteamLimits(candidate_s=arguments.limit, cache=str(arguments.cache), secret=secret)
         for row, gpu in _rows(left, arguments.device, arguments.workers, limits):
             seconds = result.seconds + time.monotonic() - started
             started = time.monotonic()
             result = result.model_copy(update={"rows": (*result.rows, row), "seconds": seconds, "gpu": gpu or result.gpu})
-            arguments.out.write_text(result.model_dump_json(indent=1) + "\n")
+            write_text(arguments.out, result.model_dump_json(indent=1) + "\n")
             print(short(row), flush=True)
-    arguments.out.write_text(result.model_dump_json(indent=1) + "\n")
-    arguments.out.with_suffix(".md").write_text(render(result))
+    write_text(arguments.out, result.model_dump_json(indent=1) + "\n")
+    write_text(arguments.out.with_suffix(".md"), render(result))
     wrong = [row for row in result.rows if bad(row)]
     print(f"{len(result.rows) - len(wrong)} of {len(result.rows)} as they should be; {result.seconds:.0f} s")
     return 1 if wrong else 0
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = script(__file__, __doc__, measures=True)
     parser.add_argument("--device", required=True, help="emulator or cuda:0")
-    parser.add_argument("--out", type=Path, required=True, help="the JSON file; the table is written beside it")
-    parser.add_argument("--commit", default="unknown", help="the tested commit")
     parser.add_argument("--only", default="", help="candidates whose class/name contains this text; separate several by commas")
     parser.add_argument("--resume", action="store_true", help="keep the rows of unchanged candidates in the file")
     parser.add_argument(
         "--limit", type=float, default=20.0, help="seconds for compilation, proof and timing of a candidate, each"
     )
     parser.add_argument("--workers", type=int, default=0, help="concurrent sandboxes; one on a GPU")
-    parser.add_argument(
-        "--cache", default=str(Path(tempfile.gettempdir()) / "redteam-kernels"), help="folder of compiled kernels"
-    )
+    cache_argument(parser, "redteam-kernels")
     return parser.parse_args()
 
 
@@ -119,4 +115,4 @@ def _forbidden_file() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    execute(main)

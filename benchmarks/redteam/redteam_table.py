@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from benchmarks.harness import table
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.task import GemmTask
 
@@ -83,20 +84,19 @@ def render(result: RedteamResult) -> str:
 
 def _tables(rows: Sequence[RedteamRow]) -> Iterator[str]:
     for group in dict.fromkeys(row.group for row in sorted(rows, key=lambda row: (row.honest, row.blind))):
-        yield from (f"## {group}", "", "| name | what it does | layers that may refuse | outcome | time | ratio | verdict |")
-        yield "|---|---|---|---|---|---|---|"
-        yield from (_line(row) for row in sorted(rows, key=lambda row: row.name) if row.group == group)
-        yield ""
+        head = ("name", "what it does", "layers that may refuse", "outcome", "time", "ratio", "verdict")
+        own = [row for row in sorted(rows, key=lambda row: row.name) if row.group == group]
+        yield from (f"## {group}", "", *table(head, map(_cells, own)), "")
 
 
-def _line(row: RedteamRow) -> str:
+def _cells(row: RedteamRow) -> tuple[str, ...]:
     timed = f"{row.time_us:.1f} / {row.honest_us:.1f}" if row.time_us is not None and row.honest_us is not None else ""
     timed = timed or (f"{row.time_us:.1f}" if row.time_us is not None else "")
     ratio = f"{row.ratio:.2f}" if row.ratio is not None else ""
     name = row.name.partition("/")[2]
     layers = ", ".join(f"`{layer}`" for layer in row.layers)
     said = f"`{row.layer}`" + (f": {_cell(row.message[:140])}" if row.message else "")
-    return f"| {name} | {_cell(row.why)} | {layers} | {said} | {timed} | {ratio} | {row.verdict} |"
+    return name, _cell(row.why), layers, said, timed, ratio, row.verdict
 
 
 def _cell(text: str) -> str:

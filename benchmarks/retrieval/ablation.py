@@ -1,24 +1,22 @@
 """What each part of the search contributes: the question sets, answered with single parts turned off.
 
 Run from the repository's root, with CUTLASS 4.2.0 indexed:
-  python -m benchmarks.retrieval.ablation --commit HASH --out benchmarks/results/NAME.json
+  python -m benchmarks.retrieval.ablation --out benchmarks/results/NAME.json
 Uses the index of the settings. Writes JSON with command, commit, date and scores, and prints Markdown tables. The times per
 question are noisy.
 """
 
-import argparse
-import datetime
-import json
-import os
 import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import execute, script, stamp, write_json
 from benchmarks.retrieval.score import LINES, AnswerSpan, RetrievalScore, ScoredQuestion, by_kind, read_questions, table
 from cudal2_agent.agent.index.knowledge_base import open_library
 from cudal2_agent.contract.records.knowledge import Query
@@ -98,31 +96,22 @@ def ways(release: str) -> Iterator[dict[str, Find]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--commit", required=True)
+    parser = script(__file__, __doc__, measures=True)
     parser.add_argument("--release", default="cutlass-4.2.0")
-    parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    record = {
-        "command": "python -m benchmarks.retrieval.ablation",
-        "commit": given.commit,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "release": given.release,
-        "cpus": os.cpu_count(),
-        "sets": {},
-    }
+    sets: dict[str, dict[str, Any]] = {}
     with ways(given.release) as found:
         for name in SETS:
             questions = read_questions(FOLDER / f"questions_{name}.jsonl")
             answers = {way: answer(questions, find) for way, find in found.items()}
             print(f"\n{name}: {len(questions)} questions, file hit@5 / line hit@10\n")
             print(table((way, scores) for way, (scores, _) in answers.items()))
-            record["sets"][name] = {
+            sets[name] = {
                 way: {"median_ms": round(ms, 1), **{kind: each.model_dump() for kind, each in scores.items()}}
                 for way, (scores, ms) in answers.items()
             }
-    given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_json(given.out, {**stamp(__file__, given.commit), "release": given.release, "sets": sets})
 
 
 if __name__ == "__main__":
-    main()
+    execute(main)

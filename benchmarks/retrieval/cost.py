@@ -1,13 +1,11 @@
 """The cost of the knowledge base: indexing, updating and searching, at one and at several times the corpus.
 
 Run from the repository's root. The trees contain `cute/` and `cutlass/`; `--times 10` adds ten times the tree:
-  python -m benchmarks.retrieval.cost --old CUTLASS-4.1.0/include --new CUTLASS-4.2.0/include --commit HASH --out FILE
+  python -m benchmarks.retrieval.cost --old CUTLASS-4.1.0/include --new CUTLASS-4.2.0/include --out FILE
 Every step is the command `cudal2-agent index …` in its own process, with a knowledge base in a temporary folder. Writes JSON
 and prints a table: wall-clock seconds, and megabytes of the largest process. Shared machines are noisy.
 """
 
-import argparse
-import datetime
 import json
 import os
 import re
@@ -17,10 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import execute, script, stamp, write_json
 from benchmarks.retrieval.score import read_questions
 from cudal2_agent.agent.index.knowledge_base import open_library
 from cudal2_agent.contract.records.knowledge import Query
@@ -119,15 +118,13 @@ def line(name: str, step: dict[str, Any]) -> str:
     return f"{name}: {', '.join(f'{key} {value}' for key, value in step.items())}{cost}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main() -> None:
+    parser = script(__file__, __doc__, measures=True)
     parser.add_argument("--old", type=Path, required=True)
     parser.add_argument("--new", type=Path, required=True)
     parser.add_argument("--times", type=int, default=0, help="also index this many different copies of the new tree")
-    parser.add_argument("--commit", required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args(arguments)
-    steps: dict[str, Any] = {}
+    given = parser.parse_args()
+    head, steps = stamp(__file__, given.commit), dict[str, Any]()
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
         found = list(measure(given.old, given.new, home / "home"))
@@ -136,16 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, step in found:
             steps[name] = step
             print(line(name, step), flush=True)
-    record = {
-        "command": "python -m benchmarks.retrieval.cost",
-        "commit": given.commit,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "cpus": os.cpu_count(),
-        "load": round(os.getloadavg()[1], 1),
-        "steps": steps,
-    }
-    given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_json(given.out, {**head, "steps": steps})
 
 
 if __name__ == "__main__":
-    main()
+    execute(main)

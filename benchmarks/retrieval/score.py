@@ -9,11 +9,11 @@ File level: one of the first 5 results is in the file of an answer. Line level: 
 and has at most 150 lines.
 """
 
-import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks import harness
 from cudal2_agent.contract.base import Record
 
 KINDS = ("identifier", "error", "concept", "agent")
@@ -95,15 +95,15 @@ def by_kind(questions: Sequence[ScoredQuestion], results: Mapping[str, Sequence[
 
 def table(rows: Iterable[tuple[str, Mapping[str, RetrievalScore]]]) -> str:
     """A Markdown table with file level / line level in each cell."""
-    lines = [f"| | {' | '.join((*KINDS, 'all'))} |", "|---|" + "---|" * (len(KINDS) + 1)]
-    for name, scores in rows:
-        cells = (f"{scores[kind].file_hit_5:.2f} / {scores[kind].line_hit_10:.2f}" for kind in (*KINDS, "all"))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    kinds = (*KINDS, "all")
+    cells = (
+        (name, *(f"{scores[kind].file_hit_5:.2f} / {scores[kind].line_hit_10:.2f}" for kind in kinds)) for name, scores in rows
+    )
+    return "\n".join(harness.table(("", *kinds), cells))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = harness.script(__file__, __doc__)
     parser.add_argument("questions", type=Path)
     parser.add_argument("results", type=Path)
     given = parser.parse_args()
@@ -114,4 +114,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    harness.execute(main)

@@ -2,7 +2,7 @@
 
 Covered: kernels whose every feature lies inside the range that the factor was fitted on. Of others it is 1.
 Not covered: chips whose rates were not fitted.
-The factor's logarithm is the sum of binary trees. `python -m benchmarks.timing_model.fit_correction` fits them.
+The factor's logarithm is the sum of binary trees. `python -m benchmarks.emulator.timing_model.fit_correction` fits them.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Latencies and rates of a chip, as the timing model uses them. Data: no kernel family and no shape is known here.
 
 Rates of an H200 were fitted to steps of the sweep (docs/internals/timing_model.md says how; by
-benchmarks/timing_model/calibrate.py). Those of other chips scale from them by the chip's own sizes, and are guesses
+benchmarks/emulator/timing_model/calibrate.py). Those of other chips scale from them by the chip's own sizes, and are guesses
 (`fitted` is False).
 """
 

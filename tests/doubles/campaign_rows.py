@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from benchmarks.h200.grid import OFF_GRID, grid_shapes
+from benchmarks.speed.grid import OFF_GRID, grid_shapes
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.campaign import ShapeResult, Winner
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, CUBLAS, HEURISTIC, TORCH

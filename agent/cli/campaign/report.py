@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cudal2_agent.contract.records.trajectory import Step
     from cudal2_agent.store.store import Store
 
-EXAMPLE = "\b\nExample:\n  cudal2-agent campaign report benchmarks/h200/rows --held-out benchmarks/h200/held_out.json"
+EXAMPLE = "\b\nExample:\n  cudal2-agent campaign report benchmarks/campaigns/rows --held-out benchmarks/campaigns/held_out.json"
 
 
 def report(

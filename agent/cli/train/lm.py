@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cudal2_agent.policies.lm.stages.stage_settings import StageSettings
 
 EXAMPLE = (
-    "\b\nExamples:\n  cudal2-agent train lm --stage sft --held-out benchmarks/h200/held_out.json --out lm-sft\n"
+    "\b\nExamples:\n  cudal2-agent train lm --stage sft --held-out benchmarks/campaigns/held_out.json --out lm-sft\n"
     "  cudal2-agent train lm --stage grpo --adapter lm-sft --steps 100 --out lm-grpo\n"
     "  cudal2-agent train lm --evaluate lm-grpo --shape 4096x1024x512 --shape 64x64x16384"
 )

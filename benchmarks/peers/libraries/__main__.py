@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.harness import execute, script
 from benchmarks.peers.libraries.deep_gemm import compile_ahead
 from benchmarks.peers.libraries.jobs import (
     LIMIT_S,
@@ -26,9 +27,7 @@ from cudal2_agent.sandbox.building.toolchain import find_nvcc
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers.libraries", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script(__file__, __doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--paper", type=Path, help="a checkout of the paper's repository")
     parser.add_argument("--deepgemm", type=Path, help="the folder that holds the package deep_gemm")
@@ -63,4 +62,4 @@ def _library_jobs(options: argparse.Namespace) -> Iterator[LibraryJob]:
 
 
 if __name__ == "__main__":
-    main()
+    execute(main)

@@ -1,7 +1,7 @@
 """State that launches leave on the chip, removed before every sample: shared memory, registers, local memory, L2 lines.
 
 Measured on an H200: all of shared memory and of local memory survives from one kernel to the next, and so do registers.
-Lines that were read under `evict_last` survive ordinary traffic (`python -m benchmarks.retention`).
+Lines that were read under `evict_last` survive ordinary traffic (`python -m benchmarks.ruler.retention`).
 """
 
 import random

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.h200.grid import grid_shapes
+from benchmarks.speed.grid import grid_shapes
 from cudal2_agent.agent.campaign.result_files import import_results, write_results
 from cudal2_agent.agent.campaign.shapes import GRID, RecordedProduct, ShapeFile, read_shapes
 from cudal2_agent.contract.errors import StoreError, UsageError

@@ -245,6 +245,7 @@ def test_processes_share_the_products_of_a_part(tmp_path: Path, monkeypatch: pyt
         library_bench, "measure_products", lambda wanted, *_: measured.extend(one.words for one in wanted) or ()
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "none")
     for part in ("1/2", "2/2"):
         shapes = ["64x64x64", "72x72x72", "80x80x80"]
         words = ["library", "shapes", "--out", str(tmp_path), "--layout", "tn", "--part", part, "--shapes", *shapes]

@@ -1,7 +1,7 @@
 import pytest
 
-from benchmarks.h200.grid import grid_shapes, held_out
 from benchmarks.peers.shapes import COUNT, chosen_shapes, default_shapes
+from benchmarks.speed.grid import grid_shapes, held_out
 from cudal2_agent.contract.errors import UsageError
 
 

@@ -90,7 +90,7 @@ def test_judged_shapes_teach_nothing(store: Store) -> None:
 
 
 def test_rows_of_proposals_are_sweeps_of_all_arms() -> None:
-    rows, _ = read_rows([Path(__file__).parents[3] / "benchmarks/results/h200_proposals_2026-11-23_second.jsonl.gz"])
+    rows, _ = read_rows([Path(__file__).parents[3] / "benchmarks/results/h200_proposals_2026-11-27_fourth.jsonl.gz"])
     found = sweeps_of_rows(rows[:3])
     assert [one.task for one in found] == [row.task for row in rows[:3]]
     for sweep, row in zip(found, rows, strict=False):

@@ -25,7 +25,7 @@ from cudal2_agent.agent.wiring import gpus
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, Layout, parse_shape
 
 ROOT = Path(__file__).parents[3]
-SHIPPED, ROWS = ROOT / "cudal2" / "library" / "shipped", ROOT / "benchmarks" / "h200"
+SHIPPED, ROWS = ROOT / "cudal2" / "library" / "shipped", ROOT / "benchmarks" / "campaigns"
 SLOWER = ROOT / "benchmarks" / "library"
 H200, H100 = SHIPPED / "h200-offline-2026-11-27.jsonl.gz", SHIPPED / "h100-offline-2026-11-27.jsonl.gz"
 KINDS = ("offline", "offgrid", "tn", "nt", "blocks", "bf16")
@@ -37,8 +37,8 @@ H200_WORDS = [
     *("--without", str(SLOWER / "slower_h200.txt"), "--name", "h200-2026-11-27"),
 ]
 H100_WORDS = [
-    *("--rows", str(ROWS / "h100_rows" / "offline-2026-11-26.jsonl.gz")),
-    *("--rows", str(ROWS / "h100_rows" / "bf16-2026-11-27.jsonl.gz"), "--chip", "H100 80GB HBM3"),
+    *("--rows", str(ROWS / "h100" / "offline-2026-11-26.jsonl.gz")),
+    *("--rows", str(ROWS / "h100" / "bf16-2026-11-27.jsonl.gz"), "--chip", "H100 80GB HBM3"),
     *("--without", str(SLOWER / "slower_h100.txt"), "--name", "h100-2026-11-27"),
 ]
 MAX_BYTES = 3 * 2**20

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from benchmarks.timing_model.predicting import spearman
-from benchmarks.timing_model.screening import searched, simulated
+from benchmarks.emulator.timing_model.predicting import spearman
+from benchmarks.emulator.timing_model.screening import searched, simulated
 
 
 def test_rank_correlation_sees_the_order_alone() -> None:

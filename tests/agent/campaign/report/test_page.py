@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from benchmarks.h200.grid import grid_shapes, held_out
+from benchmarks.speed.grid import grid_shapes, held_out
 from cudal2_agent.agent.campaign.report.figures import figures_of, on_grid
 from cudal2_agent.agent.campaign.report.page import build_page
 from cudal2_agent.agent.campaign.report.panel import kinds_of

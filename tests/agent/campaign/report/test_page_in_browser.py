@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.h200.grid import held_out
+from benchmarks.speed.grid import held_out
 from cudal2_agent.agent.campaign.report.page import build_page
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Timing
 from tests.doubles import measured, step

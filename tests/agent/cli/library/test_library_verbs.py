@@ -15,7 +15,7 @@ from tests.doubles.building import compile_in_this_process, leave_machine_code_u
 from tests.doubles.libraries import library_entry, small_tasks, stored_algorithm, write_entries
 
 ROOT = Path(__file__).parents[4]
-ROWS = ROOT / "benchmarks" / "h200" / "rows" / "server-2026-11-23.jsonl.gz"
+ROWS = ROOT / "benchmarks" / "campaigns" / "rows" / "server-2026-11-23.jsonl.gz"
 SLOWER = ROOT / "benchmarks" / "library" / "slower_h200.txt"
 WITHOUT_BLOCKS = 464  # entries of the committed rows of the grid of 2026-11-23
 TASKS = small_tasks(2)

@@ -24,7 +24,7 @@ def programs_of(name: str) -> Programs:
 def test_every_case_was_recorded_from_the_present_source_and_inputs(name: str) -> None:
     one = family(name)
     assert load_records()[name].fingerprint == fingerprint(one), (
-        "record this family again: benchmarks.golden_opcodes --families"
+        "record this family again: benchmarks.emulator.golden_opcodes --families"
     )
     assert [case.name for case in one.cases if case.name not in load(one)] == []
 

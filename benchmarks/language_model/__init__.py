@@ -1,1 +1,0 @@
-"""Trains the small language model in its three stages, and measures its proposals before, between and after."""
