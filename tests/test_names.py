@@ -29,6 +29,7 @@ SHARED_CLASSES = {
 }
 SHARED_MODULES = {
     "advise": "agent/library/advise works out what a model gains, `advise` is its verb",
+    "bench": "agent/bench is the engine of benches, `bench` the verb that times files",
     "campaign": "contract holds the record, agent/campaign makes it, agent/cli/campaign has the verbs",
     "diagnosis": RECORD,
     "doctor": COMMAND,
@@ -47,6 +48,7 @@ SHARED_MODULES = {
     "lm": COMMAND,
     "model_bench": COMMAND,
     "policy": "the main file of each policy, and the wiring that opens them",
+    "prior": "policies/schedule predicts times of schedules, the verb `prior` chooses what does",
     "prediction": "contract holds the rule of ties, policies/schedule predicts schedules",
     "profile": COMMAND,
     "replies": "what a reply of a model holds, and their sums in the report of a run",
