@@ -28,8 +28,8 @@ SHARED_CLASSES = {
 }
 SHARED_MODULES = {
     "advise": "agent/library/advise works out what a model gains, `advise` is its verb",
+    "bench": "agent/bench is the engine of benches, `bench` the verb that times files",
     "campaign": "contract holds the record, agent/campaign makes it, agent/cli/campaign has the verbs",
-    "bench": "agent/bench has the engine and its two benches, `bench` is a verb",
     "diagnosis": RECORD,
     "doctor": COMMAND,
     "environment": "agent/learning has one of reinforcement learning, sandbox/cuda reads a GPU's record of this name",
@@ -46,6 +46,7 @@ SHARED_MODULES = {
     "library_check": COMMAND,
     "lm": COMMAND,
     "policy": "the main file of each policy, and the wiring that opens them",
+    "prior": "policies/schedule predicts times of schedules, the verb `prior` chooses what does",
     "prediction": "contract holds the rule of ties, policies/schedule predicts schedules",
     "profile": COMMAND,
     "replies": "what a reply of a model holds, and their sums in the report of a run",

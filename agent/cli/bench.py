@@ -30,7 +30,7 @@ def bench(
     arch: ArchName = None,
     mode: Mode = "offline",
     device: Device = None,
-    host: Annotated[bool, typer.Option("--host", help="FILES are C++ launchers for nvcc, not device code.")] = False,
+    host: Annotated[bool, typer.Option("--host", help="FILES are published C++ launchers for nvcc, not device code.")] = False,
     trust_host: TrustHost = None,
     as_json: AsJson = False,
 ) -> None:

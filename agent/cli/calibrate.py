@@ -1,4 +1,4 @@
-"""`cudal2-agent calibrate`: adapts the prior, the timing model and the learned policy to the GPU in front of it."""
+"""`cudal2-agent calibrate`: adapts the rates of the chip and the learned prior to the GPU in front of it."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +21,7 @@ def calibrate(
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the schedules.", show_default="0")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a spread of shapes on this GPU and adapt to it what ranks schedules. Interrupted, it goes on when called again.
+    """Measure a spread of shapes on this GPU and adapt to it what ranks schedules. The same command resumes an interrupted one.
 
     What does not order held-back shapes at least as well as before is left out.
     """
@@ -35,12 +35,11 @@ def calibrate(
     try:
         result = calibrate_device(settings, minutes, *kind, _say, _notices)
     except KeyboardInterrupt:
-        _say("interrupted: the shapes so far are kept, and the same command goes on")
+        _say("interrupted: the shapes so far are kept, and the same command resumes")
         raise
-    if settings.schedule_prior != "auto" and any(one.part == "policy" and one.path for one in result.adopted):
-        _say(f"searches use the prior {settings.schedule_prior}; cudal2-agent policy use auto lets them find the policy")
-    lines = [*(point.model_dump_json() for point in result.curve), result.model_dump_json(exclude={"curve"})]
-    print("\n".join(lines if as_json else calibration_lines(result)))
+    if settings.schedule_prior != "auto" and any(one.part == "prior" and one.path for one in result.adopted):
+        _say(f"searches use the prior {settings.schedule_prior}; cudal2-agent prior use auto lets them find this one")
+    print(result.model_dump_json() if as_json else "\n".join(calibration_lines(result)))
 
 
 def _say(message: str) -> None:

@@ -1,17 +1,23 @@
-"""Evaluates kernel files in the sandbox, for `verify` and `bench`."""
+"""Evaluates kernel files in the sandbox, for `verify`, `bench` and `profile`."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from cudal2_agent.agent.cli.render.progress import Progress
+from cudal2_agent.agent.run.counters import CounterGuard
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.base import Record
-from cudal2_agent.contract.errors import DeviceUnavailable, UsageError
+from cudal2_agent.contract.errors import DeviceUnavailable, ProfileFailed, UsageError
+from cudal2_agent.contract.events import Emit, StageStarted
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import UNPROVEN, AnyCandidate, Candidate, HostCandidate, Origin
+from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.profile import Difference, Profile
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
+from cudal2_agent.sandbox.diagnosis.differences import explain
 from cudal2_agent.sandbox.local import LocalSandbox
 
 
@@ -29,8 +35,10 @@ class FileResult(Record):
         return self.evaluation.passed
 
 
-def evaluate_files(files: Sequence[Path], task: GemmTask, settings: Settings, *, timed: bool, host: bool) -> list[FileResult]:
-    """One result per file, in order.
+def evaluate_files(
+    files: Sequence[Path], task: GemmTask, settings: Settings, *, timed: bool, host: bool = False
+) -> list[FileResult]:
+    """One result per file, in order. `host`: whether they are host candidates, which others have published.
 
     Raises: UsageError for a file that cannot be read or has no valid launch plan; DeviceUnavailable where times are wanted
     and no GPU can execute the task.
@@ -68,7 +76,7 @@ def unproven_of(candidate: AnyCandidate) -> str:
     return UNPROVEN if isinstance(candidate, HostCandidate) else ""
 
 
-def read_candidate(file: Path, *, host: bool) -> AnyCandidate:
+def read_candidate(file: Path, *, host: bool = False) -> AnyCandidate:
     """Raises: UsageError."""
     try:
         source = file.read_text(encoding="utf-8")
@@ -77,3 +85,64 @@ def read_candidate(file: Path, *, host: bool) -> AnyCandidate:
         raise UsageError(f"{file} cannot be read: {reason}") from exc
     origin = Origin(policy="file", note=file.name)
     return HostCandidate(source=source, origin=origin) if host else Candidate.from_source(source, origin)
+
+
+class ProfiledFile(FileResult):
+    """The result of one file. `diagnosis`: None where the file has a fault. `profile`: None where no counters were read."""
+
+    diagnosis: Diagnosis | None = None
+    profile: Profile | None = None
+
+
+class FileComparison(Record):
+    """One file or two. `differences`: what changed from the first to the second, where both were profiled."""
+
+    files: tuple[ProfiledFile, ...]
+    differences: tuple[Difference, ...] = ()
+
+
+def profile_files(files: Sequence[Path], task: GemmTask, settings: Settings) -> tuple[FileComparison, list[ProfileFailed]]:
+    """The results of one file or two, and the errors of files whose profiling failed.
+
+    Where no file can be profiled, a notice says why, and the diagnosis uses no counters. Raises: UsageError for a file that
+    cannot be read or has no valid launch plan.
+    """
+    candidates = [read_candidate(file) for file in files]
+    with Progress() as progress, open_sandbox_of(task.arch, settings, progress.emit) as sandbox:
+        outcomes = dict(sandbox.build(candidates, task))
+        profiler = _FileProfiler(sandbox, task, progress.emit)
+        profiled = [
+            profiler.take(str(file), candidates[position].id, outcomes[position]) for position, file in enumerate(files)
+        ]
+    profiles = [each.profile for each in profiled if each.profile]
+    differences = explain(*profiles) if len(profiles) == 2 else ()
+    return FileComparison(files=tuple(profiled), differences=differences), profiler.failures
+
+
+class _FileProfiler:
+    """Evaluates, profiles and diagnoses one file after another."""
+
+    def __init__(self, sandbox: LocalSandbox, task: GemmTask, emit: Emit) -> None:
+        self._sandbox, self._task, self._emit = sandbox, task, emit
+        consequence = "the diagnosis rests on inspection and time alone"
+        self._counters = CounterGuard(sandbox, emit, wanted=True, consequence=consequence)
+        self.failures: list[ProfileFailed] = []
+
+    def take(self, file: str, candidate_id: str, outcome: Built | Evaluation) -> ProfiledFile:
+        built = outcome if isinstance(outcome, Built) else None
+        evaluation = self._sandbox.evaluate(outcome, self._task, "quick") if isinstance(outcome, Built) else outcome
+        result = ProfiledFile(file=file, candidate_id=candidate_id, evaluation=evaluation)
+        if built is None or evaluation.failed:
+            return result
+        profile = self._profile(file, built)
+        diagnosis = diagnose_built(built, self._task, self._sandbox.chip, evaluation, profile)
+        return result.model_copy(update={"profile": profile, "diagnosis": diagnosis})
+
+    def _profile(self, file: str, built: Built) -> Profile | None:
+        if self._counters.able:
+            self._emit(StageStarted(candidate_id=built.candidate.id, stage="profile"))
+        try:
+            return self._counters.profile(built, self._task)
+        except ProfileFailed as exc:
+            self.failures.append(ProfileFailed(f"{file} could not be profiled: {exc}", log=exc.log))
+            return None

@@ -19,7 +19,7 @@ from cudal2_agent.agent.cli import (
     library,
     model_bench,
     optimize,
-    policy,
+    prior,
     profile,
     runs,
     train,
@@ -57,7 +57,8 @@ app.add_typer(trajectories.app, name="trajectories")
 app.add_typer(campaign.app, name="campaign")
 app.add_typer(library.app, name="library")
 app.add_typer(train.app, name="train")
-app.add_typer(policy.app, name="policy")
+app.add_typer(prior.app, name="prior")
+app.add_typer(prior.app, name="policy", hidden=True, callback=prior.tell_renamed)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
 

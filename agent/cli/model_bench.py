@@ -1,6 +1,7 @@
 """`cudal2-agent model-bench`: how well a language model writes kernels, on ten fixed tasks."""
 
 import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,8 +63,7 @@ def model_bench(
 
 def _run(flags: dict[str, Any], names: list[str], repairs: int, results: Path | None, replay: str | None) -> "BenchResult":
     """Run a bench, or what a killed one left of it, and add its result to the file."""
-    from cudal2_agent.agent.bench.models.bench_figures import BenchResult
-    from cudal2_agent.agent.bench.models.bench_file import append_result, read_results
+    from cudal2_agent.agent.bench.models.bench_figures import RESULTS, BenchResult
     from cudal2_agent.agent.bench.models.bench_runs import (
         BenchPlan,
         BenchRuns,
@@ -79,29 +79,36 @@ def _run(flags: dict[str, Any], names: list[str], repairs: int, results: Path | 
 
     chosen, settings = choose_tasks(names), load_settings(**flags)
     file = results or settings.home / "model-bench.jsonl"
-    finished = [one.name for one in read_results(file)] if file.exists() else []
+    before, notices = RESULTS.read([file] if file.exists() else [])
+    _tell(notices)
     with Progress() as progress, open_store(settings.store_url) as store:
         if replay:
             given = {name: value for name, value in flags.items() if value is not None}
             settings = load_settings(**recorded_settings(replay, chosen, store).replayed() | given)
         settings = bench_settings(settings, repairs)
         conditions = conditions_of(settings, repairs)
-        plan = BenchPlan(bench_name(settings, conditions, replay, finished), chosen, repairs, replay)
+        plan = BenchPlan(bench_name(settings, conditions, replay, [one.name for one in before]), chosen, repairs, replay)
         figures = tuple(BenchRuns(plan, settings, store, progress.emit).figures())
     now = datetime.now(UTC)
     result = BenchResult(name=plan.name, model=settings.chat.model, conditions=conditions, finished_at=now, tasks=figures)
-    append_result(file, result)
+    RESULTS.append(file, result)
     return result
 
 
 def _compare(files: list[Path], as_json: bool) -> None:
     """Raises: UsageError without a file or for one without a result."""
-    from cudal2_agent.agent.bench.models.bench_file import read_results
+    from cudal2_agent.agent.bench.models.bench_figures import RESULTS
 
-    found = [result for file in files for result in read_results(file)]
+    found, notices = RESULTS.read(files)
+    _tell(notices)
     if not found:
         raise UsageError("--compare needs files of results, as model-bench writes them")
     _print(found, as_json, together=True)
+
+
+def _tell(notices: list[str]) -> None:
+    for notice in notices:
+        print(f"note: {notice}", file=sys.stderr)
 
 
 def _print(results: "list[BenchResult]", as_json: bool, *, together: bool = False) -> None:

@@ -17,7 +17,7 @@ from cudal2_agent.agent.cli.arguments import (
     read_task,
 )
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.settings.run_settings import RunSettings
+from cudal2_agent.contract.settings.run_settings import TRAINED_BUDGET, RunSettings
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent optimize --shape 4096x1024x512 --minutes 4 --out my-kernel\n"
@@ -26,7 +26,12 @@ EXAMPLE = (
 
 _DEFAULTS = RunSettings()
 BudgetOption = Annotated[
-    int | None, typer.Option("--budget", help="Maximum number of candidates.", show_default=str(_DEFAULTS.budget))
+    int | None,
+    typer.Option(
+        "--budget",
+        help="Maximum number of candidates.",
+        show_default=f"{TRAINED_BUDGET} where the prior was trained on the chip, else {_DEFAULTS.budget}",
+    ),
 ]
 PolicyName = Annotated[
     str | None,
@@ -36,8 +41,8 @@ PriorName = Annotated[
     str | None,
     typer.Option(
         "--prior",
-        help="What the schedule policy starts from: auto (a policy that learned from the chip, else analytic), analytic, "
-        "or a policy's name or file.",
+        help="What the schedule policy starts from: auto (one trained on the chip, else analytic), analytic, "
+        "or a prior's name or file.",
         show_default=_DEFAULTS.schedule_prior,
     ),
 ]
@@ -60,7 +65,7 @@ ChatTools = Annotated[
     str | None,
     typer.Option(
         "--chat-tools",
-        help="Tools for the model: on, off, or auto, which goes on without them where a server refuses them.",
+        help="Tools for the model: on, off, or auto, which continues without them where a server refuses them.",
         show_default=_DEFAULTS.chat.tools,
     ),
 ]

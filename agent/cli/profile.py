@@ -5,18 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cudal2_agent.agent.cli.arguments import (
-    Accumulate,
-    ArchName,
-    AsJson,
-    Device,
-    Element,
-    LayoutName,
-    Mode,
-    Shape,
-    TrustHost,
-    read_task,
-)
+from cudal2_agent.agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, read_task
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent profile my-kernel/kernel.cu --shape 4096x1024x512"
 
@@ -31,21 +20,19 @@ def profile(
     arch: ArchName = None,
     mode: Mode = "offline",
     device: Device = None,
-    host: Annotated[bool, typer.Option("--host", help="The files are C++ launchers for nvcc, not device code.")] = False,
-    trust_host: TrustHost = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify, time and profile a kernel file with Nsight Compute, and print its bottlenecks. Two files are compared.
 
     Without a GPU or without ncu, the diagnosis rests on the compiled code or on the time, and says so.
     """
-    from cudal2_agent.agent.cli.profiled_files import profile_files
+    from cudal2_agent.agent.cli.files import profile_files
     from cudal2_agent.agent.cli.render.profile_answer import print_comparison
     from cudal2_agent.contract.settings.settings import load_settings
 
-    settings = load_settings(device=device, trust_host=trust_host)
+    settings = load_settings(device=device)
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)
-    comparison, failures = profile_files([file, *([other] if other else [])], task, settings, host=host)
+    comparison, failures = profile_files([file, *([other] if other else [])], task, settings)
     print_comparison(comparison, task.arch, as_json)
     if failures:
         raise failures[0]

@@ -5,18 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cudal2_agent.agent.cli.arguments import (
-    Accumulate,
-    ArchName,
-    AsJson,
-    Device,
-    Element,
-    LayoutName,
-    Mode,
-    Shape,
-    TrustHost,
-    read_task,
-)
+from cudal2_agent.agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, read_task
 
 EXAMPLE = (
     "Exit code: 0 executed and found right (with --device none: it compiles); 1 wrong, or not executed; 2 bad input.\n\n"
@@ -36,8 +25,6 @@ def verify(
     seed: Annotated[
         int | None, typer.Option("--seed", help="Seed of data and schedules, as a record holds it.", show_default="drawn anew")
     ] = None,
-    host: Annotated[bool, typer.Option("--host", help="FILE is a C++ launcher for nvcc, not device code.")] = False,
-    trust_host: TrustHost = None,
     as_json: AsJson = False,
 ) -> None:
     """Check, compile and inspect a kernel file, and run it on a GPU or the emulator. Fails unless it is found right."""
@@ -45,9 +32,9 @@ def verify(
     from cudal2_agent.agent.cli.render.file_answer import print_verdict
     from cudal2_agent.contract.settings.settings import load_settings
 
-    settings = load_settings(device=device, trust_host=trust_host, verify_seed=seed)
+    settings = load_settings(device=device, verify_seed=seed)
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)
-    [result] = evaluate_files([file], task, settings, timed=False, host=host)
+    [result] = evaluate_files([file], task, settings, timed=False)
     print_verdict(result, as_json)
     compiles = settings.device == "none" and not result.evaluation.failed
     raise typer.Exit(0 if result.passed or compiles else 1)

@@ -38,9 +38,9 @@ class Lead:
     def _ties(self) -> str:
         if not self.tied:
             return ""
-        said = [f"{one.candidate.short_name} ({one.evaluation.predicted_us:.2f} us)" for one in self.tied[:SHOWN_TIES]]
+        named = [f"{one.candidate.short_name} ({one.evaluation.predicted_us:.2f} us)" for one in self.tied[:SHOWN_TIES]]
         more = [f"{len(self.tied) - SHOWN_TIES} more"] if len(self.tied) > SHOWN_TIES else []
-        return f" Within {TIE:.0%}, and so tied: {', '.join([*said, *more])}. It is the earliest of them."
+        return f" Tied within {100 * TIE:.0f} %: {', '.join([*named, *more])}; the earliest is reported."
 
 
 def lead_of(steps: Sequence[Step], task: GemmTask, chip: Chip) -> Lead | None:

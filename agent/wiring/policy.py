@@ -45,9 +45,7 @@ def open_policy(
         yield _open_lm(settings, emit)
         return
     near = partial(StoredPrecedents(store).near, count=settings.precedents)
-    schedule = SchedulePolicy(
-        families(arch), settings.seed, steer=settings.use_diagnosis, precedents=near, prior_of=open_prior(settings)
-    )
+    schedule = SchedulePolicy(families(arch), settings.seed, precedents=near, prior_of=open_prior(settings))
     if settings.policy == "schedule":
         yield schedule
         return

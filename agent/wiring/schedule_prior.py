@@ -1,4 +1,4 @@
-"""Which prior the schedule policy searches with: one that learned from the chip where there is one, else the analytic one."""
+"""Which prior the schedule policy searches with: one that was trained on the chip where there is one, else the analytic one."""
 
 import logging
 from functools import cache, partial
@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 def open_prior(settings: Settings) -> PriorOf:
     """The prior of each task and chip, as `schedule_prior` says.
 
-    `auto`: the last of the known policies that learned from the chip, those of the home folder behind those that ship.
+    `auto`: the last of the known priors that were trained on the chip, those of the home folder after those that ship.
     Without one, the analytic prior, with rates that were fitted on the chip where there are some.
-    Raises: UsageError for a policy that is not there or cannot be used.
+    Raises: UsageError for a prior that is not there or cannot be used.
     """
     choice = settings.schedule_prior
     if choice == ANALYTIC_NAME:
@@ -46,7 +46,7 @@ def read_prior(path: Path) -> LearnedPrior:
 
 def _chosen(prior: LearnedPrior, chip: Chip) -> Prior:
     if chip.name not in prior.card.chips:
-        _say_once(f"policy {prior.name} learned from {', '.join(prior.card.chips)}, not from {chip.name}; it is used as asked")
+        _say_once(f"prior {prior.name} was trained on {', '.join(prior.card.chips)}, not on {chip.name}; it is used as asked")
     return prior
 
 

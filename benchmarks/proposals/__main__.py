@@ -4,7 +4,7 @@
     python -m benchmarks.proposals figures ROWS... [--shapes benchmarks/campaigns/held_out.json:off_grid] [--json]
     python -m benchmarks.proposals replay [--rows ROWS...] [--mode server] [--policy NAME] [--json]
 
-`evaluate` is `cudal2-agent policy evaluate` with more arms (see `other_arms`), on the held-out shapes by default. It measures
+`evaluate` is `cudal2-agent prior evaluate` with more arms (see `other_arms`), on the held-out shapes by default. It measures
 what all arms propose for a shape together with the schedules that led earlier runs of it, in one process; a row per shape goes
 to a file, from which the same command goes on. On two GPUs it runs twice, each with a device, a part and a file of its own; the
 home folders, which hold the store, may be one.
@@ -30,7 +30,7 @@ from cudal2_agent.agent.bench.proposals.estimates import Estimate
 from cudal2_agent.agent.bench.proposals.proposal_rows import BenchSize, ProposalRow, read_rows
 from cudal2_agent.agent.campaign.shapes import WantedShape
 from cudal2_agent.agent.cli.arguments import choice, read_task
-from cudal2_agent.agent.cli.policy import show
+from cudal2_agent.agent.cli.prior import show
 from cudal2_agent.agent.cli.render.progress import Progress
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Notice
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = script(__file__, __doc__)
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("evaluate", help="measure what arms propose")
-    one.add_argument("--shapes", nargs="+", default=[HELD_OUT], help="as of `cudal2-agent policy evaluate`")
+    one.add_argument("--shapes", nargs="+", default=[HELD_OUT], help="as of `cudal2-agent prior evaluate`")
     one.add_argument("--arms", default=ARMS, help="with commas; names or files of weights are arms too")
     result_arguments(one)
     one.add_argument("--budget", type=int, default=ROUND, help="candidates of an arm; more than 8 lets it see its times")

@@ -9,6 +9,7 @@ from cudal2_agent.contract.base import Record
 COMPILE_TIMEOUT_S = 120.0
 VERIFY_TIMEOUT_S = 30.0
 TIME_TIMEOUT_S = 120.0
+FULL_ROUNDS, QUICK_ROUNDS = 21, 7  # paired timing rounds of a final measurement, and while searching
 
 
 class CompileOptions(Record):
@@ -65,7 +66,7 @@ class TimeOptions(Record):
 SCREEN_TIME = TimeOptions(
     rounds=3, round_us=1000.0, all_baselines=False, side=False, server_interval_us=0.0, server_launches=12
 )
-RACE_TIME = TimeOptions(rounds=21, all_baselines=False, heuristic=True, side=False, budget_s=3.0, server_launches=16)
+RACE_TIME = TimeOptions(rounds=FULL_ROUNDS, all_baselines=False, heuristic=True, side=False, budget_s=3.0, server_launches=16)
 
 
 class WorkerOptions(Record):
@@ -122,7 +123,6 @@ class ChatOptions(Record):
     repairs: Annotated[int, Field(ge=0, description="how often a failed candidate may be rewritten in a chain")] = 3
     prompt_tokens: Annotated[int, Field(ge=512, description="limit of a prompt with its optional sections")] = 24_000
     reply_tokens: Annotated[int, Field(ge=16, description="limit of one reply")] = 16_384
-    connect_s: Annotated[float, Field(gt=0, description="seconds to connect to the server")] = 10.0
     first_byte_s: Annotated[float, Field(gt=0, description="seconds to the first token of a reply")] = 120.0
     reply_s: Annotated[float, Field(gt=0, description="seconds to the end of a reply")] = 600.0
     retries: Annotated[int, Field(ge=0, description="repeats of a failed request, with growing pauses")] = 4

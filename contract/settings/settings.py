@@ -1,11 +1,14 @@
 """Settings, merged once: defaults < choices < cudal2.toml < CUDAL2_* < flags. Nothing else reads the environment.
 
-Choices are what a command keeps for later ones, such as `policy use`: a file in the home folder, which only commands write.
+Choices are what a command keeps for later ones, such as `prior use`: a file in the home folder, which only commands write.
 """
 
 import json
+import logging
 import re
 import tomllib
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +23,56 @@ from pydantic_settings import (
 )
 
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.settings.options import RACE_TIME, CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
-from cudal2_agent.contract.settings.run_settings import FLAT, FLAT_NAME, RunSettings, nested
+from cudal2_agent.contract.settings.options import (
+    FULL_ROUNDS,
+    QUICK_ROUNDS,
+    RACE_TIME,
+    CompileOptions,
+    TimeOptions,
+    VerifyOptions,
+    WorkerOptions,
+)
+from cudal2_agent.contract.settings.run_settings import FLAT, FLAT_NAME, RETIRED, RunSettings, nested
 from cudal2_agent.contract.whole_file import whole_file
 
 CONFIG_FILE = "cudal2.toml"
 CHOICES_FILE = "choices.toml"  # in the home folder
 _PREFIX = "CUDAL2_"
 _KEYS = frozenset({"api_key", "openai_key"})
+_logger = logging.getLogger(__name__)
+
+
+@cache
+def _tell_retired(name: str) -> None:
+    _logger.warning("setting %r of an older version has no effect any more and is skipped", name)
+
+
+def _in_use(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by flat or nested names, without those that are retired."""
+    kept = dict(values)
+    for name, (group, inner) in RETIRED.items():
+        if kept.pop(name, None) is not None:
+            _tell_retired(name)
+        if isinstance(held := kept.get(group), Mapping) and inner in held:
+            kept[group] = {key: value for key, value in held.items() if key != inner}
+            _tell_retired(name)
+    return kept
 
 
 class _Variables(EnvSettingsSource):
     """The environment, with the flat names of grouped settings."""
 
     def __call__(self) -> dict[str, Any]:
-        variables = {name: self.env_vars.get(f"{_PREFIX}{name}".lower()) for name in FLAT}
-        return nested({**super().__call__(), **{name: value for name, value in variables.items() if value is not None}})
+        variables = {name: self.env_vars.get(f"{_PREFIX}{name}".lower()) for name in (*FLAT, *RETIRED)}
+        flat = {name: value for name, value in variables.items() if value is not None}
+        return nested(_in_use({**super().__call__(), **flat}))
 
 
 class _ConfigFile(TomlConfigSettingsSource):
     """`cudal2.toml`, with flat names or a table for each group."""
 
     def __call__(self) -> dict[str, Any]:
-        return nested(super().__call__())
+        return nested(_in_use(super().__call__()))
 
 
 class Settings(BaseSettings, RunSettings):
@@ -66,7 +96,11 @@ class Settings(BaseSettings, RunSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the signature is pydantic-settings')
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        above = (InitSettingsSource(settings_cls, nested(init_settings())), _Variables(settings_cls), _ConfigFile(settings_cls))
+        above = (
+            InitSettingsSource(settings_cls, nested(_in_use(init_settings()))),
+            _Variables(settings_cls),
+            _ConfigFile(settings_cls),
+        )
         home = next((found for source in above if (found := source().get("home"))), None)
         path = choices_path(Path(home) if home is not None else RunSettings().home)
         return *above, TomlConfigSettingsSource(settings_cls, path)
@@ -99,14 +133,13 @@ class Settings(BaseSettings, RunSettings):
         return VerifyOptions(seed=self.verify_seed, timeout_s=self.verify_timeout_s)
 
     def time_options(self, *, full: bool) -> TimeOptions:
-        rounds = self.rounds if full else self.quick_rounds
+        rounds = FULL_ROUNDS if full else QUICK_ROUNDS
         return TimeOptions(rounds=rounds, all_baselines=full, side=full, timeout_s=self.time_timeout_s)
 
     def race_options(self) -> TimeOptions:
         """Options of the race that ends a search: all baselines where the run is reported, else those that results keep."""
         all_baselines = self.race_baselines == "all"
-        update = {"rounds": self.rounds, "all_baselines": all_baselines, "heuristic": True, "timeout_s": self.time_timeout_s}
-        return RACE_TIME.model_copy(update=update)
+        return RACE_TIME.model_copy(update={"all_baselines": all_baselines, "timeout_s": self.time_timeout_s})
 
     def worker_options(self) -> WorkerOptions:
         index = int(self.device.partition(":")[2]) if self.device.startswith("cuda:") else 0

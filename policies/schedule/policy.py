@@ -1,7 +1,7 @@
 """The schedule policy: proposes written kernels by searching the schedule spaces of the families. No key, no network.
 
 Each part can be replaced alone: the prior (`prior`) and, in `optimiser/`, its correction by a run's measurements
-(`surrogate`), the run's failures (`risk`), the leader's diagnosis (`steering`) and the choice of what to try (`acquisition`).
+(`surrogate`), the run's failures (`risk`) and the choice of what to try (`acquisition`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,23 +12,15 @@ import numpy as np
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Candidate
-from cudal2_agent.contract.records.diagnosis import Bottleneck
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Attempt, Observation, Precedent
 from cudal2_agent.policies.schedule.families.kernel_family import Family
 from cudal2_agent.policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
-from cudal2_agent.policies.schedule.optimiser.neighbours import (
-    NeighbourDraws,
-    Pick,
-    choose,
-    neighbours_of_best,
-    steady_times_us,
-)
+from cudal2_agent.policies.schedule.optimiser.neighbours import draw_near, neighbours_of_best, steady_times_us
 from cudal2_agent.policies.schedule.optimiser.pool_entry import Key, PoolEntry, schedule_key
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, EntryEncoding, PriorOf, SecondOpinion
 from cudal2_agent.policies.schedule.optimiser.risk import Risk
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
-from cudal2_agent.policies.schedule.optimiser.steering import Steering, steer
 from cudal2_agent.policies.schedule.optimiser.surrogate import Surrogate
 
 # Schedules of earlier runs on similar tasks, the most promising first.
@@ -47,7 +39,7 @@ class SchedulePolicy:
     A server's first round takes all that led offline runs of its own shape.
     Later rounds follow the measured times: half of a round anywhere, half around the best.
     Deterministic in (seed, observation, precedents). It repeats neither a schedule of the run nor a candidate that the
-    observation holds. With `steer` it follows the diagnosis in the observation.
+    observation holds.
     """
 
     name = "schedule"
@@ -59,14 +51,12 @@ class SchedulePolicy:
         families: Sequence[Family[Any]],
         seed: int = 0,
         *,
-        steer: bool = True,
         precedents: Precedents = lambda *_: (),
         prior_of: PriorOf = lambda *_: ANALYTIC,
     ) -> None:
         self._families = tuple(families)
         self._precedents, self._prior_of = precedents, prior_of
         self._seed = seed
-        self._steer = steer
         self._cached: tuple[GemmTask, Chip, SchedulePool, EntryEncoding | None] | None = None
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
@@ -78,23 +68,22 @@ class SchedulePolicy:
         tried = [(attempt, entry) for attempt in observation.attempts if (entry := _entry_of(attempt, pool)) is not None]
         seen = {attempt.candidate_id for attempt in observation.attempts}
         keys = {schedule_key(attempt.schedule) for attempt in observation.attempts if attempt.schedule}
-        steering = steer(observation, tried, pool) if self._steer else None
         known = [] if observation.attempts else self._known(pool, count)
-        order = self._order(pool, encode, tried, keys, count - len(known), rng, steering)
+        order = self._order(pool, encode, tried, keys, count - len(known), rng)
         if not observation.attempts and count >= SECOND_OPINION:
             order = _with_second_opinions(order, pool, count - len(known))
         candidates: list[Candidate] = []
-        for entry, relieved in chain(known, order):
+        for entry in chain(known, order):
             if len(candidates) == count:
                 break
             candidate = entry.family.write(entry.schedule, observation.task)
             if entry.key not in keys and candidate.id not in seen:
                 keys.add(entry.key)
                 seen.add(candidate.id)
-                candidates.append(_signed(candidate, relieved, observation.diagnosed))
+                candidates.append(candidate)
         return candidates
 
-    def _known(self, pool: SchedulePool, count: int) -> list[Pick]:
+    def _known(self, pool: SchedulePool, count: int) -> list[PoolEntry]:
         """The first precedents that a family can write for the task: half of a round, and all that carry over.
 
         Of other shapes only those that the prior expects to be near its best.
@@ -105,7 +94,7 @@ class SchedulePolicy:
         times_us = pool.predict_us([entry for _, entry in written]) if written else ()
         limit_us = pool.prior.precedent_limit * float(pool.predicted_us.min())
         worth = (
-            (entry, None)
+            entry
             for (one, entry), time_us in zip(written, times_us, strict=True)
             if time_us <= limit_us or one.task.shape == pool.task.shape
         )
@@ -126,8 +115,7 @@ class SchedulePolicy:
         keys: set[Key],
         count: int,
         rng: np.random.Generator,
-        steering: Steering | None,
-    ) -> Iterator[Pick]:
+    ) -> Iterator[PoolEntry]:
         """Entries worth trying, best first; by the prior alone where nothing was measured.
 
         Times are divided by the probability of success: the criterion is the expected time per working kernel.
@@ -137,17 +125,16 @@ class SchedulePolicy:
         entries = [pool.entries[index] for index in free]
         expected_us = pool.predicted_us[free] / (1 - risk(entries))
         ranked = rank_by_prior(entries, expected_us, [entry for _, entry in tried], pool.prior.crowding)
-        by_prior = ((entry, None) for entry in ranked)
         learned = _learn(pool, encode, tried)
         if learned is None or not entries:
-            return by_prior
+            return ranked
         drawn = rank_by_draws(expected_us, encode.fitted[free], learned, rng, count)
         near = [entry for entry in neighbours_of_best(pool, tried, rng) if entry.key not in keys]
-        chosen = choose(NeighbourDraws(pool, encode, learned, risk, rng), near, keys, count // 2, steering)
-        return chain(chosen, ((entries[index], None) for index in drawn), by_prior)
+        chosen = draw_near(near, count // 2, pool, encode, learned, risk, rng)
+        return chain(chosen, (entries[index] for index in drawn), ranked)
 
 
-def _with_second_opinions(order: Iterator[Pick], pool: SchedulePool, count: int) -> Iterator[Pick]:
+def _with_second_opinions(order: Iterator[PoolEntry], pool: SchedulePool, count: int) -> Iterator[PoolEntry]:
     """The order of a first round, in which the prior's second opinions name the last of `count` schedules.
 
     Each passes over what was named before it. The last one names one at least, and fills the place where two schedules give
@@ -162,31 +149,23 @@ def _with_second_opinions(order: Iterator[Pick], pool: SchedulePool, count: int)
     return _each_once([order, *ordered], counts, chain(filling, order))
 
 
-def _best_by(opinion: SecondOpinion, pool: SchedulePool) -> Iterator[Pick]:
+def _best_by(opinion: SecondOpinion, pool: SchedulePool) -> Iterator[PoolEntry]:
     """The schedules that a second opinion is asked about, best first."""
     leading = pool.entries
     if opinion.among is not None:
         leading = [pool.entries[int(place)] for place in np.argsort(pool.predicted_us, kind="stable")[: opinion.among]]
     judged = opinion.judge(leading, pool.task, pool.chip)
-    return ((leading[int(place)], None) for place in np.argsort(judged, kind="stable"))
+    return (leading[int(place)] for place in np.argsort(judged, kind="stable"))
 
 
-def _each_once(orders: Sequence[Iterator[Pick]], counts: Sequence[int], rest: Iterator[Pick]) -> Iterator[Pick]:
-    """`counts` picks of each order that no earlier one named, then the `rest`."""
+def _each_once(orders: Sequence[Iterator[PoolEntry]], counts: Sequence[int], rest: Iterator[PoolEntry]) -> Iterator[PoolEntry]:
+    """`counts` entries of each order that no earlier one named, then the `rest`."""
     named: set[Key] = set()
     for order, count in zip(orders, counts, strict=True):
-        for pick in islice((pick for pick in order if pick[0].key not in named), count):
-            named.add(pick[0].key)
-            yield pick
+        for entry in islice((entry for entry in order if entry.key not in named), count):
+            named.add(entry.key)
+            yield entry
     yield from rest
-
-
-def _signed(candidate: Candidate, relieved: Bottleneck | None, parent: str | None) -> Candidate:
-    """The candidate with a note of the bottleneck that it was written to relieve, and of the diagnosed candidate."""
-    if relieved is None or parent is None:
-        return candidate
-    origin = candidate.origin.model_copy(update={"note": f"relieves {relieved}", "parents": (parent,)})
-    return candidate.model_copy(update={"origin": origin})
 
 
 def _entry_of(attempt: Attempt, pool: SchedulePool) -> PoolEntry | None:

@@ -127,11 +127,6 @@ def _grown(
     return trees
 
 
-def analytic_figures(groups: Sequence[ScheduleGroup]) -> dict[str, float]:
-    """The same figures of the analytic prior."""
-    return judged(groups, lambda group: group.prior)
-
-
 def _groups(store: Store, options: TrainingOptions, cache: Path, tell: OnProgress) -> list[ScheduleGroup]:
     runs = [run for run in read_runs(store) if options.chip in (None, run.chip.name)]
     if not runs:

@@ -10,15 +10,11 @@ FILE = "training.jsonl"
 
 
 class TrainingLog:
-    """Appends to a folder. `boards`: whether TensorBoard's files are written too."""
+    """Appends to a folder, and to TensorBoard's files where it is installed."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / FILE
         self._board = _board(folder)
-
-    @property
-    def boards(self) -> bool:
-        return self._board is not None
 
     def add(self, stage: str, epoch: int, figures: Mapping[str, float]) -> None:
         """Raises: OSError on a full disk."""

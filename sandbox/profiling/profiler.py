@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable, WorkerError
@@ -19,14 +19,12 @@ from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, Hos
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import ProfileOptions, WorkerOptions
-from cudal2_agent.sandbox.jail.entering import Jail
 from cudal2_agent.sandbox.profiling.complaints import complaints_in, unavailable, unknown_metrics
 from cudal2_agent.sandbox.profiling.metric_set import MetricSet, load_metric_set
 from cudal2_agent.sandbox.profiling.ncu import command_of, find_ncu, ncu_version
 from cudal2_agent.sandbox.profiling.reading import Unreadable, read_launches
 from cudal2_agent.sandbox.profiling.request import LibraryKernel, ProfileRequest, StageReport, Subject, last_report
 from cudal2_agent.sandbox.workers.process import ChildExit, Limits, network_isolated, run
-from cudal2_agent.sandbox.workers.worker_jail import gpu_jail
 
 OPERANDS_SEED = 4  # the same for all candidates, so that their counters compare
 FILE_BYTES = 4 * 1024**3
@@ -73,7 +71,9 @@ class Profiler:
         self._isolated = True
 
     def profile(self, built: Built, task: GemmTask) -> Profile:
-        """Counters of one run of a verified candidate. Raises: ProfilerUnavailable, ProfileFailed."""
+        """Counters of one run of a verified candidate; none of a host candidate. Raises: ProfilerUnavailable, ProfileFailed."""
+        if isinstance(built.candidate, HostCandidate):  # its own CPU code would run in no jail here
+            raise ProfileFailed("a host candidate is not profiled")
         return self._guarded(built, task)
 
     def profile_library(self, detail: str, task: GemmTask) -> Profile:
@@ -145,22 +145,13 @@ class Profiler:
             finished = run(
                 command_of(ncu, asked, _candidate(subject), scratch / _TABLE, program),
                 scratch=scratch,
-                limits=Limits(
-                    wall_s=limit_s, file_bytes=FILE_BYTES, network=not self._isolated, jail=self._jail(subject, scratch)
-                ),
+                limits=Limits(wall_s=limit_s, file_bytes=FILE_BYTES, network=not self._isolated),
                 extra_environment=self._environment,
             )
             report = last_report(_text(scratch / _REPORT))
             table = _text(scratch / _TABLE)
         said = b"\n".join((finished.stdout, finished.stderr)).decode(errors="replace")
         return NcuRun(finished, report, table, said)
-
-    def _jail(self, subject: Subject, scratch: Path) -> Jail | None:
-        """A worker's jail, for candidates that run their own CPU code. The tool, which may trace, runs in it too."""
-        if not isinstance(_candidate(subject), HostCandidate):
-            return None
-        jail = gpu_jail(self._worker, scratch, self._environment)
-        return replace(jail, layers=replace(jail.layers, calls=False))
 
 
 def _candidate(subject: Subject) -> AnyCandidate | None:

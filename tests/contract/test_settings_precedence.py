@@ -57,7 +57,7 @@ def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"device": "cuda:x"}, "device"),
         ({"device": "cuda:0 "}, "device"),
         ({"round_size": 0}, "round_size"),
-        ({"rounds": 2}, "rounds"),
+        ({"finalists": 0}, "finalists"),
         ({"seed": 1.5}, "seed"),
         ({"colour": "red"}, "colour"),
     ],
@@ -103,14 +103,14 @@ def test_places_follow_home(tmp_path: Path) -> None:
 
 
 def test_slices_carry_what_they_are_given() -> None:
-    settings = load_settings(device="cuda:3", rounds=33, quick_rounds=5, compile_jobs=4, nvcc="nvcc")
+    settings = load_settings(device="cuda:3", compile_jobs=4, nvcc="nvcc")
     assert settings.worker_options().device == 3
     assert load_settings().worker_options().device == 0
     assert settings.compile_options().jobs == 4
     assert settings.compile_options().nvcc == "nvcc"
     full, quick = settings.time_options(full=True), settings.time_options(full=False)
-    assert (full.rounds, full.all_baselines, full.side, full.secret) == (33, True, True, None)
-    assert (quick.rounds, quick.all_baselines, quick.side) == (5, False, False)
+    assert (full.rounds, full.all_baselines, full.side, full.secret) == (21, True, True, None)
+    assert (quick.rounds, quick.all_baselines, quick.side) == (7, False, False)
     assert settings.verify_options().seed is None, "drawn anew for each proof"
     assert load_settings(verify_seed=7).verify_options().seed == 7
 

@@ -20,7 +20,8 @@ from cudal2_agent.agent.cli.main import main
 from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Measured
 from cudal2_agent.contract.records.trajectory import RunRecord
 from cudal2_agent.contract.settings.options import CompileOptions
-from cudal2_agent.contract.settings.settings import CONFIG_FILE, load_settings
+from cudal2_agent.contract.settings.run_settings import RETIRED
+from cudal2_agent.contract.settings.settings import CONFIG_FILE, _tell_retired, load_settings
 from cudal2_agent.sandbox.building.cache import CompileCache
 from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
 from cudal2_agent.store.steps import ExportedStep
@@ -68,6 +69,10 @@ def answer(home: Path, capsys: pytest.CaptureFixture[str]) -> Command:  # noqa: 
         return said.out
 
     return run
+
+
+def _flat(variable: str) -> str:
+    return variable.removeprefix("CUDAL2_").lower()
 
 
 def opened(home: Path) -> Store:
@@ -212,17 +217,17 @@ def recorded() -> dict[str, Any]:
 def test_all_old_settings_together_are_read_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SETTINGS["environment"].items():
         monkeypatch.setenv(name, value)
-    expected = {name: value for name, value in SETTINGS["recorded"].items() if name != "home"}
+    expected = {name: value for name, value in SETTINGS["recorded"].items() if name not in ("home", *RETIRED)}
     assert includes(recorded(), expected)
-    assert {name.removeprefix("CUDAL2_").lower() for name in SETTINGS["environment"]} == expected.keys()
+    assert {*map(_flat, SETTINGS["environment"])} - RETIRED.keys() == expected.keys()
 
 
 @pytest.mark.usefixtures("_alone")
-@pytest.mark.parametrize("variable", SETTINGS["environment"])
+@pytest.mark.parametrize("variable", [name for name in SETTINGS["environment"] if _flat(name) not in RETIRED])
 def test_an_old_name_is_read_from_the_environment_from_the_file_and_as_a_flag(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, value = variable.removeprefix("CUDAL2_").lower(), SETTINGS["environment"][variable]
+    name, value = _flat(variable), SETTINGS["environment"][variable]
     expected = SETTINGS["recorded"][name]
     assert recorded()[name] != expected, "the default shows nothing"
     assert load_settings(**{name: value}).recorded().model_dump(mode="json")[name] == expected
@@ -231,6 +236,29 @@ def test_an_old_name_is_read_from_the_environment_from_the_file_and_as_a_flag(
     Path(CONFIG_FILE).unlink()
     monkeypatch.setenv(variable.swapcase() if sys.platform != "win32" else variable, value)
     assert recorded()[name] == expected
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("name", RETIRED)
+def test_a_retired_setting_is_skipped_with_one_notice_wherever_it_stands(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    value, (group, inner) = SETTINGS["recorded"].get(name, 5), RETIRED[name]
+    _tell_retired.cache_clear()
+    plain = recorded()
+    assert load_settings(**{name: value}).recorded().model_dump(mode="json") == plain
+    Path(CONFIG_FILE).write_text(f"{name} = {json.dumps(value)}\n", "utf-8")
+    assert recorded() == plain
+    if group:
+        Path(CONFIG_FILE).write_text(f"[{group}]\n{inner} = {json.dumps(value)}\n", "utf-8")
+        assert recorded() == plain
+    Path(CONFIG_FILE).unlink()
+    assert len(caplog.records) == 1
+    assert f"setting {name!r} of an older version has no effect any more" in caplog.text
+    _tell_retired.cache_clear()
+    monkeypatch.setenv(f"CUDAL2_{name.upper()}", json.dumps(value))
+    assert recorded() == plain
+    assert len(caplog.records) == 2
 
 
 def test_the_artefacts_are_small() -> None:

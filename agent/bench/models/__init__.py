@@ -2,8 +2,7 @@
 
 - `tasks.json`, `bench_tasks`: the tasks, and how they are chosen.
 - `one_kernel`: a policy that ends with its first right kernel.
-- `bench_runs`: the runs of a bench, in the store, so that a killed one goes on.
+- `bench_runs`: the runs of a bench, in the store, so that a killed one resumes.
 - `yardstick`: what the schedule policy reaches on a task.
 - `bench_figures`: the figures of a task and of a bench, from the records of its runs.
-- `bench_file`: finished benches, one a line.
 """

@@ -1,10 +1,11 @@
 """Figures of a bench, from the records of its runs. Pure."""
 
-import math
 from collections.abc import Sequence
 from datetime import datetime
+from statistics import geometric_mean
 from typing import Literal
 
+from cudal2_agent.agent.bench.record_lines import RecordLines
 from cudal2_agent.agent.observe.ranking import leading_step
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Prediction, Unmeasured
@@ -97,6 +98,9 @@ class BenchResult(Record):
     tasks: tuple[TaskFigures, ...]
 
 
+RESULTS = RecordLines(BenchResult, "result of model-bench", "--results")
+
+
 class BenchTotals(Record):
     """Sums over tasks. Ratios are geometric means over `measured`, `predicted` and `compared` tasks; None over none."""
 
@@ -180,11 +184,11 @@ def totals_of(tasks: Sequence[TaskFigures]) -> BenchTotals:
         first=sum(one.first for one in tasks),
         right=sum(one.right for one in tasks),
         measured=len(measured),
-        over_schedule_measured=_geometric_mean(measured),
+        over_schedule_measured=_mean(measured),
         predicted=len(predicted),
-        over_schedule_predicted=_geometric_mean(predicted),
+        over_schedule_predicted=_mean(predicted),
         compared=len(tuned),
-        over_autotuning=_geometric_mean(tuned),
+        over_autotuning=_mean(tuned),
         prompt_tokens=sum(one.prompt_tokens for one in tasks),
         reply_tokens=sum(one.reply_tokens for one in tasks),
         estimated=any(one.estimated for one in tasks),
@@ -201,5 +205,5 @@ def _outcome(steps: Sequence[Step], replies: Sequence[Exchange]) -> str:
     return replies[-1].problem if replies else "no reply"
 
 
-def _geometric_mean(ratios: Sequence[float]) -> float | None:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+def _mean(ratios: Sequence[float]) -> float | None:
+    return geometric_mean(ratios) if ratios else None

@@ -1,9 +1,11 @@
-"""The runs of a bench: one per task, each in the store under the bench's name, so that a killed bench goes on where it was."""
+"""The runs of a bench: one per task, each in the store under the bench's name, so that a killed bench resumes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
+from cudal2_agent.agent.bench.bench_engine import BenchEngine
 from cudal2_agent.agent.bench.models.bench_figures import BenchConditions, TaskFigures, figures_of
 from cudal2_agent.agent.bench.models.bench_tasks import BenchTask, bench_tasks
 from cudal2_agent.agent.bench.models.one_kernel import OneKernel
@@ -28,10 +30,6 @@ from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.store.store import Store
-
-
-class BenchInterrupted(KeyboardInterrupt):
-    """The bench was interrupted; the same command continues it."""
 
 
 @dataclass(frozen=True)
@@ -93,20 +91,17 @@ class BenchRuns:
     def figures(self) -> Iterator[TaskFigures]:
         """The figures of each task as its run ends; fewer where a cap leaves no room for the next task.
 
-        Raises: BenchInterrupted; EndpointError, UsageError, MachineError, WorkerError, StoreError.
+        Raises: KeyboardInterrupt; EndpointError, UsageError, MachineError, WorkerError, StoreError.
         """
-        number = 0
+        return BenchEngine(self._emit, spent=self._capped).rows(self._jobs(), len(self._plan.tasks))
+
+    def _jobs(self) -> Generator["ModelTask", None, None]:
+        """Each in the open sandbox of its architecture."""
         with open_retriever(self._settings, self._emit) as retriever:
             for arch, tasks in groupby(self._plan.tasks, key=lambda one: one.task.arch):
                 with open_sandbox_of(arch, self._on(arch), self._emit, baselines=self._store) as sandbox:
                     for one in tasks:
-                        number += 1
-                        if cap := self._capped():
-                            left = len(self._plan.tasks) - number + 1
-                            self._emit(Notice(message=f"{cap}; {left} tasks were not run"))
-                            return
-                        self._emit(Notice(message=f"task {number} of {len(self._plan.tasks)}, {one.name}: {one.task.shape}"))
-                        yield self._task(one, sandbox, retriever)
+                        yield ModelTask(f"{one.name}: {one.task.shape}", partial(self._task, one, sandbox, retriever))
 
     def _task(self, one: BenchTask, sandbox: Sandbox, retriever: Retriever) -> TaskFigures:
         run_id = self._plan.run_id(one)
@@ -130,8 +125,7 @@ class BenchRuns:
             else:
                 result = resume_run(known, settings, parts, self._emit)
         if result.run.status == "interrupted":
-            self._emit(Notice(message="the same command continues the bench with what is left of it"))
-            raise BenchInterrupted
+            raise KeyboardInterrupt
 
     def _left(self, one: BenchTask) -> Settings:
         """The settings of a run, with what the caps on the bench leave for it."""
@@ -159,6 +153,18 @@ class BenchRuns:
             return self._settings
         self._emit(Notice(message=f"{chosen} does not run {arch}; its tasks run on the emulator"))
         return self._settings.model_copy(update={"device": "emulator"})
+
+
+@dataclass(frozen=True)
+class ModelTask:
+    """`agent.bench.bench_engine.BenchJob`. Nothing of it is prepared: a model is asked for one kernel at a time."""
+
+    title: str
+    run: Callable[[], TaskFigures]
+
+    def prepare(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 def recorded_settings(replay: str, tasks: Sequence[BenchTask], store: Store) -> RunSettings:

@@ -2,7 +2,7 @@
 
 - `arms`: the policies that are compared, by name or by file of weights. `random_schedules`: the arm without knowledge.
 - `bench_shapes`: the tasks. `bench_session`: those that have no row yet, in a sandbox that it opens.
-- `proposal_bench`: one task after another. `one_task`: what becomes of the proposals for a task.
+- `proposal_bench`: the tasks of a bench. `one_task`: what becomes of the proposals for a task.
 - `proposal_rows`: the row of a task, and files of rows. `proposal_figures`: figures of rows; `search_cost`: those of
   searches; `estimates`: means over shapes with their intervals.
 """

@@ -2,10 +2,10 @@
 
 | name | the policy |
 |---|---|
-| `schedule` | the schedule policy with the analytic prior, without precedents and without a diagnosis |
+| `schedule` | the schedule policy with the analytic prior, without precedents |
 | `store` | the same with precedents, but none of a shape that is judged |
 | `random` | valid schedules at random |
-| name or path of a learned policy | the schedule policy with it, without precedents and without a diagnosis |
+| name or path of a learned policy | the schedule policy with it, without precedents |
 """
 
 import hashlib
@@ -45,7 +45,7 @@ MakeArm = Callable[[], BenchArm]
 
 
 def analytic(arch: Arch, seed: int) -> Policy:
-    return SchedulePolicy(families(arch), seed=seed, steer=False)
+    return SchedulePolicy(families(arch), seed=seed)
 
 
 def random_schedules(arch: Arch, seed: int) -> Policy:
@@ -59,7 +59,7 @@ def from_store(store: Store, judged: Collection[str]) -> Open:
     def near(task: GemmTask, chip: Chip) -> Sequence[Precedent]:
         return [one for one in stored.near(task, chip, READ) if one.task.shape not in judged][:NEAR]
 
-    return lambda arch, seed: SchedulePolicy(families(arch), seed=seed, steer=False, precedents=near)
+    return lambda arch, seed: SchedulePolicy(families(arch), seed=seed, precedents=near)
 
 
 def known_schedules(store: Store) -> Precedents:
@@ -84,14 +84,14 @@ def own_arms(store: Store, judged: Collection[str]) -> dict[str, MakeArm]:
 def read_arms(names: Sequence[str], known: Mapping[str, MakeArm], home: Path) -> list[BenchArm]:
     """The arms that names stand for: of `known`, or learned policies. Raises: UsageError."""
     if not names:
-        raise UsageError(f"--arms names no arm; choose from {', '.join(known)}, or learned policies")
+        raise UsageError(f"--arms names no arm; choose from {', '.join(known)}, or learned priors")
     return [known[name]() if name in known else _learned_arm(name, known, home) for name in dict.fromkeys(names)]
 
 
 def learned(path: Path) -> Open:
     """With a learned policy. Raises: UsageError for weights that cannot be used."""
     prior = read_prior(path)
-    return lambda arch, seed: SchedulePolicy(families(arch), seed=seed, steer=False, prior_of=lambda *_: prior)
+    return lambda arch, seed: SchedulePolicy(families(arch), seed=seed, prior_of=lambda *_: prior)
 
 
 def _learned_arm(name: str, known: Mapping[str, MakeArm], home: Path) -> BenchArm:
@@ -99,7 +99,7 @@ def _learned_arm(name: str, known: Mapping[str, MakeArm], home: Path) -> BenchAr
         found = find_policy(name, home)
     except UsageError as exc:
         raise UsageError(
-            f"arm {name!r} is not known; choose from {', '.join(known)}, a policy of `cudal2-agent policy list`, or a file"
+            f"arm {name!r} is not known; choose from {', '.join(known)}, a prior of `cudal2-agent prior list`, or a file"
         ) from exc
     shown = name if name == found.name else found.path.stem  # stages of one training share a name
     return BenchArm(shown, learned(found.path), hashlib.sha256(found.path.read_bytes()).hexdigest()[:16])

@@ -57,13 +57,9 @@ class BenchSession:
         known = known_schedules(self.store)
         bench = ProposalBench(self.arms, known, sandbox, self.size, self.settings.seed, self.emit, self.commit)
         found = []
-        try:
-            for row in bench.rows(left, minutes):
-                append_row(out, row)
-                found.append(row)
-        except KeyboardInterrupt:
-            self.emit(Notice(message=f"interrupted with {len(left) - len(found)} tasks left: the same command goes on"))
-            raise
+        for row in bench.rows(left, minutes):
+            append_row(out, row)
+            found.append(row)
         return found
 
     def _answers(self, row: ProposalRow, task: GemmTask, basis: Basis) -> bool:

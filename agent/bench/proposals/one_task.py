@@ -15,6 +15,7 @@ from cudal2_agent.agent.bench.proposals.arms import BenchArm
 from cudal2_agent.agent.bench.proposals.proposal_figures import contenders
 from cudal2_agent.agent.bench.proposals.proposal_rows import ArmProposals, BenchSize, JudgedCandidate, ProposalRow
 from cudal2_agent.agent.observe.attempts import outcome_of
+from cudal2_agent.contract.events import Emit, Notice
 from cudal2_agent.contract.protocols.protocols import Policy, Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate
@@ -84,27 +85,46 @@ class SharedScreens:
 
 
 class TaskBench:
-    """One task. `prepare` needs no GPU, so that it may run while another task is measured."""
+    """`agent.bench.bench_engine.BenchJob`. `known`: gives the schedules that led earlier runs of the task."""
 
-    def __init__(self, task: GemmTask, arms: Sequence[BenchArm], size: BenchSize, seed: int, sandbox: Sandbox) -> None:
+    def __init__(
+        self,
+        task: GemmTask,
+        arms: Sequence[BenchArm],
+        size: BenchSize,
+        seed: int,
+        sandbox: Sandbox,
+        known: Callable[[], Sequence[AnyCandidate]],
+        emit: Emit,
+        commit: str = "",
+    ) -> None:
+        self.title = task.shape
         self._task, self._size, self._seed, self._sandbox = task, size, seed, sandbox
+        self._known_of, self._emit, self._commit = known, emit, commit
         self._shared = SharedScreens(sandbox, task)
         self._arms = [ArmSeat(arm, task, size, seed, sandbox) for arm in arms]
         self._known: tuple[str, ...] = ()
 
-    def prepare(self, known: Callable[[], Sequence[AnyCandidate]]) -> None:
+    def prepare(self) -> None:
         """The first round of every arm; what it holds is built, and so are the schedules that are known to be good."""
-        best = known()
+        best = self._known_of()
         self._known = tuple(dict.fromkeys(one.id for one in best))
         rounds = [arm.propose({}) for arm in self._arms]
         self._shared.build([*best, *(one for proposed in rounds for one in proposed)])
 
     def stop(self) -> None:
-        """End what `prepare` does in another thread."""
         self._shared.stop()
 
-    def measure(self, commit: str = "") -> ProposalRow:
-        """Screen what was built, let the arms search on, race the best. Raises: MachineError, WorkerError."""
+    def run(self) -> ProposalRow:
+        """The row, and a notice for each arm that failed. Raises: MachineError, WorkerError."""
+        row = self._measured()
+        for arm in row.arms:
+            if arm.error:
+                self._emit(Notice(message=f"arm {arm.name} at {self.title}: {arm.error}"))
+        return row
+
+    def _measured(self) -> ProposalRow:
+        """Screen what was built, let the arms search on, race the best."""
         begin_s = time.monotonic()
         self._shared.screen([*self._known, *(name for arm in self._arms for name in arm.tried)])
         if self._size.searches and self._arms:
@@ -116,9 +136,9 @@ class TaskBench:
                     raise
         race_begin_s = time.monotonic()
         raced = self._shared.race(self._finalists()) if self._sandbox.can_measure else {}
-        row = self._row(raced, {}, begin_s, race_begin_s, commit)
+        row = self._row(raced, {}, begin_s, race_begin_s)
         confirmed = self._shared.race(contenders(row, RACE_MARGIN)) if raced else {}
-        return self._row(raced, confirmed, begin_s, race_begin_s, commit) if confirmed else row
+        return self._row(raced, confirmed, begin_s, race_begin_s) if confirmed else row
 
     def _row(
         self,
@@ -126,7 +146,6 @@ class TaskBench:
         confirmed: Mapping[str, Evaluation],
         begin_s: float,
         race_begin_s: float,
-        commit: str,
     ) -> ProposalRow:
         environment = self._sandbox.environment
         return ProposalRow(
@@ -142,7 +161,7 @@ class TaskBench:
             prepare_s=self._shared.prepare_s,
             race_s=time.monotonic() - race_begin_s,
             seconds=time.monotonic() - begin_s,
-            commit=commit,
+            commit=self._commit,
             finished_at=datetime.now(UTC),
         )
 

@@ -1,24 +1,17 @@
-"""The row of a task, with all that was measured, and files of rows: JSON lines that only ever grow.
+"""The row of a task, with all that was measured, and files of rows."""
 
-A process that is killed loses the row that it is writing. A damaged line is left out and counted, and stays where it is.
-"""
-
-import gzip
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
+from cudal2_agent.agent.bench.record_lines import PACKED, RecordLines
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.candidate import ScheduleValue
 from cudal2_agent.contract.records.task import GemmTask
 
-PACKED = ".gz"
 Basis = Literal["measured", "predicted"]
 
 
@@ -111,24 +104,8 @@ class ProposalRow(Record):
         return same and set(arms) <= {(one.name, one.note) for one in self.arms}
 
 
-def read_rows(paths: Sequence[Path]) -> tuple[list[ProposalRow], list[str]]:
-    """The rows of files, which gzip may have packed, and a notice for each file with damaged lines. Raises: UsageError."""
-    rows: list[ProposalRow] = []
-    notices: list[str] = []
-    for path in paths:
-        try:
-            with gzip.open(path) if path.suffix == PACKED else path.open("rb") as file:
-                lines = file.read().splitlines()
-        except (OSError, EOFError) as exc:
-            raise UsageError(f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
-        found = [row for line in lines if line.strip() and (row := _row(line)) is not None]
-        damaged = sum(bool(line.strip()) for line in lines) - len(found)
-        if lines and not found:
-            raise UsageError(f"{path} holds no row of `policy evaluate`; name another file")
-        if damaged:
-            notices.append(f"{damaged} damaged line{'s' if damaged > 1 else ''} of {path} left out")
-        rows += found
-    return rows, notices
+_ROWS = RecordLines(ProposalRow, "row of `prior evaluate`", "--out")
+read_rows, append_row = _ROWS.read, _ROWS.append
 
 
 def checked_out(path: Path) -> Path:
@@ -136,25 +113,3 @@ def checked_out(path: Path) -> Path:
     if path.suffix == PACKED:
         raise UsageError(f"--out {path}: rows are appended unpacked; name a file such as {path.stem}")
     return path
-
-
-def append_row(path: Path, row: ProposalRow) -> None:
-    """The row is on the disk when this returns. Raises: UsageError where the file cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab+") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(end - 1, 0))
-            torn = end > 0 and file.read(1) != b"\n"  # by a kill within a line
-            file.write((b"\n" if torn else b"") + row.model_dump_json().encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as exc:
-        raise UsageError(f"{path} cannot be written: {exc.strerror}; choose another file with --out") from exc
-
-
-def _row(line: bytes) -> ProposalRow | None:
-    try:
-        return ProposalRow.model_validate_json(line)
-    except ValidationError:
-        return None

@@ -19,7 +19,7 @@ def import_(
     name: Annotated[str, typer.Option("--name", help="Campaign to add them to.")] = "main",
     as_json: AsJson = False,
 ) -> None:
-    """Add results of another machine. Their shapes count as done, so that the campaign goes on with the others here.
+    """Add results of another machine. Their shapes count as done, so that the campaign continues with the others here.
 
     Where one file cannot be read, nothing is added.
     """

@@ -55,23 +55,22 @@ def results(
 
 
 def _lines(rows: "list[ShapeResult]") -> list[str]:
-    from cudal2_agent.agent.cli.render.alignment import aligned
+    from cudal2_agent.agent.cli.render.alignment import aligned, cell
     from cudal2_agent.contract.records.evaluation import AUTOTUNED
 
     if not rows:
         return ["there is no result yet; `cudal2-agent campaign run` finds some"]
     lines = [("shape", "layout", "mode", "AutoTuning", "ours", "speedup", "without", "witness")]
     for row in rows:
-        baseline_us = row.baselines_us.get(AUTOTUNED)
         lines.append(
             (
                 row.task.shape,
                 row.task.layout.value,
                 row.task.mode.value,
-                f"{baseline_us:.2f} us" if baseline_us is not None else "–",
-                f"{row.best.time_us:.2f} us" if row.best else "–",
-                f"{row.best.speedup.ratio:.3f}x" if row.best else "–",
-                f"{row.best_without.speedup.ratio:.3f}x" if row.best_without else "–",
+                cell(row.baselines_us.get(AUTOTUNED), unit=" us"),
+                cell(row.best.time_us if row.best else None, unit=" us"),
+                cell(row.best.speedup.ratio if row.best else None, ".3f", "x"),
+                cell(row.best_without.speedup.ratio if row.best_without else None, ".3f", "x"),
                 row.witness or ("not proved" if row.best else row.reason),
             )
         )

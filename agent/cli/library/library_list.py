@@ -64,13 +64,12 @@ def _algorithm_lines(algorithms: "list[StoredAlgorithm]") -> list[str]:
 
 
 def _lines(entries: "list[LibraryEntry]") -> list[str]:
-    from cudal2_agent.agent.cli.render.alignment import aligned
+    from cudal2_agent.agent.cli.render.alignment import aligned, cell
     from cudal2_agent.contract.records.evaluation import AUTOTUNED
 
     lines = [("id", "shape", "layout", "types", "kernel", "AutoTuning", "ours", "speedup", "interval")]
     for entry in entries:
         evaluation, task = entry.evaluation, entry.task
-        autotuned_us = evaluation.baselines_us.get(AUTOTUNED)
         lines.append(
             (
                 entry.id[:8],
@@ -78,7 +77,7 @@ def _lines(entries: "list[LibraryEntry]") -> list[str]:
                 task.layout.value,
                 f"{task.element}/{task.accumulate}",
                 str(entry.schedule.get("family")) if entry.schedule else "source",
-                f"{autotuned_us:.2f} us" if autotuned_us is not None else "–",
+                cell(evaluation.baselines_us.get(AUTOTUNED), unit=" us"),
                 f"{evaluation.time_us:.2f} us",
                 f"{evaluation.speedup.ratio:.3f}x",
                 f"{evaluation.speedup.low:.3f}–{evaluation.speedup.high:.3f}",

@@ -3,13 +3,12 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from cudal2_agent.agent.cli.render.alignment import aligned
+from cudal2_agent.agent.cli.render.alignment import NONE, aligned, cell
 from cudal2_agent.agent.library.advise.advice import Advice, PartAdvice, ProductAdvice
 from cudal2_agent.agent.library.advise.gains import GainInterval
 from cudal2_agent.agent.library.advise.products import MatrixProduct
 from cudal2_agent.agent.library.advise.search_plan import SearchPlan
 
-_NONE = "–"
 _PREDICTED = "~"
 
 
@@ -33,17 +32,17 @@ def advice_lines(advice: Advice, plans: Sequence[SearchPlan], written: bool) -> 
 
 def _row(one: ProductAdvice, traced: bool) -> tuple[str, ...]:
     product = one.product
-    autotuning = _NONE if one.autotuning is None else f"{_PREDICTED * one.autotuning.predicted}{one.autotuning.us:.2f}"
+    autotuning = NONE if one.autotuning is None else f"{_PREDICTED * one.autotuning.predicted}{one.autotuning.us:.2f}"
     return (
         product.part,
         product.shape,
         f"{product.layout} {product.element}",
         _call(product),
         _count(one.calls),
-        *((_number(one.traced_us),) if traced else ()),
+        *((cell(one.traced_us),) if traced else ()),
         autotuning,
-        _number(one.kernel_us),
-        _NONE if one.gain_us is None else f"{one.gain_us.value:.2f}",
+        cell(one.kernel_us),
+        cell(one.gain_us.value if one.gain_us else None),
         one.reason or one.status,
     )
 
@@ -67,8 +66,8 @@ def _part_row(one: PartAdvice) -> tuple[str, ...]:
         _share(one.served_calls, one.calls),
         f"{mark}{one.time_us:.1f} us",
         mark + _share(one.served_us, one.time_us),
-        f"{_interval(one.gain_us)} us" if one.served_calls else _NONE,
-        f"{_interval(one.gain_percent)} %" if one.served_calls else _NONE,
+        f"{_interval(one.gain_us)} us" if one.served_calls else NONE,
+        f"{_interval(one.gain_percent)} %" if one.served_calls else NONE,
     )
 
 
@@ -137,13 +136,9 @@ def _interval(gain: GainInterval) -> str:
     return f"{gain.value:.2f} ({gain.low:.2f} to {gain.high:.2f})"
 
 
-def _number(value: float | None) -> str:
-    return _NONE if value is None else f"{value:.2f}"
-
-
 def _count(calls: float) -> str:
     return f"{calls:g}" if calls == round(calls) else f"{calls:.1f}"
 
 
 def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f} %" if whole else _NONE
+    return f"{100 * part / whole:.0f} %" if whole else NONE

@@ -1,8 +1,9 @@
-"""Rows of text in aligned columns that fit the width of a log."""
+"""Tables of text: rows in aligned columns that fit the width of a log, and cells that may be empty."""
 
 from collections.abc import Sequence
 
 LINE_CHARS = 100
+NONE = "–"
 _GAP = "  "
 
 
@@ -14,6 +15,11 @@ def aligned(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset(), 
     surplus = sum(widths) + len(_GAP) * (len(widths) - 1) - LINE_CHARS
     widths[flexible] -= max(0, min(surplus, widths[flexible] - 1))
     return [_line(row, widths, right) for row in rows]
+
+
+def cell(value: float | None, form: str = ".2f", unit: str = "") -> str:
+    """A number with its unit; a dash for what is not known."""
+    return NONE if value is None else f"{value:{form}}{unit}"
 
 
 def _line(row: Sequence[str], widths: Sequence[int], right: frozenset[int]) -> str:

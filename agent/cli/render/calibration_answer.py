@@ -1,5 +1,6 @@
 """The result of a calibration as text."""
 
+from cudal2_agent.agent.cli.render.alignment import aligned
 from cudal2_agent.agent.learning.calibration.calibration_result import CalibrationResult
 
 COLUMNS = ("first within 5 %", "best of 8 within 2 %", "rank correlation")
@@ -16,14 +17,12 @@ def calibration_lines(result: CalibrationResult) -> list[str]:
         (f"before ({result.before_name})", result.before),
         ("analytic prior", result.analytic),
         ("  with fitted rates", result.fitted),
-        *((_curve_name(point.minutes, result.base), point.figures) for point in result.curve),
+        (f"{result.base}, not adapted", result.shipped),
+        ("adapted", result.policy),
     ]
-    rows = [(name, figures) for name, figures in judged if figures]
+    rows = [(name, *(_cell(column, figures[column]) for column in COLUMNS)) for name, figures in judged if figures]
     if rows:
-        lines.append(f"{'held back':<26}" + "".join(f"{name:>22}" for name in COLUMNS))
-        lines += [
-            f"{name:<26}" + "".join(f"{_cell(column, figures[column]):>22}" for column in COLUMNS) for name, figures in rows
-        ]
+        lines += aligned([("held back", *COLUMNS), *rows], right=frozenset((1, 2, 3)))
     for name, (expected, fitted) in result.rates.items():
         lines.append(f"{name:<26}{expected:10.3g} expected {fitted:10.3g} used")
     lines += [
@@ -31,10 +30,6 @@ def calibration_lines(result: CalibrationResult) -> list[str]:
         for one in result.adopted
     ]
     return lines
-
-
-def _curve_name(minutes: float, base: str | None) -> str:
-    return f"adapted, {minutes:.1f} min" if minutes else f"{base}, not adapted"
 
 
 def _cell(column: str, value: float) -> str:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from cudal2_agent.agent.campaign.overview import CampaignCost, ClassFigures, class_figures, cost_of
-from cudal2_agent.agent.cli.render.alignment import aligned
+from cudal2_agent.agent.cli.render.alignment import aligned, cell
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.store.campaigns.queue import FailedItem, QueueCounts
 
@@ -39,7 +39,14 @@ def class_lines(classes: Sequence[ClassFigures]) -> list[str]:
     """One line per class of shapes by the time of AutoTuning."""
     head = ("AutoTuning takes", "shapes", "speedup", "without programmatic launch", "faster")
     rows = [
-        (one.name, str(one.shapes), _times(one.geomean), _times(one.geomean_without), _share(one.faster)) for one in classes
+        (
+            one.name,
+            str(one.shapes),
+            cell(one.geomean, ".3f", "x"),
+            cell(one.geomean_without, ".3f", "x"),
+            cell(one.faster, ".0%"),
+        )
+        for one in classes
     ]
     return aligned([head, *rows], right=frozenset(range(1, len(head))))
 
@@ -60,11 +67,3 @@ def cost_line(cost: CampaignCost) -> str:
     else:
         memory = f"; memory at most {cost.search_peak_mib:,.0f} MiB per search, {cost.campaign_peak_mib:,.0f} MiB in all"
     return f"per shape {', '.join(per_shape)}{memory}" if per_shape else ""
-
-
-def _times(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{ratio:.3f}x"
-
-
-def _share(share: float | None) -> str:
-    return "–" if share is None else f"{share:.0%}"

@@ -15,7 +15,7 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
         return
     evaluation = result.evaluation
     # The failed test follows in full, so that the headline would repeat it.
-    print(f"{result.file}: {'wrong' if evaluation.status == 'wrong' else verdict(evaluation)}{mark_of(result)}")
+    print(f"{result.file}: {'wrong' if evaluation.status == 'wrong' else verdict(evaluation)}")
     for test in evaluation.tests:
         mark = "not run" if test.name == NOT_COVERED else "passed" if test.passed else "FAILED"
         again = "" if test.passed or test.seed is None else f" (again with --seed {test.seed})"
@@ -24,10 +24,9 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
         print(f"  {_predicted(evaluation.prediction)}")
     for kernel in evaluation.inspection.kernels if evaluation.inspection else ():
         smem_bytes = kernel.static_smem_bytes + kernel.dynamic_smem_bytes
-        resident = f", {kernel.ctas_per_sm} CTAs per SM" if kernel.threads else ""  # a host candidate's launch is its own
         print(
             f"  {kernel.entry}: {kernel.registers} registers, {kernel.spill_store_bytes} bytes spilled, "
-            f"{smem_bytes} bytes of shared memory{resident}"
+            f"{smem_bytes} bytes of shared memory, {kernel.ctas_per_sm} CTAs per SM"
         )
 
 
@@ -44,14 +43,10 @@ def print_times(results: Sequence[FileResult], as_json: bool) -> None:
         print(f"[{', '.join(result.model_dump_json() for result in results)}]")
         return
     for result in results:
-        print(f"{result.file}: {verdict(result.evaluation)}{mark_of(result)}")
+        mark = f" ({result.unproven})" if result.unproven else ""
+        print(f"{result.file}: {verdict(result.evaluation)}{mark}")
         if isinstance(result.evaluation, Measured):
             print("\n".join(speedup_lines(result.evaluation)))
-
-
-def mark_of(result: FileResult) -> str:
-    """The remark after a verdict that is not a proof."""
-    return f" ({result.unproven})" if result.unproven else ""
 
 
 def verdict(evaluation: Evaluation) -> str:

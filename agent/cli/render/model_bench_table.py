@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from cudal2_agent.agent.bench.models.bench_figures import BenchResult, BenchTotals, Reached, TaskFigures, totals_of
-from cudal2_agent.agent.cli.render.alignment import aligned
+from cudal2_agent.agent.cli.render.alignment import NONE, aligned, cell
 from cudal2_agent.contract.records.task import Arch
 
 _RIGHT = frozenset(range(3, 9))
@@ -44,14 +44,13 @@ def _names(result: BenchResult) -> list[str]:
 def _row(one: TaskFigures) -> tuple[str, ...]:
     task = one.task
     right = "at first" if one.first else f"reply {one.replies}" if one.right else "no"
-    ratio = one.over_schedule
     return (
         one.name,
         f"{task.shape} {task.layout} {task.accumulate}" + ("" if task.arch is Arch.SM_90A else f" {task.arch}"),
         right,
         _time(one.time),
         _time(one.yardstick.schedule),
-        f"{ratio:.2f}x" if ratio is not None else "–",
+        cell(one.over_schedule, ".2f", "x"),
         _tokens(one),
         _cost(one.cost),
         f"{one.seconds:.0f}",
@@ -61,7 +60,7 @@ def _row(one: TaskFigures) -> tuple[str, ...]:
 def _time(reached: Reached | None) -> str:
     """A time; a predicted one is marked with `p`."""
     if reached is None:
-        return "–"
+        return NONE
     return f"{reached.us:.2f}" if reached.basis == "measured" else f"{reached.us:.2f} p"
 
 
@@ -74,7 +73,7 @@ def _tokens(one: TaskFigures | BenchTotals) -> str:
 
 
 def _cost(cost: float) -> str:
-    return f"{cost:.4g}" if cost else "–"
+    return cell(cost or None, ".4g")
 
 
 def _total_lines(totals: BenchTotals) -> list[str]:
@@ -97,14 +96,13 @@ def _ratios(totals: BenchTotals) -> str:
 
 def _compared(one: BenchResult, mark: str) -> tuple[str, ...]:
     totals = totals_of(one.tasks)
-    over = totals.over_autotuning
     return (
         f"{one.model}{mark}",
         f"{one.finished_at:%Y-%m-%d}",
         f"{totals.first}/{totals.tasks}",
         f"{totals.right}/{totals.tasks}",
-        _ratios(totals) or "–",
-        f"{over:.3f}x" if over is not None else "–",
+        _ratios(totals) or NONE,
+        cell(totals.over_autotuning, ".3f", "x"),
         _tokens(totals),
         _cost(totals.cost),
         f"{totals.seconds:.0f}",

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from cudal2_agent.agent.cli.profiled_files import FileComparison, ProfiledFile
-from cudal2_agent.agent.cli.render.file_answer import mark_of, verdict
+from cudal2_agent.agent.cli.files import FileComparison, ProfiledFile
+from cudal2_agent.agent.cli.render.file_answer import verdict
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
 from cudal2_agent.contract.records.task import Arch
@@ -34,12 +34,12 @@ def lines_of(comparison: FileComparison, metrics: MetricSet) -> Iterator[str]:
 def _file_lines(each: ProfiledFile, metrics: MetricSet) -> Iterator[str]:
     diagnosis = each.diagnosis
     if diagnosis is None:
-        yield f"{each.file}: {verdict(each.evaluation)}{mark_of(each)}"
+        yield f"{each.file}: {verdict(each.evaluation)}"
         yield "  not profiled: counters of a wrong kernel say nothing"
         return
     fraction = diagnosis.roofline_fraction
     share = f", {fraction:.0%} of the roofline" if fraction is not None else ""
-    yield f"{each.file}: {verdict(each.evaluation)}{share}{mark_of(each)}"
+    yield f"{each.file}: {verdict(each.evaluation)}{share}"
     yield from _diagnosis_lines(diagnosis, each.profile)
     for launch in each.profile.launches if each.profile else ():
         yield from _launch_lines(launch, metrics)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from cudal2_agent.agent.cli.render.alignment import aligned
+from cudal2_agent.agent.cli.render.alignment import aligned, cell
 from cudal2_agent.policies.lm.proposal_worth import ProposerFigures
 
 _RIGHT = frozenset(range(1, 9))
@@ -20,5 +20,5 @@ def proposal_lines(figures: Sequence[ProposerFigures]) -> list[str]:
 
 def _row(one: ProposerFigures) -> tuple[str, ...]:
     shares = (f"{share:.0%}" for share in (one.valid, one.verified, one.distinct))
-    values = ("–" if value is None else f"{value:.3f}" for value in (one.first, one.mean, one.best))
+    values = (cell(value, ".3f") for value in (one.first, one.mean, one.best))
     return (one.proposer, str(one.tasks), str(one.proposals), *shares, *values)

@@ -1,4 +1,4 @@
-"""`cudal2-agent train lm`: trains a language model that names schedules, evaluates it, and merges it for servers."""
+"""`cudal2-agent train lm`: trains a language model that names schedules."""
 
 import json
 from contextlib import nullcontext
@@ -11,22 +11,18 @@ from cudal2_agent.agent.cli.arguments import AsJson, Device, HeldOut
 from cudal2_agent.contract.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from cudal2_agent.contract.events import Emit
-    from cudal2_agent.contract.records.task import GemmTask
     from cudal2_agent.contract.reward.score import JointScore
     from cudal2_agent.contract.settings.settings import Settings
     from cudal2_agent.policies.lm.adapter_folder import AdapterRecord
     from cudal2_agent.policies.lm.examples import Examples, Stage
-    from cudal2_agent.policies.lm.proposal_worth import ProposalComparison
     from cudal2_agent.policies.lm.stages.stage_settings import StageSettings
 
 EXAMPLE = (
     "\b\nExamples:\n  cudal2-agent train lm --stage sft --held-out benchmarks/campaigns/held_out.json --out lm-sft\n"
-    "  cudal2-agent train lm --stage grpo --adapter lm-sft --steps 100 --out lm-grpo\n"
-    "  cudal2-agent train lm --evaluate lm-grpo --shape 4096x1024x512 --shape 64x64x16384"
+    "  cudal2-agent train lm --stage grpo --adapter lm-sft --steps 100 --out lm-grpo"
 )
 
 StageName = Annotated[str | None, typer.Option("--stage", help="sft, contrastive or grpo.", show_default=False)]
@@ -53,23 +49,11 @@ KlWeight = Annotated[
 Rank = Annotated[int | None, typer.Option("--rank", min=1, help="Rank of a new adapter.", show_default="32")]
 SaveEvery = Annotated[int | None, typer.Option("--save-every", min=1, help="Steps between checkpoints.", show_default="50")]
 ReplyTokens = Annotated[int | None, typer.Option("--reply-tokens", min=8, help="Limit of a reply.", show_default="112")]
-VllmServer = Annotated[
-    str | None, typer.Option("--vllm-server", metavar="URL", help="grpo: TRL's vLLM server (untested).", show_default=False)
-]
 TestShare = Annotated[float, typer.Option("--test-share", min=0, max=1, help="Share of the shapes that never train.")]
 ExamplesFile = Annotated[
     Path | None, typer.Option("--examples", help="Examples made before.", show_default="made from the store")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the interrupted training of --out.")]
-EvaluatedAdapter = Annotated[
-    Path | None, typer.Option("--evaluate", metavar="ADAPTER", help="Score an adapter's proposals.", show_default=False)
-]
-EvaluatedShapes = Annotated[list[str] | None, typer.Option("--shape", help="To evaluate: M x N x K.", show_default=False)]
-ProposalCount = Annotated[int, typer.Option("--proposals", min=1, help="To evaluate: per shape.")]
-MergedAdapter = Annotated[
-    Path | None,
-    typer.Option("--merge", metavar="ADAPTER", help="Write a whole model to --out, for servers.", show_default=False),
-]
 
 
 def train_lm(
@@ -87,20 +71,15 @@ def train_lm(
     rank: Rank = None,
     save_every: SaveEvery = None,
     reply_tokens: ReplyTokens = None,
-    vllm_server: VllmServer = None,
     held_out: HeldOut = None,
     test_share: TestShare = 0.0,
     examples: ExamplesFile = None,
     resume: Resume = False,
-    evaluate: EvaluatedAdapter = None,
-    shape: EvaluatedShapes = None,
-    proposals: ProposalCount = 8,
-    merge: MergedAdapter = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a language model that names schedules, in stages; or evaluate or merge what was trained."""
-    from cudal2_agent.policies.lm.needs import SAMPLING, TRAINING, require
+    """Train a language model that names schedules, one stage at a time."""
+    from cudal2_agent.policies.lm.needs import TRAINING, require
 
     given: dict[str, Any] = {
         "model": model,
@@ -110,19 +89,13 @@ def train_lm(
         "batch": batch,
     }
     given |= {"learning_rate": learning_rate, "accumulate": accumulate, "group": group, "kl": kl, "rank": rank}
-    given |= {"save_every": save_every, "reply_tokens": reply_tokens, "vllm_server": vllm_server}
+    given |= {"save_every": save_every, "reply_tokens": reply_tokens}
     given = {name: value for name, value in given.items() if value is not None}
-    if sum(one is not None for one in (stage, evaluate, merge)) + resume != 1:
-        raise UsageError("say what to do: --stage NAME, --resume, --evaluate ADAPTER or --merge ADAPTER")
-    require(SAMPLING if evaluate or merge else TRAINING)
-    if evaluate is not None:
-        _print_figures(_evaluated(evaluate, model, shape or [], proposals, seed or 0, device), as_json)
-        return
+    if (stage is None) != resume:
+        raise UsageError("say what to do: --stage NAME, or --resume to continue an interrupted training")
+    require(TRAINING)
     if out is None:
         raise UsageError("--out is missing; name a new folder, for example --out lm-sft")
-    if merge is not None:
-        _merge(merge, out, model, as_json)
-        return
     if resume and given:
         raise UsageError("--resume continues with the settings that the training began with; leave out the others")
     _print_record(out, _trained(stage, out, given, _Data(examples, held_out, test_share), device), as_json)
@@ -190,45 +163,6 @@ def _score(stage: "Stage", settings: "Settings", emit: "Emit") -> "AbstractConte
     return open_score(settings, emit=emit)
 
 
-def _evaluated(
-    folder: Path, model: str | None, shapes: "Sequence[str]", proposals: int, seed: int, device: str | None
-) -> "ProposalComparison":
-    """The adapter, free and constrained to schedules of the task, beside random valid ones and the prior."""
-    from cudal2_agent.agent.cli.render.progress import Progress
-    from cudal2_agent.agent.learning.environment.sandbox_score import open_score
-    from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.policies.lm.adapter_folder import open_adapter
-    from cudal2_agent.policies.lm.proposal_worth import ModelProposer, PriorProposer, RandomProposer, compare
-    from cudal2_agent.policies.lm.replies.reply_reward import ScoredCandidates
-    from cudal2_agent.policies.lm.replies.reply_sampler import ReplySampler
-
-    if not shapes:
-        raise UsageError("--evaluate needs shapes; add --shape 4096x1024x512, once for each")
-    settings = load_settings(device=device)
-    with Progress() as progress, open_score(settings, emit=progress.emit) as score:
-        tasks = [_task(text, score.chip.arch) for text in shapes]
-        loaded, _ = open_adapter(folder, model)
-        sampler, name = ReplySampler(loaded), str(folder)
-        models = (ModelProposer(name, sampler), ModelProposer(f"{name}, constrained", sampler, constrained=True))
-        proposers = (*models, RandomProposer(), PriorProposer())
-        scores = ScoredCandidates(score, progress.emit)
-        return compare(proposers, tasks, score.chip, scores, progress.emit, proposals, seed)
-
-
-def _task(text: str, arch: Any) -> "GemmTask":
-    from cudal2_agent.contract.records.task import GemmTask, parse_shape
-
-    m, n, k = parse_shape(text)
-    return GemmTask(m=m, n=n, k=k, arch=arch)
-
-
-def _merge(adapter: Path, out: Path, model: str | None, as_json: bool) -> None:
-    from cudal2_agent.policies.lm.adapter_folder import write_merged
-
-    write_merged(adapter, out, model)
-    print(json.dumps({"out": str(out), "adapter": str(adapter)}) if as_json else out)
-
-
 def _print_record(out: Path, record: "AdapterRecord | None", as_json: bool) -> None:
     """Nothing in the processes beside the main one."""
     if record is None:
@@ -240,9 +174,3 @@ def _print_record(out: Path, record: "AdapterRecord | None", as_json: bool) -> N
     figures = ", ".join(f"{name} {value:.4g}" for name, value in last.figures.items())
     steps, examples = last.settings.steps, last.counts.examples
     print(f"{out}: {last.stage}, {steps} steps on {examples} examples in {last.seconds:.0f} s; {figures}")
-
-
-def _print_figures(comparison: "ProposalComparison", as_json: bool) -> None:
-    from cudal2_agent.agent.cli.render.proposal_table import proposal_lines
-
-    print(comparison.model_dump_json() if as_json else "\n".join(proposal_lines(comparison.figures)))

@@ -11,15 +11,17 @@ if TYPE_CHECKING:
     from cudal2_agent.policies.training.online_training import OnlinePlan, StepReport
 
 EXAMPLE = (
-    "\b\nExamples:\n  cudal2-agent train online --policy h200 --shapes 512x512x512,64x4096x64 --steps 20 --name mine\n"
-    "  cudal2-agent train online --policy h200 --shapes shapes.txt --accumulate f16 --name f16-sums"
+    "\b\nExamples:\n  cudal2-agent train online --prior h200 --shapes 512x512x512,64x4096x64 --steps 20 --name mine\n"
+    "  cudal2-agent train online --prior h200 --shapes shapes.txt --accumulate f16 --name f16-sums"
 )
 
 
 def online(
-    policy: Annotated[str, typer.Option("--policy", help="The policy that is trained on: a name of `policy list`, or a file.")],
+    prior: Annotated[
+        str, typer.Option("--prior", "--policy", help="The prior that is trained on: a name of `prior list`, or a file.")
+    ],
     shapes: Annotated[list[str], typer.Option("--shapes", metavar="SHAPES", help="grid1000, a file, or shapes with commas.")],
-    name: Annotated[str, typer.Option("--name", help="Name of the new policy.")] = "online",
+    name: Annotated[str, typer.Option("--name", help="Name of the new prior.")] = "online",
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Default: policies/NAME.safetensors in the home folder.")
     ] = None,
@@ -35,7 +37,7 @@ def online(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a policy by trying: what it proposes is verified and timed, and it follows what paid. It resumes after a kill."""
+    """Train a prior by trying: what it proposes is verified and timed, and it follows what paid. It resumes after a kill."""
     from cudal2_agent.agent.campaign.shapes import read_shapes
     from cudal2_agent.agent.cli.render.progress import Progress
     from cudal2_agent.agent.learning.environment.sandbox_score import open_score
@@ -46,7 +48,7 @@ def online(
     from cudal2_agent.policies.training.online_training import train_online
 
     settings = load_settings(device=device)
-    start = find_policy(policy, settings.home).path
+    start = find_policy(prior, settings.home).path
     plan = _plan(steps=steps, tasks=tasks, group=group, rate=rate, seed=seed)
     wanted, notices = read_shapes(shapes)
     target = out or settings.home / "policies" / f"{name}.safetensors"
@@ -63,7 +65,7 @@ def online(
             for one in wanted
         ]
         card = train_online(start, plan, judged, score, target, name, own_version(), on_step)
-    print(card.model_dump_json() if as_json else f"policy   {card.name}, from {card.base}\nfile     {target}")
+    print(card.model_dump_json() if as_json else f"prior    {card.name}, from {card.base}\nfile     {target}")
 
 
 def _plan(**given: float | None) -> "OnlinePlan":

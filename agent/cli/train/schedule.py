@@ -19,7 +19,7 @@ EXAMPLE = (
 
 
 def schedule(
-    name: Annotated[str, typer.Option("--name", help="Name of the policy.")] = "trained",
+    name: Annotated[str, typer.Option("--name", help="Name of the prior.")] = "trained",
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Default: policies/NAME.safetensors in the home folder.")
     ] = None,
@@ -35,14 +35,14 @@ def schedule(
     seed: Annotated[int, typer.Option("--seed", help="Of the split, the first weights and the order.")] = 0,
     chip: Annotated[str | None, typer.Option("--chip", help="Learn from runs of this GPU only.", show_default=False)] = None,
     start: Annotated[
-        Path | None, typer.Option("--start", metavar="FILE", help="Train a policy on instead of a new one.")
+        Path | None, typer.Option("--start", metavar="FILE", help="Train a prior on instead of a new one.")
     ] = None,
     test_share: Annotated[float, typer.Option("--test-share", min=0, max=0.9, help="Share of shapes that are held out.")] = 0.1,
     held_out: HeldOut = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes that make features.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train the schedule policy from all runs of the store. Interrupted, it goes on where it was when it is called again."""
+    """Train a prior of the schedule policy from all runs of the store. The same command resumes an interrupted training."""
     from cudal2_agent.agent.campaign.held_out import held_out_shapes
     from cudal2_agent.agent.run.versions import own_version
     from cudal2_agent.contract.settings.settings import load_settings
@@ -118,13 +118,13 @@ def _shares(figures: dict[str, float]) -> str:
 def _summary(card: "PolicyCard", target: Path) -> list[str]:
     kinds = ", ".join(f"{count} {kind}" for kind, count in card.tasks.items())
     lines = [
-        f"policy   {card.name}, for {', '.join(card.chips)}",
+        f"prior    {card.name}, for {', '.join(card.chips)}",
         f"learned  {card.schedules:,} schedules of {card.runs:,} runs: {kinds}",
         f"stages   {', '.join(card.stages)}",
     ]
     if card.figures:
         lines.append(f"held out {card.held_out} shapes{_shares(card.figures).removeprefix('; held out')}")
         lines.append(
-            "         Only schedules that a run timed are ordered here; what the policy would propose beyond is not judged."
+            "         Only schedules that a run timed are ordered here; what the prior would propose beyond is not judged."
         )
     return [*lines, f"file     {target}", f"use it   cudal2-agent optimize --shape 4096x1024x512 --prior {card.name}"]

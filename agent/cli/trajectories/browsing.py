@@ -66,14 +66,14 @@ def print_records(rows: "Iterable[RunRow]") -> None:
 
 
 def _run_lines(rows: "Sequence[RunRow]") -> list[str]:
-    from cudal2_agent.agent.cli.render.alignment import aligned
+    from cudal2_agent.agent.cli.render.alignment import aligned, cell
 
     cells = [
         (
             row.run_id,
             f"{row.steps:,} steps",
             f"{row.measured:,} measured",
-            f"{row.speedup:.3f}x" if row.speedup is not None else "–",
+            cell(row.speedup, ".3f", "x"),
             row.policy,
             row.chip,
             row.status,

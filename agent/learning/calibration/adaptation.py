@@ -63,10 +63,6 @@ class Adaptation:
     def schedules(self) -> int:
         return sum(len(shape.entries) for shape in (*self.trained, *self.tested))
 
-    def begun_by(self, minutes: float) -> list[AdaptationShape]:
-        """The shapes to train on that the first minutes of measuring gave."""
-        return [shape for shape in self.trained if shape.run.minute <= minutes]
-
     def fitted_chip(self) -> Chip:
         """The chip with rates fitted to the shapes to train on."""
         timed = [
@@ -79,11 +75,11 @@ class Adaptation:
         ]
         return fitted_chip(timed, self.chip)
 
-    def policy(self, start: Tensors | None, shapes: Sequence[AdaptationShape]) -> Tensors:
-        """Weights adapted to the shapes. Raises: TrainingFailed."""
+    def policy(self, start: Tensors | None) -> Tensors:
+        """Weights adapted to the shapes to train on. Raises: TrainingFailed."""
         from cudal2_agent.policies.training.adapting import adapted  # torch, whose absence is reported before any work
 
-        return adapted(start, [shape.group for shape in shapes], self.seed)
+        return adapted(start, [shape.group for shape in self.trained], self.seed)
 
     def judged(self, prior_of: PriorOf) -> Figures:
         """What a prior is worth on the held-back shapes; empty where there is none."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cudal2_agent.agent.learning.calibration.adaptation import Adaptation, adaptation_shape, no_worse
-from cudal2_agent.agent.learning.calibration.calibration_result import AdaptationPoint, Adopted, CalibrationResult, Figures
+from cudal2_agent.agent.learning.calibration.calibration_result import Adopted, CalibrationResult, Figures
 from cudal2_agent.agent.learning.calibration.calibration_runs import (
     CalibrationRun,
     ShapeMeasurer,
@@ -32,7 +32,6 @@ from cudal2_agent.policies.training.training_plan import ADAPTING, ANEW, stages_
 from cudal2_agent.store.store import Store
 
 MIN_TRAINED, MIN_TESTED = 6, 2  # shapes; fewer adapt and judge nothing
-CURVE_MINUTES = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
 
 TIMING_MODEL = Adopted(
     part="timing model",
@@ -106,7 +105,7 @@ class Calibration:
                 f"{len(adaptation.trained)} shapes to learn from and {len(adaptation.tested)} to judge by are too few; "
                 "call it again with more --minutes"
             )
-            return result.model_copy(update={"adopted": tuple(_left_out(part, reason) for part in ("rates", "policy"))})
+            return result.model_copy(update={"adopted": tuple(_left_out(part, reason) for part in ("rates", "prior"))})
         return self._adapted(adaptation, result)
 
     def _read(self, runs: Sequence[CalibrationRun]) -> Adaptation:
@@ -127,15 +126,17 @@ class Calibration:
         rates, fitted_chip, fitted = self._rates(adaptation)
         # Searches without a learned policy use fitted rates from now on: a policy must not be worse than these.
         incumbent = before if isinstance(used, LearnedPrior) or rates.path is None else fitted
-        curve, tensors, figures = self._curve(adaptation, result.minutes)
+        shipped = self._judged(adaptation, self.base.tensors) if self.base.tensors is not None else {}
+        tensors = adaptation.policy(self.base.tensors)
+        figures = self._judged(adaptation, tensors)
         update = {
             "before_name": used.name,
             "before": before,
             "analytic": adaptation.judged(_always(ANALYTIC)),
             "fitted": fitted,
+            "shipped": shipped,
             "policy": figures,
             "rates": {name: (getattr(self.chip, name), getattr(fitted_chip, name)) for name in RATES} if fitted_chip else {},
-            "curve": tuple(curve),
             "adopted": (rates, TIMING_MODEL, self._policy(adaptation, tensors, figures, incumbent)),
         }
         return result.model_copy(update=update)
@@ -164,31 +165,12 @@ class Calibration:
         )
         return Adopted(part="rates", path=keep_rates(self.home, rates), reason=""), chip, figures
 
-    def _curve(self, adaptation: Adaptation, spent: float) -> tuple[list[AdaptationPoint], Tensors, Figures]:
-        """What each beginning of the measurements is worth, from the policy that ships to that of all of them."""
-        curve: list[AdaptationPoint] = []
-        tensors: Tensors = {}
-        figures: Figures = {}
-        if self.base.tensors is not None:
-            zero = self._judged(adaptation, self.base.tensors)
-            curve.append(AdaptationPoint(minutes=0.0, shapes=0, schedules=0, figures=zero))
-        for minutes in (*(one for one in CURVE_MINUTES if one < spent), spent):
-            shapes = adaptation.begun_by(minutes)
-            if len(shapes) < MIN_TRAINED and minutes < spent:
-                continue
-            tensors = adaptation.policy(self.base.tensors, shapes)
-            figures = self._judged(adaptation, tensors)
-            schedules = sum(len(shape.entries) for shape in shapes)
-            curve.append(AdaptationPoint(minutes=minutes, shapes=len(shapes), schedules=schedules, figures=figures))
-            self.tell(f"adapted to the first {minutes:.1f} minutes, {len(shapes)} shapes")
-        return curve, tensors, figures
-
     def _judged(self, adaptation: Adaptation, tensors: Tensors) -> Figures:
         return adaptation.judged(_always(LearnedPrior(self._card(adaptation, {}), Network(tensors))))
 
     def _policy(self, adaptation: Adaptation, tensors: Tensors, after: Figures, before: Figures) -> Adopted:
         if not no_worse(after, before):
-            return _left_out("policy", "it orders the held-back shapes worse than what searches use without it")
+            return _left_out("prior", "it orders the held-back shapes worse than what searches use without it")
         card = self._card(adaptation, after)
         path = self.home / IN_HOME / f"{card.name}{SUFFIX}"
         try:
@@ -196,7 +178,7 @@ class Calibration:
             write_weights(path, tensors, card, self.base.trees)
         except OSError as exc:
             raise UsageError(f"{path} cannot be written: {exc.strerror}; choose another home with CUDAL2_HOME") from exc
-        return Adopted(part="policy", path=path, reason="")
+        return Adopted(part="prior", path=path, reason="")
 
     def _card(self, adaptation: Adaptation, figures: Figures) -> PolicyCard:
         task = self.tasks[0]

@@ -7,15 +7,6 @@ from cudal2_agent.contract.base import Record
 Figures = dict[str, float]
 
 
-class AdaptationPoint(Record):
-    """What the first `minutes` of measuring are worth. `figures`: of the policy that they adapt, on held-back shapes."""
-
-    minutes: float
-    shapes: int
-    schedules: int
-    figures: Figures
-
-
 class Adopted(Record):
     """A part that was fitted. `path`: its file, where it is used from now on; None where `reason` says why it is left out."""
 
@@ -26,9 +17,10 @@ class Adopted(Record):
 
 class CalibrationResult(Record):
     """`before`: of what searches used until now. `analytic`, `fitted`: of the analytic prior with expected and fitted rates.
-    `policy`: of the adapted policy. Figures are on `held_back` shapes; empty where nothing could be judged.
+    `shipped`, `policy`: of the policy `base` that was trained on, as it was and adapted. Figures are on `held_back` shapes;
+    empty where nothing could be judged.
 
-    `rates`: tensor TFLOP/s, DRAM TB/s and microseconds per launch, expected and fitted. `base`: the policy that was trained on.
+    `rates`: tensor TFLOP/s, DRAM TB/s and microseconds per launch, expected and fitted.
     """
 
     chip: str
@@ -41,8 +33,8 @@ class CalibrationResult(Record):
     before: Figures = {}
     analytic: Figures = {}
     fitted: Figures = {}
+    shipped: Figures = {}
     policy: Figures = {}
     rates: dict[str, tuple[float, float]] = {}
     base: str | None = None
-    curve: tuple[AdaptationPoint, ...] = ()
     adopted: tuple[Adopted, ...] = ()

@@ -40,6 +40,7 @@ from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.evaluation import Crashed
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.reward.score import Scored, TaskCandidates
+from cudal2_agent.contract.settings.options import QUICK_ROUNDS
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.building.toolchain import nvrtc_version
 
@@ -198,7 +199,7 @@ def open_score(
     """
     target = arch or default_arch(devices[0].partition("/")[0] if devices else settings.device)
     kept = ScoreCache(settings.home / FILE, emit)
-    efforts = f"quick rounds {settings.quick_rounds}"
+    efforts = f"quick rounds {QUICK_ROUNDS}"
     with ExitStack() as opened:
         if ray is not None:
             from cudal2_agent.agent.learning.environment.scoring_actor import open_scoring_actors

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.policies.chat.server.key import is_local
 
+CONNECT_S = 10.0
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_LISTING_BYTES = 1024 * 1024
 
@@ -19,7 +20,7 @@ def open_client(options: ChatOptions, url: str, key: SecretStr | None) -> AsyncO
     absent: dict[str, Any] = {}
     if options.base_url is not None:  # an organization from the environment is meant for OpenAI only
         absent = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
-    timeout = httpx2.Timeout(None, connect=options.connect_s)  # the caller limits the time after the connection
+    timeout = httpx2.Timeout(None, connect=CONNECT_S)  # the caller limits the time after the connection
     return AsyncOpenAI(
         api_key=key.get_secret_value() if key else "none",
         admin_api_key="",

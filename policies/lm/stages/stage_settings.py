@@ -1,9 +1,9 @@
 """The settings of one stage of training, kept beside its checkpoints and in the adapter, and where an unfinished one lies."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.policies.lm.examples import Stage
@@ -16,7 +16,7 @@ class StageSettings(Record):
 
     `batch`: examples, or replies in `grpo`, of one forward pass on one device; `accumulate`: passes per step.
     `group`: replies to one prompt. `kl`: weight of the divergence from the model that the stage begins with.
-    `rank`: of a new LoRA adapter. `save_every`: steps between checkpoints. `vllm_server`: of TRL, which samples in `grpo`.
+    `rank`: of a new LoRA adapter. `save_every`: steps between checkpoints.
     """
 
     stage: Stage
@@ -33,7 +33,12 @@ class StageSettings(Record):
     rank: Annotated[int, Field(ge=1)] = 32
     save_every: Annotated[int, Field(ge=1)] = 50
     reply_tokens: Annotated[int, Field(ge=8)] = 112  # a schedule takes at most 110 of SmolLM2's, and its end one
-    vllm_server: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_versions(cls, values: Any) -> Any:
+        """Without `vllm_server`, which adapters and interrupted trainings of older versions name."""
+        return {name: value for name, value in values.items() if name != "vllm_server"} if isinstance(values, dict) else values
 
 
 def work_of(out: Path) -> Path:

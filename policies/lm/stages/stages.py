@@ -258,7 +258,6 @@ def _group_relative(loaded: LoadedModel, settings: StageSettings, common: dict[s
         {"prompt": [message.model_dump() for message in one.prompt], "task": place.task, "chip": place.chip}
         for one, place in zip(rewards.order.examples, rewards.order.places, strict=True)
     ]
-    server: dict[str, Any] = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": settings.vllm_server}
     config = GRPOConfig(
         **common,
         num_generations=settings.group,
@@ -267,7 +266,6 @@ def _group_relative(loaded: LoadedModel, settings: StageSettings, common: dict[s
         shuffle_dataset=False,
         beta=settings.kl,
         scale_rewards="none",  # the advantage is then the leave-one-out one times (group - 1) / group
-        **(server if settings.vllm_server else {}),
     )
     data = datasets.Dataset.from_list(rows)
     return GRPOTrainer(loaded.model, rewards.reward, args=config, train_dataset=data, processing_class=loaded.tokenizer)

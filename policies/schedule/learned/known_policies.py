@@ -48,7 +48,7 @@ def find_policy(name: str, home: Path) -> KnownPolicy:
     if path.is_file():
         return _known(path.resolve(), "file")
     names = ", ".join(dict.fromkeys([AUTO, ANALYTIC_NAME, *(one.name for one in known)]))
-    raise UsageError(f"there is no policy {name!r}; choose from {names}, or name a file of weights")
+    raise UsageError(f"there is no prior {name!r}; choose from {names}, or name a file of weights")
 
 
 def _known(path: Path, origin: Origin) -> KnownPolicy:

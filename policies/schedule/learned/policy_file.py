@@ -75,9 +75,9 @@ def read_card(path: Path) -> PolicyCard:
         with safe_open(path, framework="np") as stored:
             return PolicyCard.model_validate(json.loads((stored.metadata() or {})[_CARD]))
     except FileNotFoundError:
-        raise UsageError(f"there is no policy at {path}; `cudal2-agent policy list` shows those that are known") from None
+        raise UsageError(f"there is no prior at {path}; `cudal2-agent prior list` shows those that are known") from None
     except (OSError, SafetensorError, KeyError, json.JSONDecodeError, ValidationError) as exc:
-        raise UsageError(f"{path} holds no policy that this version reads: {_first_line(exc)}") from exc
+        raise UsageError(f"{path} holds no prior that this version reads: {_first_line(exc)}") from exc
 
 
 class Weights(NamedTuple):
@@ -93,7 +93,7 @@ def read_weights(path: Path) -> Weights:
     card = read_card(path)
     if card.fingerprint != FINGERPRINT:
         raise UsageError(
-            f"policy {card.name} was trained by version {card.product} on other features than this version computes; "
+            f"prior {card.name} was trained by version {card.product} on other features than this version computes; "
             "train it anew with `cudal2-agent train schedule`"
         )
     try:

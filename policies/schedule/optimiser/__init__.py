@@ -7,6 +7,4 @@
 - `risk.py`: the probability that a schedule fails.
 - `acquisition.py`: the ranking, by the prior or by draws from the surrogate.
 - `neighbours.py`: draws among the neighbours of the best schedules.
-- `steering.py`: what a diagnosis asks of these neighbours.
-- `relief.py`: which moves of a schedule relieve which bottleneck.
 """

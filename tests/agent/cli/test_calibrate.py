@@ -9,7 +9,7 @@ import pytest
 
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.learning.calibration import calibration_session
-from cudal2_agent.agent.learning.calibration.calibration_result import AdaptationPoint, Adopted, CalibrationResult
+from cudal2_agent.agent.learning.calibration.calibration_result import Adopted, CalibrationResult
 from cudal2_agent.agent.wiring.gpus import Gpu
 from cudal2_agent.contract.records.task import Arch
 
@@ -65,8 +65,9 @@ def result() -> CalibrationResult:
         before=FIGURES,
         policy=FIGURES,
         rates={"tensor_tflops": (800.0, 420.0)},
-        curve=(AdaptationPoint(minutes=10.0, shapes=30, schedules=480, figures=FIGURES),),
-        adopted=(Adopted(part="policy", path=None, reason="it is worse"),),
+        base="h200",
+        shipped=FIGURES,
+        adopted=(Adopted(part="prior", path=None, reason="it is worse"),),
     )
 
 
@@ -75,12 +76,10 @@ def test_the_answer_as_text_and_as_json_lines(monkeypatch: pytest.MonkeyPatch, c
     assert main(["calibrate"]) == 0
     shown = capsys.readouterr().out
     assert "640 schedules of 40 shapes in 10.0 minutes; 10 shapes judge" in shown
-    assert "before (analytic)" in shown
-    assert "policy: left out: it is worse" in shown
+    assert [line.split("  ")[0] for line in shown.splitlines()[3:6]] == ["before (analytic)", "h200, not adapted", "adapted"]
+    assert "prior: left out: it is worse" in shown
     assert main(["calibrate", "--json"]) == 0
-    point, last = capsys.readouterr().out.splitlines()
-    assert AdaptationPoint.model_validate_json(point) == result().curve[0]
-    assert CalibrationResult.model_validate_json(last) == result().model_copy(update={"curve": ()})
+    assert CalibrationResult.model_validate_json(capsys.readouterr().out) == result()
 
 
 def test_an_interrupt_says_that_shapes_are_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,4 +88,4 @@ def test_an_interrupt_says_that_shapes_are_kept(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(calibration_session, "calibrate_device", interrupted)
     assert main(["calibrate"]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err

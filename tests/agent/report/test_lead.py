@@ -30,7 +30,7 @@ def test_what_ties_is_named() -> None:
     found = lead(*(unmeasured(us, "emulator") for us in (5.0, 7.0, 4.9)))
     assert found.sentence == (
         "By prediction it is one of the fastest of 3 kernels that were found right. "
-        "Within 3%, and so tied: mma_sync 64x64x32 number=2 (4.90 us). It is the earliest of them."
+        "Tied within 3 %: mma_sync 64x64x32 number=2 (4.90 us); the earliest is reported."
     )
     assert lead_json(found)["tied"] == [steps_of(*(measured(1.0),) * 3)[2].candidate.id]
 

@@ -164,4 +164,4 @@ def test_of_kernels_that_tie_the_earliest_is_kept_and_the_tie_is_told(
     assert outcome.best.candidate.source == FOUR[earlier].draft.source
     told = answer(outcome, capsys)
     assert told["tied"] == [step.candidate.id for step in outcome.steps if step.candidate.source == FOUR[later].draft.source]
-    assert f"and so tied: chat {told['tied'][0][:8]} ({TIED[later]:.2f} us)" in render_report(outcome, Path("out"))  # type: ignore[index]
+    assert f"Tied within 3 %: chat {told['tied'][0][:8]} ({TIED[later]:.2f} us)" in render_report(outcome, Path("out"))  # type: ignore[index]

@@ -40,12 +40,12 @@ def test_files_that_cannot_be_used_are_said_and_left_out(tmp_path: Path, caplog:
     (tmp_path / "policies" / "torn.safetensors").write_bytes(b"half")
     with caplog.at_level(logging.WARNING):
         assert open_prior(settings(tmp_path))(TASK, H200).name == "h200"
-    assert "torn.safetensors holds no policy" in caplog.text
-    assert "policy old was trained by version 0.1.0 on other features" in caplog.text
+    assert "torn.safetensors holds no prior" in caplog.text
+    assert "prior old was trained by version 0.1.0 on other features" in caplog.text
 
 
 def test_a_named_policy_must_be_usable_and_another_chip_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(UsageError, match="there is no policy 'none'"):
+    with pytest.raises(UsageError, match="there is no prior 'none'"):
         open_prior(settings(tmp_path, "none"))
     write_policy(tmp_path / "policies" / "old.safetensors", name="old", fingerprint="0" * 16)
     with pytest.raises(UsageError, match="other features"):
@@ -53,4 +53,4 @@ def test_a_named_policy_must_be_usable_and_another_chip_is_said(tmp_path: Path, 
     path = write_policy(tmp_path / "far.safetensors", name="far", chips=("H100",))
     with caplog.at_level(logging.WARNING):
         assert open_prior(settings(tmp_path, str(path)))(TASK, H200).name == "far"
-    assert "policy far learned from H100, not from H200" in caplog.text
+    assert "prior far was trained on H100, not on H200" in caplog.text

@@ -100,6 +100,15 @@ def test_occupancy_counts_where_nothing_else_hides_latency() -> None:
     assert static(kernel(WGMMA, occupancy=0.06, ctas_per_sm=1, threads=128, dynamic_smem_bytes=1)) == []
 
 
+@pytest.mark.parametrize(("ctas", "said"), [(1, "1 CTA of 128 threads per SM"), (3, "3 CTAs of 128 threads per SM")])
+def test_occupancy_names_its_limit(ctas: int, said: str) -> None:
+    limited = kernel(
+        mix(HMMA=64, LDG=8, STS=8, LDSM=16), occupancy=0.06, ctas_per_sm=ctas, threads=128, occupancy_limiter="shared-memory"
+    )
+    [found] = [one for one in diagnose(limited, launches(), TASK, CHIP).findings if one.bottleneck == "occupancy"]
+    assert found.evidence.endswith(f": {said} (6 % of its threads), limited by shared memory")
+
+
 def test_no_tensor_cores_weighs_what_they_would_spare() -> None:
     fused = WGMMA.model_copy(update={"mma": (), "opcodes": {"FFMA": 512}})
     large, small = (diagnose(fused, launches(), task, CHIP) for task in (TASK, SMALL))

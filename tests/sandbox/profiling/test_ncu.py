@@ -5,9 +5,7 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,6 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import HostCandidate, Origin
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import ProfileOptions, WorkerOptions
-from cudal2_agent.sandbox.jail.entering import Jail
-from cudal2_agent.sandbox.jail.kind import confinement
 from cudal2_agent.sandbox.profiling import ncu as ncu_module
 from cudal2_agent.sandbox.profiling.complaints import unavailable, unknown_metrics
 from cudal2_agent.sandbox.profiling.metric_set import load_metric_set
@@ -108,18 +104,11 @@ def test_only_the_candidates_own_entries_are_counted():
     ]  # fmt: skip
 
 
-def test_a_host_candidates_kernels_all_count(tmp_path, monkeypatch):
+def test_a_host_candidate_is_refused_before_its_code_runs(tmp_path):
     host = HostCandidate(source="int launch();", origin=Origin(policy="test"))
-    words = command_of("ncu", ["m"], host, Path("log"), ["python"])
-    assert "--kernel-name" not in words
-    assert words[words.index("--launch-count") + 1] == "16"
-    row = [line for line in WGMMA.splitlines() if line.startswith('"0"')]
-    tool = PretendedTool(tmp_path, Act(table=WGMMA + row[0] + "\n"))
-    # The scripted tool keeps its state beside its program.
-    layers = replace(confinement().layers, mounts=False)
-    jailed = Jail(write=(str(tmp_path), tempfile.gettempdir()), layers=layers)
-    monkeypatch.setattr("cudal2_agent.sandbox.profiling.profiler.gpu_jail", lambda *_: jailed)
-    assert len(tool.profiler().profile(BUILT.model_copy(update={"candidate": host}), TASK).launches) == 2
+    tool = PretendedTool(tmp_path, Act(table=WGMMA))
+    with pytest.raises(ProfileFailed, match="a host candidate is not profiled"):
+        tool.profiler().profile(BUILT.model_copy(update={"candidate": host}), TASK)
 
 
 def test_every_launch_of_the_plan_must_be_there(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.agent.bench.models.bench_figures import (
+    RESULTS,
     BenchConditions,
     BenchResult,
     Reached,
@@ -14,7 +15,6 @@ from cudal2_agent.agent.bench.models.bench_figures import (
     figures_of,
     totals_of,
 )
-from cudal2_agent.agent.bench.models.bench_file import append_result, read_results
 from cudal2_agent.agent.bench.models.bench_tasks import bench_tasks, choose_tasks
 from cudal2_agent.agent.bench.models.one_kernel import OneKernel
 from cudal2_agent.agent.bench.models.yardstick import yardstick
@@ -202,10 +202,10 @@ def test_benches_under_other_conditions_are_marked(tmp_path: Path, capsys: pytes
     same = result(figures("a", 8.0), model="large")
     other = result(figures("a", 4.0), model="other", temperature=0.0)
     first, second = tmp_path / "mine.jsonl", tmp_path / "theirs.jsonl"
-    append_result(first, result(figures("a", 5.0)))
-    append_result(second, same)
-    append_result(second, other)
-    assert read_results(second) == [same, other]
+    RESULTS.append(first, result(figures("a", 5.0)))
+    RESULTS.append(second, same)
+    RESULTS.append(second, other)
+    assert RESULTS.read([second])[0] == [same, other]
     assert main(["model-bench", "--compare", str(first), str(second)]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows[1:4]] == ["small", "large", "other*"]
@@ -234,9 +234,20 @@ def test_wrong_input_is_one_line(
     assert says in capsys.readouterr().err
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused_before_any_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path))
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n')
-    with pytest.raises(UsageError, match=r"x.jsonl:1 is not a result of model-bench"):
-        append_result(path, result(figures("a", 1.0)))
+    assert main(["model-bench", "--model", "m", "--results", str(path)]) == 2
+    assert "x.jsonl holds no result of model-bench" in capsys.readouterr().err.replace("\n", "")
     assert path.read_text() == '{"a": 1}\n'
+
+
+def test_a_damaged_line_is_left_out_with_a_notice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.jsonl"
+    RESULTS.append(path, result(figures("a", 1.0)))
+    path.write_text(path.read_text() + '{"name": "b", "mo')
+    assert main(["model-bench", "--compare", str(path)]) == 0
+    assert "1 damaged line of" in capsys.readouterr().err

@@ -177,7 +177,7 @@ def test_no_task_begins_after_the_time_is_spent() -> None:
     sandbox = ScriptedSandbox(evaluate_s=0.05)
     rows = list(bench([arm("one", [1, 2])], sandbox, said=said).rows([TASK, OTHER, TASK], minutes=0.2 / 60))
     assert len(rows) == 1
-    assert "2 tasks are left" in str(said[-1])
+    assert said[-1] == Notice(message="the time is spent; 2 tasks were not run")
 
 
 def session(arms: Sequence[BenchArm], store, said: list[Event]) -> BenchSession:
@@ -215,7 +215,7 @@ def test_an_interrupted_bench_says_what_is_left(tmp_path: Path) -> None:
     said: list[Event] = []
     with open_store(f"sqlite:///{tmp_path / 's.sqlite'}") as store, pytest.raises(KeyboardInterrupt):
         session([arm("one", [1])], store, said).measured([TASK, OTHER], [], tmp_path / "r", Interrupted(), None)
-    assert said[-1] == Notice(message="interrupted with 2 tasks left: the same command goes on")
+    assert said[-1] == Notice(message="interrupted with 2 tasks left; the same command resumes")
 
 
 def test_the_other_arms_end_where_one_cannot_be_measured() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from cudal2_agent.agent.bench.proposals.estimates import Estimate, estimate
 from cudal2_agent.agent.bench.proposals.proposal_figures import ArmFigures, contenders, figures_of, worths_of
-from cudal2_agent.agent.cli.render.policy_table import figure_lines
+from cudal2_agent.agent.cli.render.prior_table import figure_lines
 from cudal2_agent.contract.records.task import GemmTask
 from tests.agent.bench.proposals.rows import judged, proposal_row
 from tests.doubles import TASK

@@ -1,4 +1,4 @@
-"""`train lm` and `optimize --policy lm` as a user calls them, on a tiny model. The score is scripted."""
+"""`train lm`, `lm-evaluate` and `lm-merge`, and `optimize --policy lm`, as a user calls them. The score is scripted."""
 
 import json
 from collections.abc import Iterator
@@ -55,14 +55,14 @@ def test_stages_evaluation_and_merge(model: str, capsys: pytest.CaptureFixture[s
     assert answer["adapter"]["stages"][0]["counts"]["runs"] == 2
     assert main(["train", "lm", "--stage", "grpo", "--adapter", "sft", "--out", "grpo", *QUICK]) == 0
     assert capsys.readouterr().out.startswith("grpo: grpo, 2 steps on 2 examples in ")
-    assert main(["train", "lm", "--evaluate", "grpo", "--shape", "64x64x64", "--proposals", "1"]) == 0
+    assert main(["train", "lm-evaluate", "grpo", "--shape", "64x64x64", "--proposals", "1"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["proposer", "tasks", "proposals", "valid", "verified", "distinct", "first", "mean", "best"]
     assert [row.split("  ")[0] for row in rows[:4]] == ["grpo", "grpo, constrained", "random valid", "analytic prior"]
     assert rows[1].split()[4:6] == rows[3].split()[4:6] == ["100%", "100%"]
-    assert main(["train", "lm", "--evaluate", "grpo", "--shape", "64x64x64", "--proposals", "1", "--json"]) == 0
+    assert main(["train", "lm-evaluate", "grpo", "--shape", "64x64x64", "--proposals", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["figures"][0]["proposer"] == "grpo"
-    assert main(["train", "lm", "--merge", "grpo", "--out", "merged"]) == 0
+    assert main(["train", "lm-merge", "grpo", "--out", "merged"]) == 0
     assert Path("merged/model.safetensors").exists()
 
 
@@ -90,7 +90,7 @@ def test_an_interrupted_stage_resumes_by_its_folder_alone(model: str, capsys: py
     ("words", "said"),
     [
         ([], "say what to do: --stage NAME"),
-        (["--stage", "sft", "--merge", "x", "--out", "y"], "say what to do: --stage NAME"),
+        (["--stage", "sft", "--resume", "--out", "y"], "say what to do: --stage NAME"),
         (["--stage", "sft"], "--out is missing"),
         (["--stage", "dpo", "--out", "x"], "choose from sft, contrastive, grpo"),
         (["--stage", "sft", "--out", "x", "--learning-rate", "7"], "--learning-rate: Input should be less than or equal to 1"),
@@ -99,12 +99,19 @@ def test_an_interrupted_stage_resumes_by_its_folder_alone(model: str, capsys: py
         (["--stage", "sft", "--out", "x", "--held-out", "none.json"], "none.json cannot be read as JSON"),
         (["--resume", "--out", "x"], "there is no interrupted training of x"),
         (["--resume", "--out", "x", "--steps", "9"], "leave out the others"),
-        (["--evaluate", "x"], "--evaluate needs shapes"),
-        (["--merge", "x", "--out", "y"], "x is not an adapter of `train lm`"),
     ],
 )
 def test_wrong_words_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "lm", *words]) == 2
+    assert_one_line(["lm", *words], said, capsys)
+
+
+def test_what_evaluates_and_merges_names_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert_one_line(["lm-evaluate", "x"], "lm-evaluate needs shapes", capsys)
+    assert_one_line(["lm-merge", "x", "--out", "y"], "x is not an adapter of `train lm`", capsys)
+
+
+def assert_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *words]) == 2
     error = capsys.readouterr().err.strip()
     assert said in error
     assert error.startswith("error: ")

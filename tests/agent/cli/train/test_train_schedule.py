@@ -49,11 +49,11 @@ def complaint(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_what_is_trained_is_listed_and_searches_use_it(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "schedule", "--name", "mine", "--test-share", "0.3", *EVERY, *QUICK]) == 0
     shown = capsys.readouterr()
-    assert "policy   mine, for H200" in shown.out
+    assert "prior    mine, for H200" in shown.out
     assert "supervised: 12 of 12, loss " in shown.err
     logged = [json.loads(line) for line in (home / "policies/mine.safetensors.training/training.jsonl").open()]
     assert [row["stage"] for row in logged] == ["supervised"] * 12 + ["contrastive"] * 2 + ["group-relative"] * 2
-    assert main(["policy", "list"]) == 0
+    assert main(["prior", "list"]) == 0
     assert "mine" in capsys.readouterr().out
     words = ["optimize", "--shape", "64x64x64", "--budget", "2", "--device", "emulator", "--json", "--minutes", "2"]
     found = []
@@ -136,7 +136,7 @@ def test_trees_are_grown_with_a_policy_or_for_one_that_is_there(
 def test_wrong_input_is_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the store has no finished run" in complaint(["train", "schedule"], capsys)
     assert "--stages: 'magic' is not known" in complaint(["train", "schedule", "--stages", "magic"], capsys)
-    assert "there is no policy 'none'" in complaint(["train", "online", "--policy", "none", "--shapes", "64x64x64"], capsys)
+    assert "there is no prior 'none'" in complaint(["train", "online", "--prior", "none", "--shapes", "64x64x64"], capsys)
     old = write_policy(home / "policies" / "old.safetensors", fingerprint="0" * 16)
     words = ["train", "online", "--policy", str(old), "--shapes", "64x64x64", "--device", "emulator"]
     assert "other features than this version computes" in complaint(words, capsys)

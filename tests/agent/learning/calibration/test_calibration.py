@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from cudal2_agent.agent.learning.calibration import calibration as calibration_module
 from cudal2_agent.agent.learning.calibration import spread_schedules
 from cudal2_agent.agent.learning.calibration.adaptation import no_worse
 from cudal2_agent.agent.learning.calibration.calibration import Base, Calibration
@@ -73,7 +72,6 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Cali
     with pytest.MonkeyPatch.context() as patch:
         stages = (StagePlan(stage="supervised", epochs=20, rate=2e-3),)
         patch.setattr(adapting, "ANEW", adapting.ANEW.model_copy(update={"stages": stages}))
-        patch.setattr(calibration_module, "CURVE_MINUTES", ())
         home = tmp_path_factory.mktemp("calibrated")
         settings = calibration_settings(load_settings(home=home, seed=0))
         with open_store(settings.store_url) as store:
@@ -89,7 +87,7 @@ def test_it_says_what_it_measured_and_judges_on_what_it_held_back(calibrated: tu
     assert result.before_name == "analytic"
     assert result.before == result.analytic
     assert {"first within 5 %", "best of 8 within 2 %", "rank correlation"} <= result.policy.keys()
-    assert [point.shapes for point in result.curve] == [7]
+    assert result.shipped == {}, "it was trained anew"
 
 
 def test_rates_that_order_no_worse_are_kept_and_used(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +109,7 @@ def test_rates_that_order_no_worse_are_kept_and_used(settings: Settings, monkeyp
 
 def test_auto_finds_the_adopted_policy_for_this_chip_and_kind_alone(calibrated: tuple[Settings, CalibrationResult]) -> None:
     settings, result = calibrated
-    [policy] = [one for one in result.adopted if one.part == "policy"]
+    [policy] = [one for one in result.adopted if one.part == "prior"]
     assert (policy.path is not None) == no_worse(result.policy, result.fitted if result.adopted[0].path else result.before)
     assert policy.path is not None
     assert policy.path.name == "Slow-90-offline-f32.safetensors"

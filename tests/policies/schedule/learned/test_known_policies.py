@@ -18,7 +18,7 @@ def test_policies_ship_and_those_of_the_home_folder_come_after(tmp_path: Path) -
     built_in = [("h100", "built in"), ("h200", "built in")]
     assert [(one.name, one.origin) for one in known] == [*built_in, ("mine", "home"), ("b", "home")]
     assert len(reasons) == 1
-    assert "c.safetensors holds no policy" in reasons[0]
+    assert "c.safetensors holds no prior" in reasons[0]
 
 
 def test_a_name_a_stem_or_a_path_is_found(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_name_a_stem_or_a_path_is_found(tmp_path: Path) -> None:
     found = find_policy(str(outside), tmp_path)
     assert (found.name, found.origin, found.size_bytes) == ("other", "file", outside.stat().st_size)
     with pytest.raises(
-        UsageError, match=r"there is no policy 'h300'; choose from auto, analytic, h100, h200, mine, or name a file"
+        UsageError, match=r"there is no prior 'h300'; choose from auto, analytic, h100, h200, mine, or name a file"
     ):
         find_policy("h300", tmp_path)
 

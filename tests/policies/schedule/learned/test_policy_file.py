@@ -69,14 +69,14 @@ def test_trees_of_another_version_say_so(tmp_path: Path) -> None:
 
 
 def test_a_missing_a_damaged_and_a_foreign_file_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"there is no policy at .*; `cudal2-agent policy list`"):
+    with pytest.raises(UsageError, match=r"there is no prior at .*; `cudal2-agent prior list`"):
         read_weights(tmp_path / "none.safetensors")
     whole = write_policy(tmp_path / "mine.safetensors").read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UsageError, match=r"cut.safetensors holds no policy that this version reads"):
+    with pytest.raises(UsageError, match=r"cut.safetensors holds no prior that this version reads"):
         read_weights(tmp_path / "cut.safetensors")
     save_file({"a": np.zeros(3)}, str(tmp_path / "other.safetensors"))
-    with pytest.raises(UsageError, match=r"other.safetensors holds no policy"):
+    with pytest.raises(UsageError, match=r"other.safetensors holds no prior"):
         read_card(tmp_path / "other.safetensors")
     missing = {name: value for name, value in random_weights().items() if name != "0.error.weight"}
     write_weights(tmp_path / "part.safetensors", missing, CARD)
@@ -85,14 +85,14 @@ def test_a_missing_a_damaged_and_a_foreign_file_are_told_apart(tmp_path: Path) -
 
 
 def test_weights_of_another_version_say_so(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"policy mine was trained by version 0.1.0 on other features.*train schedule"):
+    with pytest.raises(UsageError, match=r"prior mine was trained by version 0.1.0 on other features.*train schedule"):
         read_weights(write_policy(tmp_path / "old.safetensors", fingerprint="0" * 16))
 
 
 def test_a_card_with_unknown_fields_is_refused(tmp_path: Path) -> None:
     body = {**json.loads(CARD.model_dump_json()), "magic": 1}
     save_file(random_weights(), str(tmp_path / "new.safetensors"), {"card": json.dumps(body)})
-    with pytest.raises(UsageError, match="holds no policy that this version reads"):
+    with pytest.raises(UsageError, match="holds no prior that this version reads"):
         read_card(tmp_path / "new.safetensors")
 
 

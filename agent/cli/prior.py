@@ -1,6 +1,10 @@
-"""`cudal2-agent policy list|use|evaluate`: learned policies that are here, the one that searches use, and who proposes best."""
+"""`cudal2-agent prior list|use|evaluate`: learned priors that are here, the one that searches use, and which proposes best.
+
+A prior ranks schedules before any is tried. The former name of the verb is `policy`.
+"""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +20,11 @@ if TYPE_CHECKING:
     from cudal2_agent.contract.records.task import GemmTask
     from cudal2_agent.contract.settings.settings import Settings
 
-LIST_EXAMPLE = "\b\nExample:\n  cudal2-agent policy list"
-USE_EXAMPLE = "\b\nExample:\n  cudal2-agent policy use my-weights.safetensors\n  cudal2-agent policy use auto"
+LIST_EXAMPLE = "\b\nExample:\n  cudal2-agent prior list"
+USE_EXAMPLE = "\b\nExample:\n  cudal2-agent prior use my-weights.safetensors\n  cudal2-agent prior use auto"
 EVALUATE_EXAMPLE = (
-    "\b\nExample:\n  cudal2-agent policy evaluate --shapes 512x512x512,64x4096x64 --arms schedule,random --out rows.jsonl\n"
-    "  cudal2-agent policy evaluate rows.jsonl"
+    "\b\nExample:\n  cudal2-agent prior evaluate --shapes 512x512x512,64x4096x64 --arms schedule,random --out rows.jsonl\n"
+    "  cudal2-agent prior evaluate rows.jsonl"
 )
 DEFAULT_ARMS = "schedule,store,random"
 ROUND = 8
@@ -37,7 +41,7 @@ BenchShapes = Annotated[
 ]
 
 app = typer.Typer(
-    help="Learned policies: choose one, and who proposes best.",
+    help="Learned priors: choose one, and which proposes best.",
     epilog=LIST_EXAMPLE,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -45,10 +49,15 @@ app = typer.Typer(
 )
 
 
+def tell_renamed() -> None:
+    """For the verb's former name."""
+    print("note: `policy` is now `prior`; the old name goes after this version", file=sys.stderr)
+
+
 @app.command("list", epilog=LIST_EXAMPLE)
-def list_policies(as_json: AsJson = False) -> None:
-    """The learned weights that are here: built in, and in the folder `policies` of the home folder."""
-    from cudal2_agent.agent.cli.render.policy_table import policy_lines
+def list_priors(as_json: AsJson = False) -> None:
+    """The learned priors that are here: built in, and in the folder `policies` of the home folder."""
+    from cudal2_agent.agent.cli.render.prior_table import prior_lines
     from cudal2_agent.contract.settings.settings import load_settings
     from cudal2_agent.policies.schedule.learned.known_policies import known_policies
 
@@ -58,27 +67,27 @@ def list_policies(as_json: AsJson = False) -> None:
         found = [one.model_dump(mode="json") for one in known]
         print(json.dumps({"used": settings.schedule_prior, "policies": found, "left_out": reasons}))
         return
-    print("\n".join(policy_lines(known, settings.schedule_prior, reasons)))
+    print("\n".join(prior_lines(known, settings.schedule_prior, reasons)))
 
 
 @app.command("use", epilog=USE_EXAMPLE)
 def use(
-    policy: Annotated[
-        str, typer.Argument(metavar="NAME|PATH|analytic|auto", help="A policy of `policy list`, a file, or analytic or auto.")
+    prior: Annotated[
+        str, typer.Argument(metavar="NAME|PATH|analytic|auto", help="A prior of `prior list`, a file, or analytic or auto.")
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Choose what ranks schedules in later searches: learned weights, the analytic prior, or what fits the chip (auto)."""
+    """Choose what ranks schedules in later searches: a learned prior, the analytic one, or what fits the chip (auto)."""
     from cudal2_agent.contract.settings.settings import keep_choice, load_settings
     from cudal2_agent.policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, find_policy
     from cudal2_agent.policies.schedule.learned.policy_file import read_weights
 
     settings = load_settings()
-    value = policy
-    if policy not in (ANALYTIC_NAME, AUTO):
-        found = find_policy(policy, settings.home)
+    value = prior
+    if prior not in (ANALYTIC_NAME, AUTO):
+        found = find_policy(prior, settings.home)
         read_weights(found.path)  # a search would refuse them
-        value = str(found.path) if found.origin == "file" else policy
+        value = str(found.path) if found.origin == "file" else prior
     kept = keep_choice(settings.home, "schedule_prior", value)
     now = load_settings().schedule_prior
     if as_json:
@@ -94,7 +103,7 @@ def evaluate(
     files: Annotated[list[Path] | None, typer.Argument(help="Files of rows that count too.", show_default=False)] = None,
     shapes: BenchShapes = None,
     arms: Annotated[
-        str, typer.Option("--arms", help="With commas: schedule, store, random, or learned policies.")
+        str, typer.Option("--arms", help="With commas: schedule, store, random, or learned priors.")
     ] = DEFAULT_ARMS,
     out: Annotated[
         Path | None, typer.Option("--out", help="File that gets a row per shape; its rows are not measured again.")
@@ -116,7 +125,7 @@ def evaluate(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure together what policies propose, and say how near to the best known it is. A killed bench goes on by itself."""
+    """Measure together what arms propose, and how near it is to the best known. The same command resumes a killed bench."""
     from cudal2_agent.agent.bench.proposals.bench_shapes import read_bench_shapes
     from cudal2_agent.contract.settings.settings import load_settings
 
@@ -178,7 +187,7 @@ def _measured_rows(
 def show(rows: "Sequence[ProposalRow]", *, as_json: bool) -> None:
     """Print the figures of rows."""
     from cudal2_agent.agent.bench.proposals.proposal_figures import figures_of
-    from cudal2_agent.agent.cli.render.policy_table import figure_lines
+    from cudal2_agent.agent.cli.render.prior_table import figure_lines
 
     figures = figures_of(rows)
     if as_json:

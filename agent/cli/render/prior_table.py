@@ -1,18 +1,18 @@
-"""Learned policies and figures of a bench of policies as text."""
+"""Learned priors, and figures of a bench of proposals, as text."""
 
 from collections.abc import Sequence
 
 from cudal2_agent.agent.bench.proposals.estimates import Estimate
 from cudal2_agent.agent.bench.proposals.proposal_figures import ArmFigures, BenchFigures
-from cudal2_agent.agent.cli.render.alignment import aligned
+from cudal2_agent.agent.cli.render.alignment import aligned, cell
 from cudal2_agent.policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, KnownPolicy
 
 _RIGHT = frozenset(range(1, 9))
 
 
-def policy_lines(known: Sequence[KnownPolicy], used: str, left_out: Sequence[str]) -> list[str]:
-    """A row for each policy; the one that searches use is marked."""
-    head = ("policy", "chip", "learned from", "date", "KiB", "where")
+def prior_lines(known: Sequence[KnownPolicy], used: str, left_out: Sequence[str]) -> list[str]:
+    """A row for each prior; the one that searches use is marked."""
+    head = ("prior", "chip", "learned from", "date", "KiB", "where")
     rows = [
         (
             f"{'*' if used in (one.name, one.path.stem, str(one.path)) else ' '} {one.name}",
@@ -24,9 +24,9 @@ def policy_lines(known: Sequence[KnownPolicy], used: str, left_out: Sequence[str
         )
         for one in known
     ]
-    said = {AUTO: "a policy that learned from the chip, else the analytic prior", ANALYTIC_NAME: "the analytic prior"}
+    said = {AUTO: "one trained on the chip, else the analytic prior", ANALYTIC_NAME: "the analytic prior"}
     return [
-        *(aligned([head, *rows], right=frozenset({4}), flexible=5) if rows else ["there are no learned policies here"]),
+        *(aligned([head, *rows], right=frozenset({4}), flexible=5) if rows else ["there are no learned priors here"]),
         f"searches use {used}{f': {said[used]}' if used in said else ''}",
         *(f"left out: {reason}" for reason in left_out),
     ]
@@ -84,7 +84,7 @@ def _share(one: Estimate) -> str:
 
 
 def _ratio(one: Estimate | None) -> str:
-    return f"{one.value:.3f}" if one is not None else "–"
+    return cell(one.value if one else None, ".3f")
 
 
 def _note(arm: ArmFigures) -> str:
