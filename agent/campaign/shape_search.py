@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 from cudal2_agent.agent.campaign.winners import shape_result
 from cudal2_agent.agent.index.default_index import EmptyRetriever
-from cudal2_agent.agent.run.lifecycle import name_run, new_run, start_run
+from cudal2_agent.agent.run.lifecycle import name_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.agent.wiring.parts import joined
 from cudal2_agent.agent.wiring.policy import open_policy
@@ -54,8 +54,7 @@ class ShapeSearch:
         with open_policy(task.arch, self._settings, self._store, run_id, self._emit, workbench) as policy:
             parts = joined(sandbox, policy, retriever, self._store)
             # A shape takes seconds, so that a killed one starts anew: no checkpoint, no folder.
-            run = new_run(run_id, task, self._settings, parts, None)
-            return start_run(run, parts, self._emit, resumable=False)
+            return start_run(run_id, task, self._settings, parts, self._emit, resumable=False)
 
     def _sandbox(self, arch: Arch) -> Sandbox:
         if self._open is None or self._open[0] is not arch:

@@ -6,7 +6,7 @@ from cudal2_agent.agent.cli.render.progress import Progress
 from cudal2_agent.agent.cli.render.run_answer import print_outcome
 from cudal2_agent.agent.report.output import reserve, write_output
 from cudal2_agent.agent.run.dependencies import Dependencies
-from cudal2_agent.agent.run.lifecycle import check_resumable, name_run, new_run, resume_run, start_run
+from cudal2_agent.agent.run.lifecycle import check_resumable, name_run, resume_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.agent.wiring.budget import with_budget
 from cudal2_agent.agent.wiring.parts import open_dependencies
@@ -26,15 +26,15 @@ def optimize_task(task: GemmTask, settings: Settings, out: Path | None, *, as_js
     if out is not None:
         reserve(out.absolute())
     run_id = name_run(task)
+    folder = out.absolute() if out else settings.runs_dir / run_id
     with (
         Progress() as progress,
         open_store(settings.store_url) as store,
         open_dependencies(task, settings, store, run_id, progress.emit) as parts,
     ):
         settings = with_budget(settings, task, parts.sandbox.chip)
-        run = new_run(run_id, task, settings, parts, out.absolute() if out else None)
-        reserve(_folder(run))
-        outcome = start_run(run, parts, progress.emit)
+        reserve(folder)
+        outcome = start_run(run_id, task, settings, parts, progress.emit, folder)
         return _conclude(outcome, parts, as_json)
 
 

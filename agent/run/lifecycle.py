@@ -35,9 +35,22 @@ def name_run(task: GemmTask) -> str:
     return f"{task.shape}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def new_run(run_id: str, task: GemmTask, settings: Settings, parts: Dependencies, out: Path | None) -> RunRecord:
-    """The record of a run that is about to start; it is not in the store yet."""
-    return RunRecord(
+def start_run(
+    run_id: str,
+    task: GemmTask,
+    settings: Settings,
+    parts: Dependencies,
+    emit: Emit,
+    out: Path | None = None,
+    *,
+    resumable: bool = True,
+) -> RunResult:
+    """Run a task to the end. Raises: StoreError, and faults of the machine; recorded steps are kept and the run can be resumed.
+
+    `out`: the output folder; by default one of the run in the home folder.
+    `resumable`: without it no checkpoint is written, for a run of seconds that starts anew after a kill.
+    """
+    run = RunRecord(
         run_id=run_id,
         task=task,
         chip=parts.sandbox.chip,
@@ -49,13 +62,6 @@ def new_run(run_id: str, task: GemmTask, settings: Settings, parts: Dependencies
         created_at=datetime.now(UTC),
         out=str(out or settings.runs_dir / run_id),
     )
-
-
-def start_run(run: RunRecord, parts: Dependencies, emit: Emit, *, resumable: bool = True) -> RunResult:
-    """Run to the end. Raises: StoreError, and faults of the machine; recorded steps are kept and the run can be resumed.
-
-    `resumable`: without it no checkpoint is written, for a run of seconds that starts anew after a kill.
-    """
     with _locked(run):
         parts.store.start_run(run)
         return _drive(run, parts, emit, resumable=resumable)

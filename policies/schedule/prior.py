@@ -28,7 +28,7 @@ STORE_BYTES_PER_US = 4.3e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # for all SMs tog
 SMEM_BYTES_PER_US = 128 * 1755.0  # of one SM: 128 bytes per clock, at the clock of an H200 under load
 MEMORY_TRIP_US = 0.8  # latency under load of a load that misses L2
 LINE_US = 0.0009  # per line of the bulk copy engine; 8192x8192x8192 with rows of 64 bytes takes 1.5 times its math
-# Latency of a load while all SMs load, with too few stages in flight; fitted on the tuning half (`benchmarks/proposals/prior.py`).
+# Latency of a load while all SMs load, with too few stages in flight; fitted on the tuning half of `benchmarks/proposals`.
 LOADED_TRIP_US = 1.4
 STORE_US = 0.35  # from the last stores of a kernel until the next kernel may read them (estimate)
 ARRIVAL_US = 1.0  # fence, arrival counter and first read of another CTA's sums: three L2 latencies, partly overlapped

@@ -12,7 +12,7 @@ from cudal2_agent.agent.bench.models.one_kernel import OneKernel
 from cudal2_agent.agent.bench.models.yardstick import yardstick
 from cudal2_agent.agent.index.default_index import open_retriever
 from cudal2_agent.agent.run.dependencies import Dependencies
-from cudal2_agent.agent.run.lifecycle import new_run, resume_run, start_run
+from cudal2_agent.agent.run.lifecycle import resume_run, start_run
 from cudal2_agent.agent.run.versions import installed_version
 from cudal2_agent.agent.wiring.gpus import default_arch
 from cudal2_agent.agent.wiring.parts import joined
@@ -121,7 +121,7 @@ class BenchRuns:
         with open_policy(one.task.arch, settings, self._store, run_id, self._emit, workbench) as policy:
             parts: Dependencies = joined(sandbox, OneKernel(policy, self._plan.repairs), retriever, self._store)
             if known is None:
-                result = start_run(new_run(run_id, one.task, settings, parts, None), parts, self._emit)
+                result = start_run(run_id, one.task, settings, parts, self._emit)
             else:
                 result = resume_run(known, settings, parts, self._emit)
         if result.run.status == "interrupted":

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from cudal2_agent.agent.index.default_index import EmptyRetriever
 from cudal2_agent.agent.learning.calibration.spread_schedules import SpreadSchedules
-from cudal2_agent.agent.run.lifecycle import name_run, new_run, start_run
+from cudal2_agent.agent.run.lifecycle import name_run, start_run
 from cudal2_agent.agent.wiring.parts import joined
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Emit
@@ -52,9 +52,8 @@ class ShapeMeasurer:
         A run that is killed is measured anew. Raises: KeyboardInterrupt; MachineError, WorkerError, StoreError.
         """
         parts = joined(self._sandbox, self._policy, EmptyRetriever(), self._store)
-        run = new_run(name_run(task), task, self._settings, parts, None)
         try:
-            ended = start_run(run, parts, self._emit, resumable=False).run
+            ended = start_run(name_run(task), task, self._settings, parts, self._emit, resumable=False).run
         except UsageError:
             return None
         if ended.status == "interrupted":

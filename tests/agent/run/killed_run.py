@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from cudal2_agent.agent.run.dependencies import Dependencies
-from cudal2_agent.agent.run.lifecycle import name_run, new_run, resume_run, start_run
+from cudal2_agent.agent.run.lifecycle import name_run, resume_run, start_run
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Origin
 from cudal2_agent.contract.records.evaluation import Evaluation
@@ -60,7 +60,7 @@ def main(home: Path, verb: str, author: str = "") -> None:
             sandbox=sandbox, policy=policy, retriever=ScriptedRetriever(), store=store, diagnose=diagnose, explain=explain
         )
         if verb == "start":
-            start_run(new_run(name_run(TASK), TASK, settings, parts, None), parts, lambda _: None)
+            start_run(name_run(TASK), TASK, settings, parts, lambda _: None)
         else:
             [run] = store.runs()
             resume_run(run, settings, parts, lambda _: None)

@@ -14,7 +14,7 @@ import pytest
 from cudal2_agent.agent.cli.render.run_answer import print_outcome
 from cudal2_agent.agent.report.report import render_report
 from cudal2_agent.agent.run.dependencies import Dependencies
-from cudal2_agent.agent.run.lifecycle import name_run, new_run, start_run
+from cudal2_agent.agent.run.lifecycle import name_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.agent.wiring.policy import open_policy
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
@@ -88,7 +88,7 @@ def drive(home: Path, sandbox: Proving, order: Sequence[Turn], budget: int = 4) 
         settings = Settings(home=home, policy="chat", budget=budget, round_size=1, minutes=5.0, chat=chat, api_key="k")
         with open_store(settings.store_url) as store, open_policy(TASK.arch, settings, store, run_id, ignore) as policy:
             parts = Dependencies(sandbox, policy, Nothing(), store, diagnose_built, explain)  # type: ignore[arg-type]
-            outcome = start_run(new_run(run_id, TASK, settings, parts, None), parts, ignore, resumable=False)
+            outcome = start_run(run_id, TASK, settings, parts, ignore, resumable=False)
     return outcome, [request.prompt for request in server.requests]
 
 

@@ -12,7 +12,7 @@ import pytest
 from cudal2_agent.agent.run.batch_build import BatchBuild, RoundProposal
 from cudal2_agent.agent.run.checkpoint import open_checkpoints
 from cudal2_agent.agent.run.dependencies import Dependencies
-from cudal2_agent.agent.run.lifecycle import name_run, new_run, resume_run, start_run
+from cudal2_agent.agent.run.lifecycle import name_run, resume_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.contract.errors import MachineError, WorkerError
 from cudal2_agent.contract.events import CandidateBuilt, Event, Notice, Proposed, RaceStarted, StepFinished
@@ -54,7 +54,7 @@ def parts(store: Store, sandbox: ScriptedSandbox, count: int = 12) -> Dependenci
 
 def drive(settings: Settings, made: Dependencies, events: list[Event] | None = None) -> RunResult:
     emit = events.append if events is not None else (lambda _: None)
-    return start_run(new_run(name_run(TASK), TASK, settings, made, None), made, emit)
+    return start_run(name_run(TASK), TASK, settings, made, emit)
 
 
 def background() -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from cudal2_agent.agent.report.attribution import improvements
 from cudal2_agent.agent.run.dependencies import Dependencies
-from cudal2_agent.agent.run.lifecycle import name_run, new_run, start_run
+from cudal2_agent.agent.run.lifecycle import name_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.contract.errors import EndpointError
 from cudal2_agent.contract.events import Event, Notice
@@ -53,7 +53,7 @@ def drive(store: Store, home: Path, chat: ScriptedPolicy, times_us: dict[int, fl
         diagnose=doubles.diagnose,
         explain=doubles.explain,
     )
-    return start_run(new_run(name_run(TASK), TASK, settings, made, None), made, events.append)
+    return start_run(name_run(TASK), TASK, settings, made, events.append)
 
 
 def test_chat_starts_from_a_proven_kernel_and_its_gains_are_its_own(store: Store, tmp_path: Path) -> None:

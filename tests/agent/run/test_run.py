@@ -13,7 +13,7 @@ from sqlalchemy import event
 
 from cudal2_agent.agent.run.checkpoint import open_checkpoints
 from cudal2_agent.agent.run.dependencies import Dependencies
-from cudal2_agent.agent.run.lifecycle import name_run, new_run, resume_run, start_run
+from cudal2_agent.agent.run.lifecycle import name_run, resume_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.contract.errors import MachineError, ProfileFailed, ProfilerUnavailable, StoreError, UsageError, WorkerError
 from cudal2_agent.contract.events import Event, Notice, Profiled, Proposed, StepFinished
@@ -56,7 +56,7 @@ def parts(store: Store, sandbox: ScriptedSandbox, count: int = 12) -> Dependenci
 
 def drive(settings: Settings, made: Dependencies, events: list[Event] | None = None) -> RunResult:
     emit = events.append if events is not None else (lambda _: None)
-    return start_run(new_run(name_run(TASK), TASK, settings, made, None), made, emit)
+    return start_run(name_run(TASK), TASK, settings, made, emit)
 
 
 def screened(sandbox: ScriptedSandbox) -> list[int]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.agent.run.dependencies import Dependencies
-from cudal2_agent.agent.run.lifecycle import name_run, new_run, start_run
+from cudal2_agent.agent.run.lifecycle import name_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
@@ -40,7 +40,7 @@ class Run:
             diagnose=doubles.diagnose,
             explain=doubles.explain,
         )
-        self.outcome: RunResult = start_run(new_run(name_run(task), task, settings, made, None), made, lambda _: None)
+        self.outcome: RunResult = start_run(name_run(task), task, settings, made, lambda _: None)
 
     @property
     def timed(self) -> list[int]:

@@ -14,7 +14,7 @@ from cudal2_agent.agent.report.report import render_report
 from cudal2_agent.agent.run.clock import RunClock
 from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.history import History
-from cudal2_agent.agent.run.lifecycle import name_run, new_run, resume_run, start_run
+from cudal2_agent.agent.run.lifecycle import name_run, resume_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.agent.run.witnessing import SecondWitness, known_verdict, proof_fits, unproved_leader, verdict_of
 from cudal2_agent.contract.events import Event, StepFinished, Witnessed
@@ -90,7 +90,7 @@ def parts(store: Store, sandbox: ScriptedSandbox, script: Sequence[Candidate] | 
 
 def drive(settings: Settings, made: Dependencies, events: list[Event] | None = None) -> RunResult:
     emit = events.append if events is not None else (lambda _: None)
-    return start_run(new_run(name_run(TASK), TASK, settings, made, None), made, emit)
+    return start_run(name_run(TASK), TASK, settings, made, emit)
 
 
 def steps_of(outcome: RunResult, number: int) -> list[Step]:
