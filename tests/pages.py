@@ -12,7 +12,7 @@ ELSEWHERE = frozenset({"report.md", "progress.svg", "cute/layout.hpp"})  # files
 
 _LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
-_MODULE = re.compile(r"python -m ((?:agent|benchmarks|contract|indexer|knowledge|policies|sandbox|tests)(?:\.\w+)*)")
+_MODULE = re.compile(r"python -m ((?:agent|benchmarks|contract|indexer|knowledge|policies|processes|sandbox|tests)(?:\.\w+)*)")
 _FUNCTION = re.compile(r"[\w/]+\.py:\w+")
 _FILE = re.compile(r"[\w*][\w.*-]*(?:/[\w.*-]+)*(?:/|\.(?:py|cpp|hpp|cuh|md|svg|jsonl))")
 

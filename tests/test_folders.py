@@ -5,7 +5,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("agent", "benchmarks", "contract", "cudal2", "docs", "indexer", "knowledge", "policies", "sandbox", "tests")
+PARTS = (
+    "agent",
+    "benchmarks",
+    "contract",
+    "cudal2",
+    "docs",
+    "indexer",
+    "knowledge",
+    "policies",
+    "processes",
+    "sandbox",
+    "tests",
+)
 MAX_FILES = 15
 DERIVED = frozenset({".pyc", ".so"})
 

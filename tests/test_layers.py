@@ -1,4 +1,5 @@
-"""The layers: contract <- {knowledge, indexer, sandbox, policies} <- agent, and contract <- cudal2 <- agent.
+"""The layers: contract <- {knowledge, indexer, sandbox, policies} <- agent, and contract <- cudal2 <- agent. All but cudal2 may
+start processes by `processes`, which imports nothing of ours.
 
 Each border's packages are imported only there.
 """
@@ -12,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SIBLINGS = frozenset({"knowledge", "indexer", "sandbox", "policies"})
-LAYERS = SIBLINGS | {"contract", "agent", "cudal2"}
+LAYERS = SIBLINGS | {"contract", "agent", "cudal2", "processes"}
 STDLIB = frozenset(sys.stdlib_module_names)
 
 # Packages that a GPU worker lacks.
@@ -69,8 +70,12 @@ def broken_imports(name: str, source: str) -> list[str]:
 
 
 def _why_broken(name: str, layer: str, top: str) -> str:
+    if layer == "processes":
+        return "" if top in STDLIB | {"processes", "ray"} else "it is the ground floor"
+    if top == "processes" and layer != "cudal2":
+        return ""
     if top in LAYERS and top != layer and layer != "agent" and top != "contract":
-        return f"{layer} may import contract only"
+        return f"{layer} may import contract and processes only"
     if layer == "contract" and top not in STDLIB | {"contract", "pydantic"}:
         allowed = name == "contract/settings/settings.py" and top == "pydantic_settings"
         return "" if allowed else "contract is records over pydantic only"
@@ -129,6 +134,9 @@ def test_only_the_settings_read_the_environment() -> None:
         ("policies/x.py", "from importlib import import_module\nimport_module('cudal2_agent.sandbox.workers.worker')"),
         ("policies/x.py", "from agent import graph"),
         ("policies/x.py", "import cudal2"),
+        ("cudal2/x.py", "from cudal2_agent.processes.child import Child"),
+        ("processes/x.py", "from cudal2_agent.contract.errors import WorkerError"),
+        ("processes/x.py", "import numpy"),
         ("cudal2/x.py", "from cudal2_agent.policies.schedule.families.registry import families"),
         ("cudal2/x.py", "import sqlalchemy"),
         ("policies/schedule/x.py", "from .family import Schedule"),
@@ -150,6 +158,8 @@ def test_a_broken_layer_is_seen(name: str, source: str) -> None:
             "cudal2/x.py",
             "from cudal2_agent.contract.records.library import LibraryEntry\nimport numpy\ndef f():\n    import torch",
         ),
+        ("indexer/x.py", "from cudal2_agent.processes.child import Child"),
+        ("processes/x.py", "import signal\ndef f():\n    import ray"),
         ("agent/x.py", "from cudal2.library.kernel_library import open_library"),
         (
             "agent/x.py",
@@ -160,6 +170,18 @@ def test_a_broken_layer_is_seen(name: str, source: str) -> None:
 )
 def test_a_sound_layer_passes(name: str, source: str) -> None:
     assert broken_imports(name, source) == []
+
+
+def test_the_ground_floor_imports_ray_only_where_it_is_used() -> None:
+    at_once = [
+        f"{path.name}:{line}"
+        for path in (ROOT / "processes").rglob("*.py")
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for line, module in imports_of(node)
+        if module.partition(".")[0] == "ray"
+    ]
+    assert at_once == []
 
 
 @pytest.mark.parametrize("source", ["import os\nos.environ['X']", "from os import getenv", "import os\nos.getenv('X')"])
