@@ -4,31 +4,24 @@ Covered: a worker that dies or exceeds the time limit loses its file and is repl
 workers. Not covered: the memory that a worker takes.
 """
 
-import contextlib
 import logging
-import multiprocessing
-import os
 import queue
-import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from cudal2_agent.contract.errors import KnowledgeError, SourceError
 from cudal2_agent.contract.records.knowledge import SplitFile
 from cudal2_agent.indexer.walk import load
+from cudal2_agent.processes.child import Child, ChildLost, ChildPlan, ParentLine, wait_for
 
 Split = Callable[[str, bytes], SplitFile]
 _READY = "ready"
 _START_TIMEOUT_S = 120.0
 _POLL_S = 0.2
 _AHEAD = 32  # results that are queued while the store embeds
-_INTERRUPT = frozenset({signal.SIGINT})
 
 
 @dataclass(frozen=True)
@@ -116,26 +109,26 @@ class _SplitPool:
 
     def finished(self) -> list[SplitResult]:
         """The results since the last call, after a short wait. Dead and late workers are replaced."""
-        ready = wait([worker.connection for worker in self._workers], timeout=_POLL_S)
+        ready = wait_for([worker.child for worker in self._workers], _POLL_S)
         results = []
         for index, worker in enumerate(self._workers):
             reason = ""
-            if worker.connection in ready:
+            if worker.child in ready:
                 try:
                     results += worker.take()
-                except (EOFError, ConnectionError):
-                    reason = worker.died()
+                except ChildLost as exc:
+                    reason = f"it ended the process ({exc})"
             elif worker.late(self._timeout_s):
                 reason = f"it took more than {self._timeout_s:g} s"
             if reason:
                 results += [SplitResult(worker.path, reason=reason)] if worker.path else []
-                worker.end()
+                worker.child.end()
                 self._workers[index] = self._worker()
         return results
 
     def stop(self) -> None:
         for worker in self._workers:
-            worker.end()
+            worker.child.end()
 
     def _worker(self) -> "_SplitWorker":
         try:
@@ -148,73 +141,45 @@ class _SplitWorker:
     """One process and its current file. Its time limit starts when it is ready."""
 
     def __init__(self, root: Path, split: Split) -> None:
-        context = multiprocessing.get_context("spawn")  # the parent has threads
-        self.connection, theirs = context.Pipe()
         self.path = ""
-        self.since = time.monotonic()
-        self._started = False
-        self._process = context.Process(target=_serve, args=(theirs, root, split), daemon=True)
-        resource_tracker.ensure_running()  # starting it later would lift the mask that follows
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPT)  # inherited: only the parent handles Ctrl-C
-        try:
-            self._process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            theirs.close()
+        self._ready = False
+        self.child = Child(ChildPlan("splitter", _serve, (root, split)))
+        self.child.start()
 
     def give(self, path: str) -> None:
-        self.path, self.since = path, time.monotonic()
-        with contextlib.suppress(ConnectionError):  # the worker died while idle; `finished` will notice
-            self.connection.send(path)
+        """A worker that died while it was idle is noticed by `take`."""
+        self.path = path
+        self.child.send(path)
 
     def take(self) -> list[SplitResult]:
-        """The worker's message. Raises: EOFError or ConnectionError if the process has ended."""
-        message = self.connection.recv()
+        """The worker's message. Raises: ChildLost; KnowledgeError if it was never ready, since the next would fail as well."""
+        try:
+            message = self.child.receive()
+        except ChildLost as exc:
+            if not self._ready:
+                problem = f"the processes that split files cannot be started ({exc}); see their output above"
+                raise KnowledgeError(problem) from exc
+            raise
         if message == _READY:
-            self._started, self.since = True, time.monotonic()
+            self._ready = True
             return []
         self.path = ""
         return [message]
 
     def late(self, timeout_s: float) -> bool:
         """Whether the file takes too long. Raises: KnowledgeError if the worker never became ready."""
-        taken = time.monotonic() - self.since
-        if not self._started and taken > _START_TIMEOUT_S:
-            raise KnowledgeError(f"a process that splits files was not ready after {taken:.0f} s; is the machine overloaded?")
-        return self._started and bool(self.path) and taken > timeout_s
-
-    def died(self) -> str:
-        """How the process ended. Raises: KnowledgeError if it never became ready, since the next one would fail as well."""
-        self._process.join(_POLL_S)
-        code = self._process.exitcode
-        if not self._started:
-            raise KnowledgeError(f"the processes that split files cannot be started (exit code {code}); see their output above")
-        return f"it ended the process ({f'signal {-code}' if code is not None and code < 0 else f'exit code {code}'})"
-
-    def end(self) -> None:
-        self.connection.close()
-        self._process.kill()
-        self._process.join()
+        taken_s = self.child.silent_s
+        if not self._ready and taken_s > _START_TIMEOUT_S:
+            raise KnowledgeError(f"a process that splits files was not ready after {taken_s:.0f} s; is the machine overloaded?")
+        return self._ready and bool(self.path) and taken_s > timeout_s
 
 
-def _serve(connection: "Connection[object, object]", root: Path, split: Split) -> None:
-    """The main function of a worker: receives paths and sends results until the connection is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPT)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+def _serve(parent: ParentLine, root: Path, split: Split) -> None:
+    """Entry of a worker: paths to results."""
     logging.disable(logging.WARNING)  # libraries log remarks on a file; the result contains what matters
-    with contextlib.suppress(EOFError, ConnectionError):
-        connection.send(_READY)
-        while True:
-            connection.send(_result(root, str(connection.recv()), split))
-
-
-def _die_with_parent() -> None:
-    """End this worker with its parent. A worker that is splitting a file does not notice that the pipe was closed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    parent.send(_READY)
+    for path in parent:
+        parent.send(_result(root, path, split))
 
 
 def _result(root: Path, path: str, split: Split) -> SplitResult:

@@ -154,6 +154,9 @@ def test_only_the_settings_read_the_environment() -> None:
         ("policies/x.py", "from importlib import import_module\nimport_module('cudal2_agent.sandbox.workers.worker')"),
         ("policies/x.py", "from agent import graph"),
         ("policies/x.py", "import cudal2"),
+        ("cudal2/x.py", "from cudal2_agent.processes.child import Child"),
+        ("processes/x.py", "from cudal2_agent.contract.errors import WorkerError"),
+        ("processes/x.py", "import numpy"),
         ("cudal2/x.py", "from cudal2_agent.policies.schedule.families.registry import families"),
         ("cudal2/x.py", "import sqlalchemy"),
         ("policies/schedule/x.py", "from .family import Schedule"),
@@ -175,6 +178,8 @@ def test_a_broken_layer_is_seen(name: str, source: str) -> None:
             "cudal2/x.py",
             "from cudal2_agent.contract.records.library import LibraryEntry\nimport numpy\ndef f():\n    import torch",
         ),
+        ("indexer/x.py", "from cudal2_agent.processes.child import Child"),
+        ("processes/x.py", "import signal\ndef f():\n    import ray"),
         ("agent/x.py", "from cudal2.library.kernel_library import open_library"),
         (
             "agent/x.py",
@@ -185,6 +190,18 @@ def test_a_broken_layer_is_seen(name: str, source: str) -> None:
 )
 def test_a_sound_layer_passes(name: str, source: str) -> None:
     assert broken_imports(name, source) == []
+
+
+def test_the_ground_floor_imports_ray_only_where_it_is_used() -> None:
+    at_once = [
+        f"{path.name}:{line}"
+        for path in (ROOT / "processes").rglob("*.py")
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for line, module in imports_of(node)
+        if module.partition(".")[0] == "ray"
+    ]
+    assert at_once == []
 
 
 @pytest.mark.parametrize("source", ["import os\nos.environ['X']", "from os import getenv", "import os\nos.getenv('X')"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("agent", "benchmarks", "contract", "cudal2", "indexer", "knowledge", "policies", "sandbox")
+PARTS = ("agent", "benchmarks", "contract", "cudal2", "indexer", "knowledge", "policies", "processes", "sandbox")
 
 BACKENDS = "the same role in both backends, sandbox/cuda and sandbox/emulator"
 RECORD = "contract holds the record or the plan, the other part produces it"
@@ -30,6 +30,7 @@ SHARED_MODULES = {
     "advise": "agent/library/advise works out what a model gains, `advise` is its verb",
     "bench": "agent/bench is the engine of benches, `bench` the verb that times files",
     "campaign": "contract holds the record, agent/campaign makes it, agent/cli/campaign has the verbs",
+    "child": "processes starts and ends children, sandbox/profiling has the program of one",
     "diagnosis": RECORD,
     "doctor": COMMAND,
     "environment": "agent/learning has one of reinforcement learning, sandbox/cuda reads a GPU's record of this name",

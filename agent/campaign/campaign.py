@@ -3,7 +3,7 @@
 from cudal2_agent.agent.campaign.campaign_process import WorkerOrder
 from cudal2_agent.agent.campaign.gpu_worker import run_gpu_worker
 from cudal2_agent.agent.campaign.overview import WorkerView
-from cudal2_agent.agent.campaign.processes import Entry, Processes, Slot
+from cudal2_agent.agent.campaign.process_slots import Entry, Slot, Slots
 from cudal2_agent.agent.campaign.proving import run_prover
 from cudal2_agent.agent.campaign.watching import GRACE_S, CampaignWatch, Display
 from cudal2_agent.agent.wiring.sandbox import share_of
@@ -50,8 +50,8 @@ class Campaign:
         self._watch = CampaignWatch(queue, display, plan.hours)
         gpus = [self._gpu(device, gpu_entry, search) for device in plan.devices for search in range(_searches(device))]
         provers = [self._prover(number, prover_entry) for number in range(plan.provers)]
-        self._gpus = Processes(gpus, queue.release, display.note)
-        self._provers = Processes(provers, _nothing_held, display.note)
+        self._gpus = Slots(gpus, queue.release, display.note)
+        self._provers = Slots(provers, _nothing_held, display.note)
 
     def run(self) -> None:
         """Raises: WorkerError where no process could go on and tasks are left; KeyboardInterrupt."""

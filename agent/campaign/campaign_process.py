@@ -1,22 +1,16 @@
-"""A process of a campaign: its order, its news, and its end: with its job, when it is told to, or when its parent is gone."""
+"""What a process of a campaign is told to do, and what it reports."""
 
 import gc
 import logging
-import os
-import signal
 import socket
-import threading
 from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing.connection import Connection
-from types import FrameType
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import CompilerMissing, Cudal2Error, UsageError
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.processes.child import ParentLine
 
-INTERRUPTED = 130
 # A search keeps some 100,000 objects of its space of schedules, which every collection of the oldest generation visits:
 # with Python's own thresholds a third of the time in which PTX is parsed.
 RARE_COLLECTIONS = (50_000, 20, 20)
@@ -60,42 +54,12 @@ def worker_name(pid: int) -> str:
     return f"{socket.gethostname()[:100]}:{pid}"
 
 
-def run_child(pipe: "Connection[News, str]", job: Callable[[Tell], None]) -> None:
-    """Run a job whose news go through the pipe. Whatever comes back through it, or its end, interrupts the job, once."""
+def report_job(parent: ParentLine, job: Callable[[Tell], None]) -> None:
+    """Run a job whose news go to the parent, and report why it ended. Raises: KeyboardInterrupt, as the parent asks."""
     logging.basicConfig(level=logging.WARNING)
     gc.set_threshold(*RARE_COLLECTIONS)
-    signal.signal(signal.SIGINT, _interrupt_once)
-    threading.Thread(target=_listen, args=(pipe,), daemon=True).start()
-    tell = _teller(pipe)
-    code = 0
     try:
-        job(tell)
-        tell(WorkerEnded())
-    except KeyboardInterrupt:
-        code = INTERRUPTED
+        job(parent.send)
+        parent.send(WorkerEnded())
     except Cudal2Error as exc:
-        tell(WorkerEnded(reason=str(exc), hopeless=isinstance(exc, UsageError | CompilerMissing)))
-        code = exc.exit_code
-    os._exit(code)  # threads of libraries must not hold it up
-
-
-def _teller(pipe: "Connection[News, str]") -> Tell:
-    lock = threading.Lock()
-
-    def tell(news: News) -> None:
-        with lock, suppress(OSError):  # the reader is gone; `_listen` ends this process
-            pipe.send(news)
-
-    return tell
-
-
-def _listen(pipe: "Connection[News, str]") -> None:
-    with suppress(EOFError, OSError):
-        pipe.recv()
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def _interrupt_once(_: int, __: FrameType | None) -> None:
-    """The first interrupt ends the work; later ones must not disturb what is handed back."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise KeyboardInterrupt
+        parent.send(WorkerEnded(reason=str(exc), hopeless=isinstance(exc, UsageError | CompilerMissing)))

@@ -3,11 +3,10 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 
 from filelock import FileLock, Timeout
 
-from cudal2_agent.agent.campaign.campaign_process import Doing, News, Tell, WorkerOrder, run_child, worker_name
+from cudal2_agent.agent.campaign.campaign_process import Doing, Tell, WorkerOrder, report_job, worker_name
 from cudal2_agent.agent.campaign.claiming import work
 from cudal2_agent.agent.campaign.shape_search import open_search
 from cudal2_agent.contract.errors import UsageError
@@ -15,13 +14,14 @@ from cudal2_agent.contract.events import Event, StageStarted, StepFinished
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.processes.child import ParentLine
 from cudal2_agent.store.campaigns.queue import CampaignQueue
 from cudal2_agent.store.store import open_store
 
 
-def run_gpu_worker(order: WorkerOrder, pipe: "Connection[News, str]") -> None:
+def run_gpu_worker(parent: ParentLine, order: WorkerOrder) -> None:
     """Entry of the process."""
-    run_child(pipe, lambda tell: search_all(order, tell))
+    report_job(parent, lambda tell: search_all(order, tell))
 
 
 def search_all(order: WorkerOrder, tell: Tell) -> None:

@@ -8,9 +8,8 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from multiprocessing.connection import Connection
 
-from cudal2_agent.agent.campaign.campaign_process import Doing, News, Tell, WorkerOrder, run_child
+from cudal2_agent.agent.campaign.campaign_process import Doing, Tell, WorkerOrder, report_job
 from cudal2_agent.agent.campaign.winners import baselines_beside, best_launches, deciding_steps
 from cudal2_agent.agent.run.witnessing import WitnessVerdict, judged, verdict_of
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
@@ -25,17 +24,18 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
 from cudal2_agent.contract.reward.reward import reward
 from cudal2_agent.policies.schedule.families.registry import written
+from cudal2_agent.processes.child import ParentLine
 from cudal2_agent.store.campaigns.results import ResultFilter, StoredResult, claim_unproved, replace_result
 from cudal2_agent.store.store import Store, open_store
 
 LOW_PRIORITY = 19
 
 
-def run_prover(order: WorkerOrder, pipe: "Connection[News, str]") -> None:
+def run_prover(parent: ParentLine, order: WorkerOrder) -> None:
     """Entry of the process, which gives way to the searches."""
     with suppress(OSError):
         os.nice(LOW_PRIORITY)
-    run_child(pipe, lambda tell: _prove_while_wanted(order, tell))
+    report_job(parent, lambda tell: _prove_while_wanted(order, tell))
 
 
 def prove_all(store: Store, sandbox: Sandbox, wanted: ResultFilter) -> Iterator[ShapeResult]:

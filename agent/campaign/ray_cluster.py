@@ -16,13 +16,13 @@ from cudal2_agent.agent.campaign.gpu_worker import device_lock
 from cudal2_agent.agent.campaign.overview import WorkerView
 from cudal2_agent.agent.campaign.shape_search import open_search
 from cudal2_agent.agent.campaign.watching import GRACE_S, LOOK_S, CampaignWatch, Display
-from cudal2_agent.agent.wiring.sandbox import share_of
-from cudal2_agent.contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
+from cudal2_agent.agent.wiring.actors import open_cluster, start_actors
+from cudal2_agent.contract.errors import Cudal2Error, UsageError, WorkerError
 from cudal2_agent.contract.events import ignore
+from cudal2_agent.processes.ray_actors import ActorLost, ActorPlan, Cluster, own_gpu, own_name
 from cudal2_agent.store.campaigns.queue import CampaignQueue
 from cudal2_agent.store.store import Store, open_store
 
-LOCAL = "local"
 MAX_RESTARTS = 5
 MAX_FAILURES = 5  # of one actor in a row
 OpenSearch = Callable[[WorkerOrder, Store], AbstractContextManager[Searches]]
@@ -40,12 +40,8 @@ class GpuActor:
     """One GPU of the cluster. Its sandbox stays open between two tasks, and is opened again after a failure or a pause."""
 
     def __init__(self, order: WorkerOrder, open_search: OpenSearch) -> None:
-        import ray
-
-        context = ray.get_runtime_context()
-        numbers = context.get_accelerator_ids().get("GPU", [])
-        lock = f"cuda-{numbers[0]}-0" if numbers else ""
-        self._name = actor_name(context.get_actor_id())
+        lock = f"cuda-{gpu}-0" if (gpu := own_gpu()) else ""
+        self._name = own_name()
         self._order, self._open_search = order, open_search
         self._always, self._opened = ExitStack(), ExitStack()
         self._always.enter_context(device_lock(order.settings, lock))
@@ -71,11 +67,6 @@ class GpuActor:
         return ""
 
 
-def actor_name(actor_id: str) -> str:
-    """The name under which an actor holds items; it keeps it when Ray starts it again."""
-    return f"ray:{actor_id}"
-
-
 def run_on_ray(
     plan: CampaignPlan, queue: CampaignQueue, address: str, display: Display, open_search: OpenSearch = open_shape_search
 ) -> None:
@@ -83,63 +74,41 @@ def run_on_ray(
 
     Raises: MachineError, UsageError, WorkerError.
     """
-    try:
-        import ray
-    except ImportError as exc:
-        raise MachineError("--ray needs Ray; pip install 'cudal2-agent[ray]'") from exc
     watch = CampaignWatch(queue, display, plan.hours)
-    started = not ray.is_initialized()
-    try:
-        if started:
-            ray.init(address=None if address == LOCAL else address, log_to_driver=False, include_dashboard=False)
-    except ConnectionError as exc:
-        raise UsageError(f"no Ray cluster at {address} ({exc}); name its address, or local to start one here") from exc
-    try:
-        _Driver(ray, plan, queue, display, watch, open_search).run()
-    finally:
-        if started:
-            ray.shutdown()
+    with open_cluster(address) as cluster:
+        _Driver(cluster, plan, queue, display, watch, open_search).run()
 
 
 class _Driver:
     def __init__(
         self,
-        ray: Any,
+        cluster: Cluster,
         plan: CampaignPlan,
         queue: CampaignQueue,
         display: Display,
         watch: CampaignWatch,
         open_search: OpenSearch,
     ) -> None:
-        self._ray, self._plan, self._queue = ray, plan, queue
+        self._cluster, self._plan, self._queue = cluster, plan, queue
         self._display, self._watch = display, watch
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        if (
-            len(nodes) > 1
-            and plan.settings.store_url.startswith("sqlite")
-            and len({n["NodeManagerAddress"] for n in nodes}) > 1
-        ):
+        if cluster.hosts > 1 and plan.settings.store_url.startswith("sqlite"):
             raise UsageError("a cluster of several machines needs a store they all reach: set CUDAL2_STORE to a PostgreSQL URL")
-        gpus = int(ray.cluster_resources().get("GPU", 0))
-        emulated = bool(plan.devices)
-        count = len(plan.devices) if emulated else gpus
-        if not count:
-            raise UsageError("the Ray cluster has no GPU; --gpus emulator proves kernels without times")
-        settings = share_of(plan.settings, "emulator" if emulated else "cuda:0", -(-count // len(nodes)))
-        order = order_of(plan, settings, watch.deadline_s)
-        options = {"num_gpus": 0 if emulated else 1, "num_cpus": 1, "max_restarts": MAX_RESTARTS, "max_task_retries": -1}
-        actor = ray.remote(**options)(GpuActor)
-        self._actors = [actor.remote(order, open_search) for _ in range(count)]
-        self._failures = [0] * count
-        self._since_s = [time.monotonic()] * count
+        self._actors = start_actors(
+            cluster,
+            ActorPlan(GpuActor, restarts=MAX_RESTARTS, retries=-1),
+            plan.settings,
+            plan.devices,
+            lambda share: (order_of(plan, share, watch.deadline_s), open_search),
+        )
+        self._failures = [0] * len(self._actors)
+        self._since_s = [time.monotonic()] * len(self._actors)
         self._reason = ""
 
     def run(self) -> None:
         pending = {self._next(place): place for place in range(len(self._actors))}
         try:
             while pending and not self._watch.is_late(GRACE_S):
-                ready, _ = self._ray.wait(list(pending), num_returns=1, timeout=LOOK_S)
-                for reference in ready:
+                for reference in self._cluster.first_ready(list(pending), LOOK_S):
                     place = pending.pop(reference)
                     if self._goes_on(place, reference) and self._watch.leaves_time():
                         pending[self._next(place)] = place
@@ -148,22 +117,22 @@ class _Driver:
                     break  # an actor of a lost node may wait for a place for ever
         finally:
             for actor in self._actors:
-                self._ray.kill(actor)
-                self._queue.release(actor_name(actor._actor_id.hex()), "its actor was stopped", counts=False)
+                actor.kill()
+                self._queue.release(actor.name, "its actor was stopped", counts=False)
             self._look(at_once=True)
         if self._queue.counts().left and self._watch.leaves_time():
             raise WorkerError(f"no actor of campaign {self._plan.name} could go on: {self._reason}; run it again to go on")
 
     def _next(self, place: int) -> Any:
         self._since_s[place] = time.monotonic()
-        return self._actors[place].search_next.remote()
+        return self._actors[place].begin("search_next")
 
     def _goes_on(self, place: int, reference: Any) -> bool:
         """Whether the actor is asked again."""
         try:
-            said = self._ray.get(reference)
-        except self._ray.exceptions.RayError as exc:  # Ray has given it up
-            said, self._failures[place] = str(exc).strip().splitlines()[-1], MAX_FAILURES
+            said = self._actors[place].answer(reference)
+        except ActorLost as exc:  # Ray has given it up
+            said, self._failures[place] = str(exc), MAX_FAILURES
         if said is None:
             if not self._queue.counts().left:
                 return False
@@ -179,9 +148,8 @@ class _Driver:
 
     def _look(self, *, at_once: bool = False) -> None:
         held = self._queue.running()
-        names = [actor_name(actor._actor_id.hex()) for actor in self._actors]
         views = [
-            WorkerView(f"actor {place}", held[name].shape if name in held else "waiting", self._since_s[place], 0, True)
-            for place, name in enumerate(names)
+            WorkerView(f"actor {place}", held[actor.name].shape if actor.name in held else "waiting", since_s, 0, True)
+            for place, (actor, since_s) in enumerate(zip(self._actors, self._since_s, strict=True))
         ]
         self._watch.look(views, at_once=at_once)

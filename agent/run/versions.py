@@ -1,10 +1,14 @@
 """The versions of this product and of the packages that influence its results."""
 
 import platform
+import subprocess
+import tomllib
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+OWN = "cudal2-agent"
 PACKAGES = (
-    "cudal2-agent",
+    OWN,
     "cupy-cuda13x",
     "cuda-bindings",
     "langgraph",
@@ -28,7 +32,7 @@ def installed_version(package: str) -> str | None:
 
 def own_version() -> str:
     """The version of this product; "source" where it runs from a folder that is not installed."""
-    return installed_version("cudal2-agent") or "source"
+    return installed_version(OWN) or "source"
 
 
 def versions() -> dict[str, str]:
@@ -39,3 +43,33 @@ def versions() -> dict[str, str]:
         "system": platform.platform(),
         **{package: text for package, text in found.items() if text is not None},
     }
+
+
+def own_commit(file: Path = Path(__file__)) -> str:
+    """The commit of the checkout that tracks a file of this product; empty without one, as where it is installed.
+
+    `file`: as it is imported, which may be through a link to its folder.
+    """
+    place = file.resolve()
+    root = _git(place.parent, "rev-parse", "--show-toplevel")
+    if not root or not _git(place.parent, "ls-files", "--error-unmatch", place.name) or not _is_own(Path(root)):
+        return ""
+    return _git(place.parent, "rev-parse", "--short=12", "HEAD")
+
+
+def _is_own(root: Path) -> bool:
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text("utf-8")).get("project", {})
+    except (OSError, ValueError):
+        return False
+    return bool(project.get("name") == OWN)
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git answers; empty where it fails."""
+    try:
+        return subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

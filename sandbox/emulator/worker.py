@@ -6,12 +6,12 @@ Its parent limits its address space: `MEMORY_BYTES` holds the operands of the la
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
-from cudal2_agent.contract.errors import Cudal2Error
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.sandbox.workers.messages import Ready, StageEntered
-from cudal2_agent.sandbox.workers.worker import Evaluates, Say, Session, claim_pipes, failure, read_ahead
+from cudal2_agent.sandbox.workers.worker import Evaluates, Say, serve
 
 MEMORY_BYTES = 16 * 1024**3
 
@@ -27,14 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", type=Arch, choices=list(Arch), required=True, help="whose reference chip is emulated")
     parser.add_argument("--device", type=int, default=0, help="which of several workers; they are all alike")
     arch: Arch = parser.parse_args(arguments).arch
-    requests, say = claim_pipes()
-    session = Session(say)
-    sys.excepthook = session.report_uncaught
-    try:
-        return session.serve(*open_emulator(arch, say), read_ahead(requests))
-    except Cudal2Error as exc:
-        say(failure(exc))
-        return 1
+    return serve(partial(open_emulator, arch))
 
 
 def open_emulator(arch: Arch, say: Say) -> tuple[Evaluates, Ready]:

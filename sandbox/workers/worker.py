@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import BinaryIO, Literal, Protocol, runtime_checkable
 
@@ -66,11 +67,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m cudal2_agent.sandbox.workers.worker", description=__doc__)
     parser.add_argument("--device", type=int, default=0, help="index of the GPU, as CUDA counts")
     index: int = parser.parse_args(arguments).device
+    return serve(partial(open_gpu, index))
+
+
+def serve(opened: Callable[[Say], tuple[Evaluates, Ready]]) -> int:
+    """Open a backend, and serve it on stdin and stdout. The exit code is that of `main`."""
     requests, say = claim_pipes()
     session = Session(say)
     sys.excepthook = session.report_uncaught
     try:
-        return session.serve(*open_gpu(index, say), read_ahead(requests))
+        return session.serve(*opened(say), read_ahead(requests))
     except Cudal2Error as exc:
         say(failure(exc))
         return 1

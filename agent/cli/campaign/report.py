@@ -18,13 +18,20 @@ if TYPE_CHECKING:
     from cudal2_agent.contract.records.trajectory import Step
     from cudal2_agent.store.store import Store
 
-EXAMPLE = "\b\nExample:\n  cudal2-agent campaign report benchmarks/campaigns/rows --held-out benchmarks/campaigns/held_out.json"
+EXAMPLE = (
+    "\b\nExample:\n  cudal2-agent campaign report --name main\n"
+    "  cudal2-agent campaign report benchmarks/campaigns/rows --held-out benchmarks/campaigns/held_out.json"
+)
 
 
 def report(
     results: Annotated[
         list[Path] | None,
         typer.Argument(help="Files of rows (*.jsonl.gz) or folders of them.", show_default="the store's results"),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="Campaigns; default: all. May be repeated.", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("campaign.html"),
     rows_out: Annotated[
@@ -47,10 +54,16 @@ def report(
     from cudal2_agent.agent.campaign.result_files import read_results, write_results
     from cudal2_agent.contract.settings.settings import load_settings
     from cudal2_agent.contract.whole_file import whole_file
+    from cudal2_agent.store.campaigns.results import ResultFilter
     from cudal2_agent.store.store import open_store
 
+    if results and name:
+        raise UsageError("--name chooses campaigns of the store; give either files of rows or --name")
     with open_store(load_settings().store_url) as store:
-        rows = counting(read_results(results) if results else store.results(), environment)
+        found = read_results(results) if results else store.results(ResultFilter(campaigns=tuple(name or ())))
+        if name and not found:
+            raise UsageError(f"campaign {' or '.join(map(repr, name))} has no result; see `cudal2-agent campaign status`")
+        rows = counting(found, environment)
         if rows_out is not None:
             with _writing(rows_out):
                 write_results(rows_out, rows)

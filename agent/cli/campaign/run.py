@@ -1,6 +1,5 @@
 """`cudal2-agent campaign run`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,6 +64,7 @@ def run(
     """Search a kernel for every shape of a campaign, or go on with it: a shape that has a result is not searched again."""
     from cudal2_agent.agent.campaign.shapes import read_shapes
     from cudal2_agent.agent.cli.campaign.running import run_campaign
+    from cudal2_agent.agent.run.versions import own_commit
     from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(budget=budget, minutes=minutes, seed=seed, use_knowledge=False, profile="off")
@@ -87,7 +87,7 @@ def run(
         ray=ray,
         hours=hours,
         provers=0 if gpus.startswith(EMULATOR) else provers,
-        commit=_commit(),
+        commit=own_commit(),
         notices=notices,
         as_json=as_json,
     )
@@ -116,15 +116,3 @@ def _devices(gpus: str) -> tuple[str, ...]:
     if missing:
         raise UsageError(f"--gpus {gpus}: there is no GPU {missing[0]} here; there are {found or 'none'}")
     return tuple(f"cuda:{index}" for index in dict.fromkeys(wanted))
-
-
-def _commit() -> str:
-    """The commit of the checkout that this file is in; empty where it is none."""
-    import subprocess
-
-    root = Path(__file__).resolve().parents[3]
-    command = ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""

@@ -5,7 +5,6 @@ An actor that is lost is started again by Ray, on another node where its own is 
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from cudal2_agent.agent.learning.environment.scoring_process import OpenWorker, ScoringFailure
 from cudal2_agent.agent.learning.environment.scoring_sandbox import open_scoring_sandbox
@@ -16,14 +15,14 @@ from cudal2_agent.agent.learning.environment.scoring_worker import (
     ScoringWorkerLost,
     WorkerOutcome,
 )
-from cudal2_agent.agent.wiring.sandbox import share_of
-from cudal2_agent.contract.errors import MachineError, UsageError, WorkerError
+from cudal2_agent.agent.wiring.actors import open_cluster, start_actors
+from cudal2_agent.contract.errors import WorkerError
 from cudal2_agent.contract.events import ignore
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.reward.score import TaskCandidates
 from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.processes.ray_actors import Actor, ActorLost, ActorPlan
 
-LOCAL = "local"
 MAX_RESTARTS = -1  # a training run outlives many actors; each loss is told
 
 
@@ -56,15 +55,15 @@ class ScoringHost:
 class ScoringActor:
     """A `ScoringWorker` on the cluster."""
 
-    def __init__(self, ray: Any, actor: Any) -> None:
-        self._ray, self._actor = ray, actor
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
 
     def place(self) -> ScoringPlace:
         """Waits for an actor that is being started again."""
         try:
-            place = self._ray.get(self._actor.place.options(max_task_retries=-1).remote())
-        except self._ray.exceptions.RayError as exc:
-            raise WorkerError(f"a scoring actor did not start: {_last_line(exc)}") from exc
+            place = self._actor.answer(self._actor.begin("place", max_task_retries=-1))
+        except ActorLost as exc:
+            raise WorkerError(f"a scoring actor did not start: {exc}") from exc
         if isinstance(place, ScoringFailure):
             raise place.error()
         assert isinstance(place, ScoringPlace)
@@ -73,16 +72,15 @@ class ScoringActor:
     def evaluate(self, groups: Sequence[TaskCandidates]) -> Generator[WorkerOutcome]:
         self.place()
         try:
-            for reference in self._actor.evaluate.options(num_returns="streaming").remote(tuple(groups)):
-                answer = self._ray.get(reference)
+            for answer in self._actor.answers("evaluate", tuple(groups)):
                 if isinstance(answer, ScoringFailure):
                     raise answer.error()
                 yield answer
-        except self._ray.exceptions.RayError as exc:
-            raise ScoringWorkerLost(_last_line(exc)) from exc
+        except ActorLost as exc:
+            raise ScoringWorkerLost(str(exc)) from exc
 
     def close(self) -> None:
-        self._ray.kill(self._actor)
+        self._actor.kill()
 
 
 @contextmanager
@@ -93,35 +91,10 @@ def open_scoring_actors(
 
     Raises: MachineError, UsageError.
     """
-    try:
-        import ray
-    except ImportError as exc:
-        raise MachineError("a score on Ray needs Ray; pip install 'cudal2-agent[ray]'") from exc
-    started = not ray.is_initialized()
-    try:
-        if started:
-            ray.init(address=None if address == LOCAL else address, log_to_driver=False, include_dashboard=False)
-    except ConnectionError as exc:
-        raise UsageError(f"no Ray cluster at {address} ({exc}); name its address, or local to start one here") from exc
-    try:
-        yield _actors(ray, settings, arch, devices, open_worker)
-    finally:
-        if started:
-            ray.shutdown()
 
+    def arguments(share: Settings) -> tuple[ScoringOrder, OpenWorker]:
+        return ScoringOrder(settings=share, arch=arch), open_worker
 
-def _actors(ray: Any, settings: Settings, arch: Arch, devices: Sequence[str], open_worker: OpenWorker) -> list[ScoringActor]:
-    """Raises: UsageError where the cluster has no GPU."""
-    emulated = bool(devices)
-    count = len(devices) or int(ray.cluster_resources().get("GPU", 0))
-    if not count:
-        raise UsageError("the Ray cluster has no GPU; name devices such as emulator/0 to prove kernels without times")
-    nodes = sum(node["Alive"] for node in ray.nodes())
-    share = share_of(settings, "emulator" if emulated else "cuda:0", -(-count // nodes))
-    options = {"num_gpus": 0 if emulated else 1, "num_cpus": 1, "max_restarts": MAX_RESTARTS, "max_task_retries": 0}
-    host = ray.remote(**options)(ScoringHost)
-    return [ScoringActor(ray, host.remote(ScoringOrder(settings=share, arch=arch), open_worker)) for _ in range(count)]
-
-
-def _last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1]
+    with open_cluster(address) as cluster:
+        plan = ActorPlan(ScoringHost, restarts=MAX_RESTARTS, retries=0)
+        yield [ScoringActor(actor) for actor in start_actors(cluster, plan, settings, devices, arguments)]

@@ -4,17 +4,13 @@ A space takes about a second of one processor. Each task belongs to one process,
 is what `read_schedule` reads here.
 
 Covered: a process that dies, is killed or does not answer. It is started again; the second time this process reads instead.
-A parent that dies: its readers end at their next message. Scripts need `if __name__ == "__main__"`, as for any spawn.
+A parent that dies, with which its readers end. Scripts need `if __name__ == "__main__"`, as for any spawn.
 """
 
-import contextlib
 import os
-import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from cudal2_agent.contract.events import Emit, Notice, ignore
@@ -22,6 +18,7 @@ from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.policies.lm.replies.reply_reading import ScheduleReply, read_schedule
 from cudal2_agent.policies.schedule.named_schedules import TaskSchedules
+from cudal2_agent.processes.child import Child, ChildLost, ChildPlan, ParentLine
 
 KEPT_TASKS = 64  # whose schedules stay in the memory of a process, about 16 MB each
 MAX_READERS = 4  # a step asks for a few tasks
@@ -102,29 +99,23 @@ def _read_share(
     return {number: reader.read(asked[number]) for number in numbers}
 
 
-class _ReaderLost(Exception):
-    pass
-
-
 class ReadingProcess:
     """One reader. `pid`: None where no process runs."""
 
     def __init__(self, emit: Emit, limit_s: float) -> None:
         self._emit, self._limit_s = emit, limit_s
-        self._process: Any = None
-        self._pipe: Connection[Any, Any] | None = None
+        self._child = Child(ChildPlan("reply reader", _serve))
         self._given_up = False
-        self._start()
+        self._child.start()
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else int(self._process.pid)
+        return self._child.pid
 
     def expect(self, place: TaskPlace) -> None:
         """A process that is lost is noticed by the next `read`."""
-        with contextlib.suppress(_ReaderLost):
-            if not self._given_up:
-                self._send(place)
+        if not self._given_up:
+            self._child.send(place)
 
     def read(self, replies: TaskReplies) -> list[ScheduleReply]:
         """Raises: what reading raises."""
@@ -133,7 +124,7 @@ class ReadingProcess:
                 break
             try:
                 return self._read(replies)
-            except _ReaderLost as exc:
+            except ChildLost as exc:
                 self._given_up = again
                 remedy = "the training process reads its replies" if again else "it is started again"
                 self._emit(Notice(message=f"a process that reads replies was lost ({exc}); {remedy}"))
@@ -141,66 +132,27 @@ class ReadingProcess:
 
     def close(self) -> None:
         """Ends the process, whatever it does."""
-        self._end()
+        self._child.end()
 
     def _read(self, replies: TaskReplies) -> list[ScheduleReply]:
-        """Raises: _ReaderLost, and what reading raises."""
-        if self._process is None:
-            self._start()
-        self._send(replies)
-        assert self._pipe is not None
-        try:
-            if not self._pipe.poll(self._limit_s):
-                self._end()
-                raise _ReaderLost(f"no answer within {self._limit_s:g} s")
-            answer = self._pipe.recv()
-        except (EOFError, OSError) as exc:
-            raise _ReaderLost(self._end()) from exc
+        """Raises: ChildLost, and what reading raises."""
+        if self._child.pid is None:
+            self._child.start()
+        self._child.send(replies)
+        answer = self._child.receive(self._limit_s)
         if isinstance(answer, Exception):
             raise answer
         found: list[ScheduleReply] = answer
         return found
 
-    def _start(self) -> None:
-        context = get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), name="cudal2 reply reader", daemon=True)
-        self._process.start()
-        theirs.close()
 
-    def _send(self, message: "TaskPlace | TaskReplies") -> None:
-        """Raises: _ReaderLost."""
-        if self._pipe is None:
-            raise _ReaderLost("it was closed")
-        try:
-            self._pipe.send(message)
-        except OSError as exc:
-            raise _ReaderLost(self._end()) from exc
-
-    def _end(self) -> str:
-        """Kill the process if it still runs; how it ended."""
-        process, pipe, self._process, self._pipe = self._process, self._pipe, None, None
-        if pipe is not None:
-            pipe.close()
-        if process is None:
-            return "it was closed"
-        process.join(0.2)
-        if process.is_alive():
-            process.kill()
-            process.join()
-        return f"signal {-process.exitcode}" if process.exitcode < 0 else f"exit code {process.exitcode}"
-
-
-def _serve(pipe: "Connection[Any, Any]") -> None:
-    """Entry of the process. An interrupt from the terminal is the parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            message = pipe.recv()
-            if isinstance(message, TaskReplies):
-                pipe.send(_tried(message.read))
-            else:
-                _tried(message.schedules)
+def _serve(parent: ParentLine) -> None:
+    """Entry of the process."""
+    for message in parent:
+        if isinstance(message, TaskReplies):
+            parent.send(_tried(message.read))
+        else:
+            _tried(message.schedules)
 
 
 def _tried(call: Callable[[], Any]) -> Any:

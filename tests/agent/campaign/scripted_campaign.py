@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cudal2_agent.agent.campaign.campaign_process import Doing, Tell, WorkerOrder, run_child, worker_name
+from cudal2_agent.agent.campaign.campaign_process import Doing, Tell, WorkerOrder, report_job, worker_name
 from cudal2_agent.agent.campaign.claiming import work
 from cudal2_agent.contract.errors import MachineError, UsageError, WorkerError
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.processes.child import ParentLine
 from cudal2_agent.store.campaigns import queue
 from cudal2_agent.store.campaigns.queue import CampaignQueue
 from cudal2_agent.store.campaigns.results import ResultFilter, claim_unproved, replace_result
@@ -56,7 +57,7 @@ def begun(home: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def run_scripted(order: WorkerOrder, pipe: Any) -> None:
+def run_scripted(parent: ParentLine, order: WorkerOrder) -> None:
     """Entry of a worker."""
 
     def job(tell: Tell) -> None:
@@ -65,10 +66,10 @@ def run_scripted(order: WorkerOrder, pipe: Any) -> None:
             search = ScriptedSearch(order.settings.home)
             work(mine, search, name, lambda task, row: tell(Doing(task="" if row else task.shape)), order.deadline_s)
 
-    run_child(pipe, job)
+    report_job(parent, job)
 
 
-def run_scripted_prover(order: WorkerOrder, pipe: Any) -> None:
+def run_scripted_prover(parent: ParentLine, order: WorkerOrder) -> None:
     """Entry of a prover, which upholds one winner after another and waits for more."""
 
     def job(tell: Tell) -> None:
@@ -81,16 +82,16 @@ def run_scripted_prover(order: WorkerOrder, pipe: Any) -> None:
                         replace_result(connection, claimed.key, claimed.result.model_copy(update={"witness": "agreed"}))
                 time.sleep(0.3)
 
-    run_child(pipe, job)
+    report_job(parent, job)
 
 
-def run_broken(_: WorkerOrder, pipe: Any) -> None:
+def run_broken(parent: ParentLine, _: WorkerOrder) -> None:
     """Entry of a worker that never gets ready."""
 
     def job(_: Tell) -> None:
         raise MachineError("there is no driver")
 
-    run_child(pipe, job)
+    report_job(parent, job)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cudal2_agent.agent.campaign import processes, watching
+from cudal2_agent.agent.campaign import process_slots, watching
 from cudal2_agent.agent.campaign.campaign import Campaign, CampaignPlan
 from cudal2_agent.contract.errors import WorkerError
 from cudal2_agent.contract.records.task import Arch, GemmTask
@@ -39,7 +39,7 @@ OTHER_S = 200.0  # thirty scripted searches in one process take 10 s, and 100 s 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(processes, "BACK_OFF_S", 0.01)
+    monkeypatch.setattr(process_slots, "BACK_OFF_S", 0.01)
     return tmp_path / "home"
 
 
@@ -120,7 +120,7 @@ def test_when_time_is_up_what_is_in_progress_is_handed_back(home: Path, store: S
 def test_workers_that_never_start_end_the_campaign_in_one_line(
     home: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "MAX_RESTARTS", 1)
+    monkeypatch.setattr(process_slots, "MAX_RESTARTS", 1)
     queue = queue_of(store, tasks_of(2))
     with pytest.raises(WorkerError, match="no worker of campaign grid could go on: there is no driver") as caught:
         campaign(home, queue, Shown(), 1, entry=run_broken).run()

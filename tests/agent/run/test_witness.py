@@ -301,6 +301,26 @@ def test_a_kernel_that_does_not_build_any_more_is_not_asked_about_for_ever(store
     assert event.reward is None
 
 
+def test_a_proof_takes_its_own_time_also_late_in_a_run(store: Store) -> None:
+    run, events, now_s = doubles.run_record(), list[Event](), [7.0]
+    store.start_run(run)
+    store.record_observation(run.run_id, doubles.OBSERVATION)
+
+    class Slow(ScriptedSandbox):
+        def witness(self, built: Built, task: GemmTask) -> Evaluation:
+            now_s[0] += 2.5
+            return super().witness(built, task)
+
+    history, clock = History(store, run), RunClock(base_s=100.0, now_s=lambda: now_s[0])
+    history.add(step(0, candidate=free(1), evaluation=measured(5.0)))
+    built = Built(candidate=free(1), inspection=INSPECTION, artifact_path="", cached=True, seconds=0.0)
+    SecondWitness(run, Slow(), history, clock, events.append).prove(history.steps[0], built)
+    [event] = events
+    assert isinstance(event, Witnessed)
+    assert event.seconds == history.steps[0].seconds["witness"] == 2.5
+    assert clock.spent_s() == 102.5
+
+
 def test_the_time_that_proofs_take_counts_and_is_shown(settings: Settings, store: Store) -> None:
     class Slow(ScriptedSandbox):
         def witness(self, built: Built, task: GemmTask) -> Evaluation:

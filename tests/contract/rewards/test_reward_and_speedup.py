@@ -165,5 +165,14 @@ def test_speedups_under_equal_conditions_are_the_paired_ones_unless_short_launch
         assert speedup == (pytest.approx(usual_us / one.time_us) if own else one.speedup)
 
 
+@pytest.mark.parametrize(("shorter", "speedups"), [(False, [2.0, 3.0, 3.125]), (True, [1.9, 3.8, 2.375])])
+def test_a_product_is_short_below_the_bound_and_not_at_it(shorter: bool, speedups: list[float]) -> None:
+    """The usual time of the baseline is exactly the bound, or one microsecond below it."""
+    usual = 1.9 if shorter else 2.0
+    screened = [ScreenedTime(10.0, usual, True), ScreenedTime(5.0, 3.0, True), ScreenedTime(8.0, 3.125, True)]
+    assert statistics.median(one.time_us * one.speedup for one in screened) == SHORT_US - shorter
+    assert steady_speedups(screened) == pytest.approx(speedups)
+
+
 def test_of_nothing_measured_there_are_no_speedups() -> None:
     assert steady_speedups([]) == []

@@ -12,7 +12,9 @@ from cudal2_agent.agent.campaign.held_out import held_out_shapes
 from cudal2_agent.agent.campaign.result_files import read_results, write_results
 from cudal2_agent.agent.cli.campaign.report import report
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.store.campaigns.queue import CampaignQueue
 from cudal2_agent.store.store import open_store
 from tests.doubles import OBSERVATION, measured, run_record, step
 from tests.doubles.campaign_rows import START, shape_result
@@ -62,6 +64,21 @@ def test_rows_are_merged_into_one_file() -> None:
     told = run("one.jsonl.gz", "two.jsonl.gz", "--rows", "all.jsonl.gz", "--json")
     assert json.loads(told) == {"out": "campaign.html", "results": 1}
     assert read_results([Path("all.jsonl.gz")]) == [newer]
+
+
+def test_named_campaigns_of_the_store_alone_are_on_the_page() -> None:
+    with open_store(load_settings().store_url) as store:
+        for name, shape in (("small", "64x64x64"), ("large", "128x128x128"), ("other", "256x64x64")):
+            queue = CampaignQueue(store, name)
+            queue.open(RunSettings())
+            queue.take_over([shape_result(shape, 1.5, 3.0)])
+    assert json.loads(run("--json"))["results"] == 3
+    assert json.loads(run("--name", "small", "--name", "large", "--rows", "rows.jsonl.gz", "--json"))["results"] == 2
+    assert {row.task.shape for row in read_results([Path("rows.jsonl.gz")])} == {"64x64x64", "128x128x128"}
+    with pytest.raises(UsageError, match="campaign 'none' has no result"):
+        run("--name", "none")
+    with pytest.raises(UsageError, match="either files of rows or --name"):
+        run("rows.jsonl.gz", "--name", "small")
 
 
 def test_an_empty_store_says_what_to_do() -> None:

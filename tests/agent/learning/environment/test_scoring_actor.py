@@ -9,12 +9,13 @@ import pytest
 
 from cudal2_agent.agent.learning.environment.sandbox_score import SandboxScore, open_score
 from cudal2_agent.agent.learning.environment.score_cache import ScoreCache
-from cudal2_agent.agent.learning.environment.scoring_actor import LOCAL, open_scoring_actors
+from cudal2_agent.agent.learning.environment.scoring_actor import open_scoring_actors
 from cudal2_agent.contract.errors import MachineError, UsageError
 from cudal2_agent.contract.events import WorkerRestarted
 from cudal2_agent.contract.records.evaluation import Crashed
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.processes.ray_actors import LOCAL
 from tests.agent.learning.environment.scripted_scoring import (
     BREAKS,
     KILLS,

@@ -15,6 +15,7 @@ from cudal2_agent.policies.lm.compact_prompt import reply_of
 from cudal2_agent.policies.lm.replies import reply_readers
 from cudal2_agent.policies.lm.replies.reply_readers import MAX_READERS, ReplyReaders, TaskPlace, TaskReplies, reader_count
 from cudal2_agent.policies.schedule.named_schedules import schedules_for
+from cudal2_agent.processes.child import ChildPlan, ParentLine
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS
 
@@ -24,6 +25,10 @@ BEST = [[reply_of(schedules_for(task, CHIP), one.values) or "" for one in schedu
 WRONG = ('{"family": "latency", "colour": 1}', "Hello.")
 ASKED = [TaskReplies(place, (*best, *WRONG)) for place, best in zip(PLACES, BEST, strict=True)]
 HERE = [one.read() for one in ASKED]
+
+
+def ends_at_once(_: ParentLine) -> None:
+    """Entry of a reader that reads nothing."""
 
 
 @pytest.fixture
@@ -79,7 +84,8 @@ def test_a_process_that_dies_again_is_given_up_and_reading_goes_on(
 ) -> None:
     readers.read(ASKED)
     os.kill(pids(readers)[0] or 0, signal.SIGKILL)
-    monkeypatch.setattr(reply_readers, "_serve", None)  # a process that is started from now on ends at once
+    # A process that is started from now on ends at once.
+    monkeypatch.setattr(readers._readers[0]._child, "_plan", ChildPlan("reply reader", ends_at_once))
     assert readers.read(ASKED) == HERE
     assert told(events)[1] == "a process that reads replies was lost (exit code 0); the training process reads its replies"
     readers.expect(PLACES)
