@@ -24,7 +24,6 @@ DERIVED = frozenset({".pyc", ".so"})
 
 LISTS = {
     "benchmarks/campaigns/rows": "one file per campaign",
-    "benchmarks/campaigns/steps": "one file per campaign",
     "benchmarks/results": "one file per measurement",
     "knowledge/notes": "one page per topic",
     "tests/redteam/blind": "one kernel per attack",

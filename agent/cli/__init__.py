@@ -1,7 +1,7 @@
 """The command `cudal2-agent`.
 
 `main`: the verbs, and errors as exit codes. One file per verb: `optimize`, `verify`, `bench`, `model_bench`, `advise`,
-`calibrate`, `profile`, `runs`, `policy` and `doctor`. `index/`, `trajectories/`, `campaign/`, `library/`, `train/`: their
+`calibrate`, `profile`, `runs`, `prior` and `doctor`. `index/`, `trajectories/`, `campaign/`, `library/`, `train/`: their
 commands.
 `arguments`: the flags that verbs share, and the task they name. `session`: one run, from its settings to its answer.
 `files`: kernel files through the sandbox. `profiled_files`: the same with the profiler. `render/`: records as text.

@@ -4,5 +4,5 @@
 `schedule_prior`: what a search over schedules starts from. `chip_rates`: what `calibrate` fitted on a chip.
 `gpus`: the GPUs that this process sees. `doctor`: what this machine can do, and what is missing.
 `run_workbench`: the tools of a chat policy. `host_use`: the processor time and memory that processes take.
-`actors`: those of a Ray cluster.
+`actors`: those of a Ray cluster. `budget`: how many candidates a search tries where nobody says.
 """
