@@ -1,4 +1,4 @@
-"""Rooms: a folder holds at most 15 files directly, except the named ones, whose files are of one kind and read as a list."""
+"""Rooms: a folder holds at most 20 files directly, except the named ones, whose files are of one kind and read as a list."""
 
 from pathlib import Path
 
@@ -6,20 +6,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("agent", "benchmarks", "contract", "cudal2", "docs", "indexer", "knowledge", "policies", "sandbox", "tests")
-MAX_FILES = 15
+MAX_FILES = 20
 DERIVED = frozenset({".pyc", ".so"})
 
 LISTS = {
     "benchmarks/h200/rows": "one file per campaign",
-    "benchmarks/h200/steps": "one file per campaign",
     "benchmarks/results": "one file per measurement",
     "contract": "one file per kind of record",
     "knowledge/notes": "one page per topic",
-    "sandbox/include/cudal2": "one header per instruction family",
-    "tests/gpu": "one file per part that runs on a GPU",
-    "tests/gpu/attacks": "one kernel per attack",
     "tests/redteam/blind": "one kernel per attack",
-    "tests/sandbox/emulator/golden/data": "one file per instruction family",
 }
 
 
@@ -40,7 +35,7 @@ def test_no_folder_is_crowded() -> None:
 
 
 def test_every_exception_is_needed() -> None:
-    assert LISTS.keys() - crowded(ROOT).keys() == set(), "these hold 15 files or fewer: take them out of the table"
+    assert LISTS.keys() - crowded(ROOT).keys() == set(), f"these hold {MAX_FILES} files or fewer: take them out of the table"
 
 
 @pytest.mark.parametrize(("count", "found"), [(MAX_FILES, {}), (MAX_FILES + 1, {"agent/room": MAX_FILES + 1})])

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from cudal2.launcher.compiled import CompiledLauncher
 from cudal2.launcher.interpreted import InterpretedLauncher
-from cudal2.launcher.launcher import DRIVER, BuiltKernel
+from cudal2.launcher.launcher import DRIVER
+from cudal2.launcher.loaded_kernel import BuiltKernel
 from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.plan.plan import ResolvedPlan, TensorMapArg, plan_from_json, resolve
 from cudal2_agent.contract.records.build import Built

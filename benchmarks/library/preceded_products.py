@@ -42,7 +42,7 @@ def measure(libraries: Sequence[Path], rounds: int) -> Iterator[dict[str, Any]]:
             cudal2.configure(library)
             served = list(_served(both))
             row[library.name] = paired_times(plain, served, calls=len(pairs), rounds=rounds, device="cuda").as_json()
-            row[library.name]["served"] = sum(torch_session.service().served().values()) > 0
+            row[library.name]["served"] = sum(torch_session.service().counts.served().values()) > 0
             row[library.name]["right"] = _is_right(pairs, served[-1], found)
         yield row
 

@@ -127,10 +127,11 @@ def _occupancy(kernel: KernelResources, inspection: Inspection) -> Iterator[Find
     copies = any(opcode in inspection.opcodes for opcode in _ASYNCHRONOUS)
     if warps >= _FEW_WARPS if copies else kernel.occupancy >= _LITTLE_OCCUPANCY:
         return
+    ctas = f"{kernel.ctas_per_sm} CTA{'s' * (kernel.ctas_per_sm != 1)}"
     yield Finding(
         bottleneck="occupancy",
-        evidence=f"{kernel.entry}: {kernel.ctas_per_sm} CTAs of {kernel.threads} threads an SM "
-        f"({kernel.occupancy:.0%} of its threads), held back by {kernel.occupancy_limiter}",
+        evidence=f"{kernel.entry}: {ctas} of {kernel.threads} threads per SM "
+        f"({100 * kernel.occupancy:.0f} % of its threads), limited by {kernel.occupancy_limiter.replace('-', ' ')}",
         remedy=_LIMITER_REMEDY.get(kernel.occupancy_limiter, _LIMITER_REMEDY["unknown"]),
         weight=0.2,
     )

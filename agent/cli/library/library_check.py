@@ -23,7 +23,7 @@ def check(
     entry: Annotated[str, typer.Option("--entry", metavar="ID|all", help="An entry, or all.")] = ALL,
     library: LibraryPath = None,
     rows: Annotated[
-        Path, typer.Option("--rows", metavar="FILE", help="Where rows are added; a later check goes on there.")
+        Path, typer.Option("--rows", metavar="FILE", help="Where rows are added; a later check resumes there.")
     ] = ROWS,
     sample: Annotated[
         int | None,

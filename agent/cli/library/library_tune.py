@@ -40,10 +40,10 @@ def tune(
     layout: LayoutName = "nn",
     element: Element = "f16",
     rows: Annotated[
-        Path, typer.Option("--rows", metavar="FILE", help="Where rows are added; a later tuning goes on there.")
+        Path, typer.Option("--rows", metavar="FILE", help="Where rows are added; a later tuning resumes there.")
     ] = ROWS,
     minutes: Annotated[
-        float | None, typer.Option("--minutes", help="No product begins later.", min=0, show_default=False)
+        float | None, typer.Option("--minutes", help="No matrix product begins later.", min=0, show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,7 +71,7 @@ def tune(
     if not as_json:
         print("".join(f"note: {notice}\n" for notice in notices), end="")
         print(
-            f"{len(tasks)} products on {identity.gpu}, {len(tasks) - len(left)} of which have a kernel; rows in {rows}",
+            f"{len(tasks)} matrix products on {identity.gpu}, {len(tasks) - len(left)} of which have a kernel; rows in {rows}",
             flush=True,
         )
     done = list["TunedProduct"]()
@@ -129,5 +129,5 @@ def _line(row: "TunedProduct") -> str:
 
 def _summary(rows: "list[TunedProduct]", left: int) -> str:
     faster = sum(row.faster for row in rows)
-    more = f"; {left:,} are left, the same command goes on" if left else ""
+    more = f"; {left:,} are left, the same command resumes" if left else ""
     return f"{len(rows):,} tuned: {faster:,} got an algorithm, {len(rows) - faster:,} are left to PyTorch{more}"

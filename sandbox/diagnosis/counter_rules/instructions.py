@@ -31,7 +31,7 @@ def occupancy(counted: CountedLaunch) -> Iterator[Finding]:
     yield from worth(
         "occupancy",
         counted.idle * latency * (1 - warps / ENOUGH_WARPS),
-        f"{counted.launch.entry}: {warps:.1f} warps a scheduler, held back by {limiter}, and {latency:.0%} of "
+        f"{counted.launch.entry}: {warps:.1f} warps per scheduler, limited by {limiter}, and {latency:.0%} of "
         "their waits are latency",
         remedy,
     )
