@@ -5,8 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SHAPE ?= 4096x1024x512
 ARGS ?=
-NATIVE = $(shell find sandbox/emulator/core cudal2/launcher/native cudal2/torch/native agent/library/export_cpp \
-  agent/library/export_hub tests/doubles -name '*.?pp')
+NATIVE = $(shell find sandbox/emulator/core cudal2/launcher/native cudal2/torch/native agent/library/export \
+  tests/doubles -name '*.?pp')
 
 .PHONY: help setup optimize test test-gpu lint check format clean
 

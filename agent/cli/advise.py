@@ -40,7 +40,7 @@ def advise(
     ] = None,
     element: Annotated[
         str | None,
-        typer.Option("--element", help="f16 or bf16: count products of other elements as this one.", show_default=False),
+        typer.Option("--element", help="f16 or bf16: count matrix products of other elements as this one.", show_default=False),
     ] = None,
     passes: Annotated[
         int | None,
@@ -82,7 +82,7 @@ def _recorded(file: Path | None, trace: Path | None, element: str | None, passes
     try:
         return recording.in_half_precision(half) if half else recording
     except ValueError as exc:
-        raise UsageError("--element changes products of other elements, and this trace has GPU times of them") from exc
+        raise UsageError("--element changes matrix products of other elements, and this trace has GPU times of them") from exc
 
 
 def _advice(source: str, recording: "Recording", library: Path | None, chip: str | None) -> "Advice":

@@ -29,7 +29,7 @@ Products = frozenset[Product]
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A task without an entry. `reason`: of its best kernel; `detail`: what the family said, where it refused."""
+    """A task without an entry. `reason`: of its best kernel; `detail`: why the family refused it."""
 
     task: GemmTask
     reason: str
@@ -92,10 +92,10 @@ def _entry(kernel: MeasuredKernel, origins: Callable[[MeasuredKernel], Origins])
         return LeftOut(kernel.task, OTHER_TEXT)
     found = origins(kernel)
     if candidate is None:
-        told = _from_source(found.source, winner.candidate_id)
-        if isinstance(told, str):
-            return LeftOut(kernel.task, told)
-        candidate = told
+        stored = _from_source(found.source, winner.candidate_id)
+        if isinstance(stored, str):
+            return LeftOut(kernel.task, stored)
+        candidate = stored
     return LibraryEntry(
         task=kernel.task,
         chip=kernel.chip,

@@ -23,7 +23,7 @@ def candidate_of(entry: LibraryEntry) -> Candidate:
     return candidate
 
 
-def lent_candidate(entry: LibraryEntry, task: GemmTask) -> Candidate:
+def padded_candidate(entry: LibraryEntry, task: GemmTask) -> Candidate:
     """An entry's schedule, written anew for another task. Raises: LibraryError for a stale entry, or where it does not fit."""
     candidate_of(entry)
     try:

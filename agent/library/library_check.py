@@ -1,6 +1,6 @@
 """Verifies entries and algorithms of a library on the device at hand, and times them anew on a GPU.
 
-Every entry gives a row, which is written to a file at once. A check that is begun again goes on with the entries that have no
+Every entry gives a row, which is written to a file at once. A check that is begun again resumes with the entries that have no
 row of this device yet.
 """
 

@@ -36,7 +36,7 @@ LOCKS = "locks"
 class PreparedEntry(Record):
     """What became of an entry. `shape`: what it was built for. `ready`: its kernel was in the cache already.
 
-    `message`: why it failed, or what the emulator said of a kernel that is built for another M; else empty.
+    `message`: why it failed, or the verdict of the emulator on a kernel that is built for another M; else empty.
     """
 
     id: str

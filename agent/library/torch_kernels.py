@@ -24,8 +24,8 @@ class PreparedTorch(Record):
     message: str = ""
 
     def __str__(self) -> str:
-        told = f"{self.part} for PyTorch {self.torch}: {self.status}"
-        return f"{told}: {self.message}" if self.message else told
+        line = f"{self.part} for PyTorch {self.torch}: {self.status}"
+        return f"{line}: {self.message}" if self.message else line
 
 
 def prepare_torch(settings: Settings) -> PreparedTorch:
@@ -41,7 +41,7 @@ def prepare_torch(settings: Settings) -> PreparedTorch:
             compiled_build.build(folder, _KEY)
             return _outcome("built")
     except (LibraryError, OSError) as exc:
-        return _outcome("failed", f"{exc}; products pass through Python meanwhile")
+        return _outcome("failed", f"{exc}; matrix products pass through Python meanwhile")
 
 
 def _ready(folder: Path) -> bool:

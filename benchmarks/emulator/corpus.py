@@ -1,4 +1,4 @@
-"""Whether the emulator names seeded faults and passes right kernels: the corpus of the tests under many schedules.
+"""Whether the emulator names seeded faults and passes right kernels: the corpus of the tests under many interleavings.
 
 Run from the repository's root; no GPU is needed:
     python -m benchmarks.emulator.corpus --out benchmarks/results/emulator_corpus_DATE.md
@@ -18,13 +18,13 @@ from benchmarks.harness import cache_argument, execute, script, stamp, table, wr
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.emulator.detector import Detector
-from cudal2_agent.sandbox.emulator.machine import Schedule
+from cudal2_agent.sandbox.emulator.machine import Interleaving
 from tests.sandbox.emulator.compiled import PtxCompiler
 from tests.sandbox.emulator.corpus import FAULTS
 from tests.sandbox.emulator.corpus.fault import Fault
 from tests.sandbox.emulator.kernels.families import CHIP, sampled
 from tests.sandbox.emulator.kernels.written import WRITTEN
-from tests.sandbox.emulator.trial import Trial, schedules
+from tests.sandbox.emulator.trial import Trial, interleavings
 
 RANDOM = 50
 RANDOM_OF_FAULTS = 10
@@ -68,7 +68,7 @@ class CorpusRow:
 
 def main() -> int:
     parser = script(__file__, __doc__, measures=True)
-    parser.add_argument("--random", type=int, default=RANDOM, help="random schedules per right kernel")
+    parser.add_argument("--random", type=int, default=RANDOM, help="random interleavings per right kernel")
     cache_argument(parser, "emulator-kernels")
     arguments = parser.parse_args()
     started = time.monotonic()
@@ -104,16 +104,16 @@ def subjects() -> list[CorpusSubject]:
 
 
 def _run(subject: CorpusSubject, cache: Path, random: int) -> CorpusRow:
-    """Run a fault under a few schedules and a right kernel under many. A fault that never ends runs once, since it is slow."""
+    """Run a fault under a few interleavings and a right kernel under many. A fault that never ends runs once."""
     ptx = PtxCompiler(cache).compile(subject.candidate, subject.task.arch)
     trial = Trial(ptx, subject.candidate, subject.task, subject.sms)
     started, kinds, schedule, message = time.monotonic(), [], "", ""
-    for conditions in schedules(random if subject.fault is None else RANDOM_OF_FAULTS):
+    for conditions in interleavings(random if subject.fault is None else RANDOM_OF_FAULTS):
         verdict = trial.verdict(conditions)
         kinds.append(verdict.kind if verdict else "")
         if verdict and not message:
-            seed = f", seed {conditions.seed}" if conditions.schedule is Schedule.RANDOM else ""
-            schedule, message = conditions.schedule.name.lower() + seed, verdict.message
+            seed = f", seed {conditions.seed}" if conditions.interleaving is Interleaving.RANDOM else ""
+            schedule, message = conditions.interleaving.name.lower() + seed, verdict.message
         if verdict and verdict.kind == Detector.ENDLESS:
             break
     return CorpusRow(subject, tuple(kinds), schedule, message, time.monotonic() - started)
@@ -135,14 +135,14 @@ def render(rows: Sequence[CorpusRow], head: Mapping[str, str], *, random: int, s
             "",
             "## Faults",
             "",
-            "Shown: runs in which something was found, of those under the eager, the latest and random schedules. "
+            "Shown: runs in which something was found, of those under the eager, the latest and random interleavings. "
             "A loop without end is run once.",
             "",
             *table(("fault", "family", "why it is one", "named", "first shown by", "shown"), map(_fault_cells, faulty)),
             "",
             "## Right kernels",
             "",
-            f"Each under the eager schedule, the latest, and {random} random ones.",
+            f"Each under the eager interleaving, the latest, and {random} random ones.",
             "",
             *table(("kernels", "of them", "runs", "flagged"), _group_cells(right)),
             "",

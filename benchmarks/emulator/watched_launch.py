@@ -19,7 +19,7 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.cuda.contender import Operands
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.driver import Fault
-from cudal2_agent.sandbox.cuda.launch.launcher import Kernel
+from cudal2_agent.sandbox.cuda.launcher import Kernel
 from cudal2_agent.sandbox.verification.elements import encode
 
 ENDED, FAULT, HUNG = "launch ended", "launch failed: ", "Timeout ("

@@ -34,7 +34,7 @@ from benchmarks.library.host_costs import host_costs
 from benchmarks.library.transformer_block import MODES, BlockSize, measure_block
 from benchmarks.speed.grid import grid_shapes
 from cudal2.torch import torch_session
-from cudal2.torch.product_service import DeviceDispatch
+from cudal2.torch.device_dispatch import DeviceDispatch
 from cudal2_agent.agent.bench.proposals.bench_shapes import read_part
 from cudal2_agent.contract.records.task import ElementType, Layout
 
@@ -113,7 +113,7 @@ def _rows(part: str, options: argparse.Namespace, done: set[str]) -> Iterator[di
 
 def _products(options: argparse.Namespace) -> list[CalledProduct]:
     if options.entries:
-        found = torch_session.service().device(0)
+        found = torch_session.service().devices.find(0)
         products = served_first(library_products(found.library, options.element)) if isinstance(found, DeviceDispatch) else []
     elif options.shapes:
         products = options.shapes

@@ -17,8 +17,8 @@ from cudal2.dispatch.decision import Choice
 from cudal2.dispatch.dispatcher import kind_code
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.torch import torch_session
+from cudal2.torch.device_dispatch import DeviceDispatch
 from cudal2.torch.matrix_signature import DTYPE_OF
-from cudal2.torch.product_service import DeviceDispatch
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, Layout, parse_shape
 
 RANDOM_SHAPES, SEED = 200, 1811
@@ -85,7 +85,7 @@ def random_shapes(count: int = RANDOM_SHAPES, seed: int = SEED) -> list[str]:
 
 def served_first(products: Sequence[CalledProduct], device: int = 0) -> list[CalledProduct]:
     """The products that the library serves, then the others; both in a random order that is always the same."""
-    found = torch_session.service().device(device)
+    found = torch_session.service().devices.find(device)
     if not isinstance(found, DeviceDispatch):
         return list(products)
     dispatcher = found.dispatcher
@@ -100,7 +100,7 @@ def served_first(products: Sequence[CalledProduct], device: int = 0) -> list[Cal
 def served_calls() -> int:
     """By kernels of the library, and by its algorithms of cuBLASLt."""
     service = torch_session.service()
-    return sum(service.served().values()) + sum(service.by_algorithm().values())
+    return sum(service.counts.served().values()) + sum(service.counts.by_algorithm().values())
 
 
 def measure_products(

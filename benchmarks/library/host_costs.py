@@ -102,7 +102,7 @@ def cost(device: str, call: Callable[..., object], *operands: torch.Tensor) -> f
 
 def decision_us(service: ProductService, device: int) -> float:
     """Time of one lookup of a decision that was made before."""
-    found = service.device(device)
+    found = service.devices.find(device)
     dispatcher: Dispatcher | None = getattr(found, "dispatcher", None)
     if dispatcher is None:
         return float("nan")

@@ -20,9 +20,9 @@ import cudal2
 from benchmarks.library.dispatched_shapes import served_calls
 from benchmarks.library.paired_rounds import Program, graph_of, paired_times
 from cudal2.torch import torch_session
+from cudal2.torch.device_dispatch import DeviceDispatch
 from cudal2.torch.inductor_choices import cudal2_mm_out
 from cudal2.torch.matrix_signature import DTYPE_OF
-from cudal2.torch.product_service import DeviceDispatch
 from cudal2_agent.contract.records.task import ElementType, Layout
 
 MODES = ("eager", "compile", "graphs")
@@ -195,7 +195,7 @@ def _calls_by_pass() -> tuple[Counter[str], Counter[str]]:
                 counts[PASS_OF[device.library.entry(id_).task.layout]] += count
         return counts
 
-    return by_pass(service.served()), by_pass(service.by_algorithm())
+    return by_pass(service.counts.served()), by_pass(service.counts.by_algorithm())
 
 
 class _NamedProducts(TorchDispatchMode):  # type: ignore[misc]

@@ -116,15 +116,15 @@ class StoredAlgorithm(Record):
 
 
 def product_words(task: GemmTask) -> str:
-    """A product as a manifest names it, such as `512x4096x64 nn f16/f32`."""
+    """A matrix product as a manifest names it, such as `512x4096x64 nn f16/f32`."""
     return f"{task.shape} {task.layout} {task.element}/{task.accumulate}"
 
 
 class LibraryManifest(Record):
     """What a library is. `entries`, `algorithms`: ids, sorted. `chip`: the one that all of them were measured on.
 
-    `no_faster`: products that were searched, and of which no kernel beats AutoTuning, as `product_words` has them, sorted.
-    `version`: 2 where there are algorithms, which products that read version 1 do not know; 3 where there is `no_faster`.
+    `no_faster`: matrix products that were searched, of which no kernel beats AutoTuning, as `product_words` has them, sorted.
+    `version`: 2 where there are algorithms, which software that reads version 1 does not know; 3 where there is `no_faster`.
     """
 
     format: str = "cudal2-library"
@@ -150,10 +150,10 @@ class PreparedKernel(Record):
     plan: ResolvedPlan
 
 
-class LentKernel(PreparedKernel):
+class PaddedKernel(PreparedKernel):
     """A built kernel whose entry has a larger M than `task`. `source_sha256` is the entry's, `text_sha256` that of the kernel.
 
-    `verdict`: what the emulator said of it for `task`.
+    `verdict`: the verdict of the emulator on it for `task`.
     """
 
     entry_task: GemmTask

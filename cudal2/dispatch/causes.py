@@ -1,10 +1,10 @@
-"""Why a product is not run by the library."""
+"""Why a matrix product is not run by the library."""
 
 from enum import StrEnum
 
 
 class FallbackCause(StrEnum):
-    """A cause in a word; `sentence` says it to a person."""
+    """A cause in a word; `sentence` is the text for a person."""
 
     NO_GPU = "no-gpu"
     NO_LAUNCHER = "no-launcher"
@@ -44,7 +44,7 @@ _SENTENCES = {
     FallbackCause.NO_LIBRARY: "no library was measured on this GPU",
     FallbackCause.OTHER_GPU: "the entry was measured on another GPU",
     FallbackCause.OTHER_DRIVER: "the entry was measured with another driver",
-    FallbackCause.NO_ENTRY: "the library has no entry for the product",
+    FallbackCause.NO_ENTRY: "the library has no entry for the matrix product",
     FallbackCause.NOT_FASTER: "the interval of the entry's speedup is not wholly above 1",
     FallbackCause.NO_CUBLASLT: "the library holds an algorithm of cuBLASLt, and cuBLASLt or the launcher in C++ is missing",
     FallbackCause.OTHER_CUBLAS: "the stored algorithm belongs to another version of cuBLAS",
@@ -54,7 +54,7 @@ _SENTENCES = {
     FallbackCause.LAYOUT: "an operand is neither row-major nor column-major without gaps, or both are column-major",
     FallbackCause.EMPTY: "a size is zero",
     FallbackCause.TOO_LARGE: "an operand has 2^31 elements or more",
-    FallbackCause.RANK: "the operands do not fold into one product of two matrices without a copy",
+    FallbackCause.RANK: "the operands do not fold into two matrices without a copy",
     FallbackCause.AUTOCAST: "autocast is on, so torch.matmul casts the operands; enable() serves what it calls",
     FallbackCause.BIAS: "no entry adds a bias",
     FallbackCause.OUTPUT: "the output is not a packed row-major matrix",

@@ -1,4 +1,4 @@
-"""What runs a product, and why."""
+"""What runs a matrix product, and why."""
 
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ from cudal2_agent.contract.records.task import Arch, GemmTask
 class GpuIdentity(Record):
     """The GPU that decisions are made for, named as measurements name it. `gpu`: such as `H200`. `driver`: its version.
 
-    `arch`: None where the product has no target for it. `cublas`: version of the cuBLASLt that this process has loaded; empty
+    `arch`: None where no kernel can target it. `cublas`: version of the cuBLASLt that this process has loaded; empty
     where it can run no stored algorithm.
     """
 
@@ -39,15 +39,20 @@ class Choice(StrEnum):
     """In the order in which they are tried. The heuristic is cuBLASLt's; under PyTorch its own kernel takes that part."""
 
     EXACT = "exact"
-    COMPATIBLE = "compatible"
+    PADDED_M = "padded-m"
     AUTOTUNED = "autotuned"
     HEURISTIC = "heuristic"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "Choice | None":
+        """Records of earlier versions have `compatible` for a padded M."""
+        return cls.PADDED_M if value == "compatible" else None
+
 
 class Decision(Record):
-    """`entry`: the library's, as it is there. `task`: what it is launched for, of a smaller M than its own for `COMPATIBLE`.
+    """`entry`: the library's, as it is there. `task`: what it is launched for, of a smaller M than its own for `PADDED_M`.
 
-    Both are set for `EXACT` and `COMPATIBLE`. `algorithm`: the stored cuBLASLt algorithm of `AUTOTUNED`. `cause`: why no exact
+    Both are set for `EXACT` and `PADDED_M`. `algorithm`: the stored cuBLASLt algorithm of `AUTOTUNED`. `cause`: why no exact
     entry is chosen; None for `EXACT`.
     """
 
@@ -64,6 +69,6 @@ class Decision(Record):
             speedup = self.entry.evaluation.speedup
             return f"the entry was measured at {speedup.ratio:.3f} ({speedup.low:.3f} to {speedup.high:.3f}) of AutoTuning"
         why = self.cause.sentence if self.cause is not None else "nothing better is known"
-        if self.choice is Choice.COMPATIBLE and self.entry is not None:
-            return f"{why}; the entry of {self.entry.task.shape} is lent to it, as the measured rule allows"
+        if self.choice is Choice.PADDED_M and self.entry is not None:
+            return f"{why}; the entry of {self.entry.task.shape} serves it with a padded M, as the measured rule allows"
         return why if self.algorithm is None else f"{why}; the stored algorithm of cuBLASLt is run: {self.algorithm.words}"

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice, Decision, GpuIdentity
-from cudal2.dispatch.neighbour_rule import NeighbourRule
+from cudal2.dispatch.padded_m_rule import PaddedMRule
 from cudal2.library.kernel_library import TaskKey
 from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout
@@ -24,13 +24,13 @@ class LibraryEntries(Protocol):
     """What dispatch asks of a library."""
 
     def find(self, key: TaskKey) -> LibraryEntry | None:
-        """The entry of exactly this product. Raises: LibraryError where it is not valid."""
+        """The entry of exactly this matrix product. Raises: LibraryError where it is not valid."""
         ...
 
     def keys(self) -> Iterable[TaskKey]: ...
 
     def algorithm(self, key: TaskKey) -> StoredAlgorithm | None:
-        """The algorithm of exactly this product. Raises: LibraryError where it is not valid."""
+        """The algorithm of exactly this matrix product. Raises: LibraryError where it is not valid."""
         ...
 
 
@@ -44,15 +44,15 @@ def kind_code(layout: Layout, element: ElementType, accumulate: AccumulatorType)
 class Dispatcher:
     """Decides for one GPU and one library. Safe to share between threads: equal calls give equal decisions.
 
-    `rule`: when an entry is lent to a smaller M; without it, only exact entries are chosen.
+    `rule`: when an entry serves a smaller M, its padded M being its own; without it, only exact entries are chosen.
     """
 
-    def __init__(self, library: LibraryEntries, gpu: GpuIdentity, rule: NeighbourRule | None = None) -> None:
+    def __init__(self, library: LibraryEntries, gpu: GpuIdentity, rule: PaddedMRule | None = None) -> None:
         self._library, self._gpu, self._rule = library, gpu, rule
         self._decided: dict[ProductKey, Decision] = {}
 
     def decide(self, m: int, n: int, k: int, kind: int) -> Decision:
-        """What runs a product. `kind`: from `kind_code`. Raises: LibraryError where the entry in question is not valid."""
+        """What runs a matrix product. `kind`: from `kind_code`. Raises: LibraryError where its entry is not valid."""
         found = self._decided.get((m, n, k, kind))
         return found if found is not None else self._keep(m, n, k, kind)
 
@@ -70,7 +70,7 @@ class Dispatcher:
             return Decision(choice=Choice.HEURISTIC, cause=FallbackCause.EMPTY)
         entry = self._library.find(key)
         if entry is None:
-            return self._lent(key) or self._of_cublaslt(key, FallbackCause.NO_ENTRY)
+            return self._padded(key) or self._of_cublaslt(key, FallbackCause.NO_ENTRY)
         cause = self._why_not(entry)
         return self._of_cublaslt(key, cause) if cause else Decision(choice=Choice.EXACT, entry=entry, task=entry.task)
 
@@ -91,17 +91,17 @@ class Dispatcher:
             differs = FallbackCause.NO_CUBLASLT
         return differs or (None if algorithm.cublas == self._gpu.cublas else FallbackCause.OTHER_CUBLAS)
 
-    def _lent(self, key: TaskKey) -> Decision | None:
-        """An entry of a larger M, where the rule was measured on this GPU with this driver."""
+    def _padded(self, key: TaskKey) -> Decision | None:
+        """An entry of a padded M, where the rule was measured on this GPU with this driver."""
         rule = self._rule
         if rule is None or self._gpu.measured(rule.measured) is not None or (task := _task(key, self._gpu)) is None:
             return None
         larger = [other for other in self._library.keys() if other[1:] == key[1:] and other.m > key.m]  # noqa: SIM118
         entries = [entry for other in larger if (entry := self._library.find(other)) is not None]
-        entry = rule.lender([one for one in entries if self._why_not(one) is None], task)
+        entry = rule.best_entry([one for one in entries if self._why_not(one) is None], task)
         if entry is None:
             return None
-        return Decision(choice=Choice.COMPATIBLE, entry=entry, task=task, cause=FallbackCause.NO_ENTRY)
+        return Decision(choice=Choice.PADDED_M, entry=entry, task=task, cause=FallbackCause.NO_ENTRY)
 
     def _of_cublaslt(self, key: TaskKey, cause: FallbackCause) -> Decision:
         """The stored algorithm of cuBLASLt where one may be run here, else its heuristic. `cause`: why no entry is chosen."""
@@ -114,7 +114,7 @@ class Dispatcher:
 
 
 def _task(key: TaskKey, gpu: GpuIdentity) -> GemmTask | None:
-    """None for a product that no task of this product describes."""
+    """None for a matrix product that no `GemmTask` describes."""
     if gpu.arch is None:
         return None
     try:

@@ -1,6 +1,7 @@
 """A built kernel as launches on a stream, at the host cost of a few driver calls.
 
 - `launcher.py`: what a launcher is, and the choice between the two
+- `loaded_kernel.py`: a kernel before and after it is loaded, which both launchers share
 - `compiled.py`: the launcher in C++; `_native` is the compiled module of `native/`
 - `interpreted.py`, `driver_types.py`: the same in Python, for machines where the C++ part was not built
 - `lt_algorithms.py`, `cublaslt_names.json`: algorithms of cuBLASLt as the launcher in C++ takes them; it runs them by

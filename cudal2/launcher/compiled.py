@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import cudal2.launcher._native as native
-from cudal2.launcher.launcher import BuiltKernel, LoadedKernel
+from cudal2.launcher.loaded_kernel import BuiltKernel, LoadedKernel
 from cudal2.launcher.lt_algorithms import configuration_of
 from cudal2_agent.contract.plan.launching import pack_argument
 from cudal2_agent.contract.plan.plan import (

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cudal2.launcher import driver_types as types
 from cudal2.launcher.driver_types import DriverLibrary
-from cudal2.launcher.launcher import ALIGNMENT, BuiltKernel
+from cudal2.launcher.loaded_kernel import ALIGNMENT, BuiltKernel
 from cudal2_agent.contract.errors import DeviceUnavailable, LauncherError
 from cudal2_agent.contract.plan.launching import (
     TENSOR_MAP_BYTES,

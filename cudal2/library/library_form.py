@@ -3,7 +3,7 @@
 As a folder: `manifest.json`, `entries.jsonl` with one `LibraryEntry` or `StoredAlgorithm` per line, and where it has kernels,
 `cubins/SHA256.cubin` and `cubins/SHA256-TASK-SMS.json`, a `PreparedKernel`. Packed: one gzip file `*.jsonl.gz` whose first line
 is the manifest; it has no cubins. Entries stand in the order of the manifest's ids, then the algorithms in that of theirs, as
-canonical JSON, whose hash is the id. Version 1 of the format has no algorithms, and version 2 no products without a gain.
+canonical JSON, whose hash is the id. Version 1 of the format has no algorithms, version 2 no matrix products without a gain.
 """
 
 import gzip
@@ -75,18 +75,18 @@ def _texts(path: Path) -> tuple[str, list[str]]:
 
 def _manifest(path: Path, text: str) -> LibraryManifest:
     try:
-        told = json.loads(text)
+        record = json.loads(text)
     except ValueError as exc:
         raise LibraryError(f"the manifest of {path} is not JSON ({exc}); {_AGAIN}") from exc
-    if not isinstance(told, dict) or told.get("format") != _FORMAT:
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
         raise LibraryError(f"{path} is not a kernel library: its first record has no format {_FORMAT!r}")
-    if told.get("version") not in _VERSIONS:
+    if record.get("version") not in _VERSIONS:
         raise LibraryError(
-            f"{path} has version {told.get('version')} of the format and this product reads up to {_VERSIONS[-1]}; "
+            f"{path} has version {record.get('version')} of the format and this product reads up to {_VERSIONS[-1]}; "
             "install the product that it was built with, or build it again"
         )
     try:
-        return LibraryManifest.model_validate(told)
+        return LibraryManifest.model_validate(record)
     except ValidationError as exc:
         error = exc.errors(include_url=False)[0]
         where = ".".join(str(part) for part in error["loc"])
@@ -97,9 +97,9 @@ def _entry(path: Path, number: int, line: str, id_: str) -> dict[str, Any]:
     if hashlib.sha256(line.encode()).hexdigest()[:ID_CHARS] != id_:
         raise LibraryError(f"entry {number} of {path} is damaged, or not the one that the manifest names ({id_}); {_AGAIN}")
     try:
-        told = json.loads(line)
+        record = json.loads(line)
     except ValueError as exc:
         raise LibraryError(f"entry {number} of {path} is not JSON ({exc}); {_AGAIN}") from exc
-    if not isinstance(told, dict):
+    if not isinstance(record, dict):
         raise LibraryError(f"entry {number} of {path} is not a library entry; {_AGAIN}")
-    return told
+    return record

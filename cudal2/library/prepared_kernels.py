@@ -1,8 +1,8 @@
 """The cache of built kernels, which `cudal2-agent library prepare` fills: `CUDAL2_HOME/cache/library`.
 
 A cubin is named `<source_sha256>-<arch>.cubin`: entries with equal sources share it. A plan is named
-`<source_sha256>-<arch>-<task id>-<SMs>.json`, because it is resolved for one task and one number of SMs. A kernel that is lent
-to a smaller M has another text: between the source and the ending its two names have `<task id>-for-<task id of the product>`.
+`<source_sha256>-<arch>-<task id>-<SMs>.json`, because it is resolved for one task and one number of SMs. A kernel for a
+padded M has another text: between the source and the ending its two names have `<task id>-for-<task id of the smaller M>`.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from cudal2_agent.contract.errors import LibraryError
 from cudal2_agent.contract.plan.plan import ResolvedPlan
-from cudal2_agent.contract.records.library import LentKernel, LibraryEntry, PreparedKernel
+from cudal2_agent.contract.records.library import LibraryEntry, PaddedKernel, PreparedKernel
 from cudal2_agent.contract.records.task import GemmTask
 
 _AGAIN = "`cudal2-agent library prepare` builds it again"
@@ -27,7 +27,7 @@ class CachedKernel(NamedTuple):
 
 
 class PreparedKernels:
-    """Kernels in a folder, by entry and number of SMs. `task`: what an entry is lent to; None is its own."""
+    """Kernels in a folder, by entry and number of SMs. `task`: of the smaller M that an entry serves; None is its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,15 +42,15 @@ class PreparedKernels:
 
     def plan_path(self, entry: LibraryEntry, sms: int, task: GemmTask | None = None) -> Path:
         stem = stem_of(entry, task)
-        return self.folder / (f"{stem}-{sms}.json" if is_lent(entry, task) else f"{stem}-{entry.task.id}-{sms}.json")
+        return self.folder / (f"{stem}-{sms}.json" if is_padded(entry, task) else f"{stem}-{entry.task.id}-{sms}.json")
 
 
 def read_kernel(entry: LibraryEntry, cubin: Path, plan: Path, task: GemmTask | None = None, *, again: str) -> CachedKernel:
-    """The kernel in two files, lent to `task` where that is not the entry's. `again`: what to do where they are damaged.
+    """The kernel in two files, for `task` where that is not the entry's. `again`: what to do where they are damaged.
 
     Raises: LibraryError.
     """
-    kind = LentKernel if is_lent(entry, task) else PreparedKernel
+    kind = PaddedKernel if is_padded(entry, task) else PreparedKernel
     try:
         record = kind.model_validate_json(plan.read_bytes())
         content = cubin.read_bytes()
@@ -59,13 +59,13 @@ def read_kernel(entry: LibraryEntry, cubin: Path, plan: Path, task: GemmTask | N
         raise LibraryError(f"{file} is missing or damaged ({type(exc).__name__}); {again}") from exc
     if hashlib.sha256(content).hexdigest() != record.cubin_sha256:
         raise LibraryError(f"{cubin} is damaged: it is not the kernel of its plan; {again}")
-    of_entry = record.entry_task if isinstance(record, LentKernel) else record.task
+    of_entry = record.entry_task if isinstance(record, PaddedKernel) else record.task
     if (record.task, of_entry, record.source_sha256) != (task or entry.task, entry.task, entry.source_sha256):
         raise LibraryError(f"{plan} is damaged: it is the plan of another entry; {again}")
     return CachedKernel(content, record.plan if entry.programmatic else without_programmatic(record.plan))
 
 
-def is_lent(entry: LibraryEntry, task: GemmTask | None) -> bool:
+def is_padded(entry: LibraryEntry, task: GemmTask | None) -> bool:
     return task is not None and task != entry.task
 
 

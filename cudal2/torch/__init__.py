@@ -7,8 +7,11 @@
 - `compiled_kernels.py`: these kernels in C++, `native/aten_kernels.cpp`, and the services that they ask.
 - `compiled_build.py`: compiles them for the PyTorch at hand, and finds them in the cache.
 - `product_service.py`: from two matrices to a launch: the path of every call.
-- `call_routes.py`: what a signature leads to, and how often it was called.
-- `matrix_signature.py`: what product two matrices are, or why none that an entry serves.
+- `call_routes.py`: what a signature leads to, found once and kept.
+- `route_decision.py`: finds it: the kernel or the algorithm that is launched, or why PyTorch computes the matrix product.
+- `device_dispatch.py`: what each device is, and the decisions for it.
+- `call_counts.py`: how often each was called; `notices.py`: what was logged, each once.
+- `matrix_signature.py`: what matrix product two tensors are, or why none that an entry serves.
 - `background_builds.py`: kernels that are not built are built in the background, once.
 - `gpu_platform.py`: devices, streams and the launcher, behind a protocol that tests implement on the CPU.
 - `torch_session.py`: the one service of a process, `enable`, `disable` and `status`.

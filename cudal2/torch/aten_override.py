@@ -162,12 +162,12 @@ def _mm(replaced: PythonKernel, original: AtenKernel) -> AtenKernel:
 
 
 def _addmm(replaced: PythonKernel, original: AtenKernel) -> AtenKernel:
-    """No entry adds a bias today, so every call goes to the original kernel; it is counted, so that `status` tells."""
+    """No entry adds a bias today, so every call goes to the original kernel; it is counted, so that `status` reports it."""
 
     def addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **scales: Any) -> torch.Tensor:
         service = replaced.service
         if service is not None:
-            service.fell_back(FallbackCause.BIAS)
+            service.counts.fell_back(FallbackCause.BIAS)
         return original(bias, a, b, **scales)
 
     return addmm

@@ -21,12 +21,12 @@ _LOG = logging.getLogger(__name__)
 _PROGRAM = "cudal2-agent"
 _TIMEOUT_S = 900.0
 _END_S = 5.0
-# Lent kernels that a process builds: each takes seconds to prove, and a program may have a new M in every call.
-MAX_LENT = 64
+# Kernels for a padded M that a process builds: each takes seconds to prove, and a program may have a new M in every call.
+MAX_PADDED = 64
 
 
 class BuildOrder(NamedTuple):
-    """`entry`: the library's, as it is there. `task`: what it is built for, its own or one that it is lent to.
+    """`entry`: the library's, as it is there. `task`: what it is built for, its own or one of a smaller M.
 
     `library`: where the entry is kept. `sms`: of the GPU that it is built for.
     """
@@ -37,7 +37,8 @@ class BuildOrder(NamedTuple):
     sms: int
 
     @property
-    def lent(self) -> bool:
+    def padded(self) -> bool:
+        """Whether it is built for a smaller M than the entry has."""
         return self.task != self.entry.task
 
     @property
@@ -60,9 +61,9 @@ class CommandBuilder:
         except (OSError, subprocess.TimeoutExpired) as exc:
             raise LibraryError(f"{_PROGRAM} library prepare could not be run: {exc}") from exc
         if done.returncode:
-            said = _failure(done.stdout) or _last_line(done.stderr) or _last_line(done.stdout)
+            reason = _failure(done.stdout) or _last_line(done.stderr) or _last_line(done.stdout)
             raise LibraryError(
-                said or f"{_PROGRAM} library prepare ended with {done.returncode}", log=done.stdout + done.stderr
+                reason or f"{_PROGRAM} library prepare ended with {done.returncode}", log=done.stdout + done.stderr
             )
 
     def _command(self, order: BuildOrder) -> list[str]:
@@ -71,8 +72,8 @@ class CommandBuilder:
         if program is None:
             raise UsageError(f"{_PROGRAM} is not installed beside this Python, so no kernel can be built; install it")
         entry, library = ("--entry", order.entry.id), ("--library", str(order.library))
-        lent = ("--shape", order.task.shape) if order.lent else ()
-        return [program, "library", "prepare", *entry, *lent, *library, "--sms", str(order.sms), "--json"]
+        shape = ("--shape", order.task.shape) if order.padded else ()
+        return [program, "library", "prepare", *entry, *shape, *library, "--sms", str(order.sms), "--json"]
 
 
 def _failure(stdout: str) -> str:
@@ -96,9 +97,9 @@ class BackgroundBuilds:
         self._builder, self._done = builder, done
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        # Lent kernels wait for those that are built for their own shape.
+        # Kernels for a padded M wait for those that are built for their own shape.
         self._orders: queue.PriorityQueue[tuple[bool, int, BuildOrder]] = queue.PriorityQueue()
-        self._lent = 0
+        self._padded = 0
         self._thread: threading.Thread | None = None
         self._waiting: dict[str, None] = {}
         self._tried: set[str] = set()
@@ -107,19 +108,19 @@ class BackgroundBuilds:
     def request(self, order: BuildOrder) -> FallbackCause:
         """Ask for a build. A kernel that was tried before and is not there is not tried again in this process.
 
-        Of kernels that are lent to another shape, a process builds `MAX_LENT`: for the others there is no entry.
+        Of kernels for a padded M, a process builds `MAX_PADDED`: for the others there is no entry.
         """
         with self._lock:
             if order.name in self._waiting:
                 return FallbackCause.BUILDING
             if order.name in self._tried:
                 return FallbackCause.BUILD_FAILED
-            if order.lent and self._lent >= MAX_LENT:
+            if order.padded and self._padded >= MAX_PADDED:
                 return FallbackCause.NO_ENTRY
-            self._lent += order.lent
+            self._padded += order.padded
             self._waiting[order.name] = None
             self._tried.add(order.name)
-            self._orders.put((order.lent, len(self._tried), order))
+            self._orders.put((order.padded, len(self._tried), order))
             if self._thread is None:
                 self._start()
         return FallbackCause.BUILDING

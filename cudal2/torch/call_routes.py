@@ -1,47 +1,72 @@
-"""What a signature leads to, and how often it was called."""
+"""What a signature leads to, found once and kept."""
 
-import ctypes
+import threading
 from collections.abc import Callable
+from typing import Any
 
-from cudal2.launcher.launcher import LoadedKernel
+from cudal2.dispatch.causes import FallbackCause
+from cudal2.launcher.loaded_kernel import LoadedKernel
+from cudal2.torch.call_counts import CallTally
+from cudal2.torch.matrix_signature import MatrixForm
+
+MAX_ROUTES = 65536  # a program with more signatures than that starts anew
 
 LaunchCall = Callable[[int, int, int, int], None]
 
 
-class CallTally:
-    """Calls of one kind. An increment is one bytecode sequence without a call, so no thread switch of CPython loses one.
-
-    `compiled`: the counter of calls that did not pass through Python; None where there is none.
-    """
-
-    __slots__ = ("calls", "compiled")
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.compiled: ctypes.c_uint64 | None = None
-
-    @property
-    def total(self) -> int:
-        return self.calls + (self.compiled.value if self.compiled is not None else 0)
-
-
 class CallRoute:
-    """What a signature leads to: the `launch` of a kernel, or None for a fallback, which `tally` counts.
+    """What a signature leads to: the `launch` of a kernel, or None for a fallback of a `cause`. `tally` counts its calls.
 
     `withdrawn`: called once the launch was withdrawn, by who keeps the route elsewhere.
     """
 
-    __slots__ = ("columns", "device", "kernel", "launch", "rows", "tally", "withdrawn")
+    __slots__ = ("cause", "columns", "device", "kernel", "launch", "rows", "tally", "withdrawn")
 
-    def __init__(self, tally: CallTally) -> None:
-        self.tally = tally
+    def __init__(self, tally: CallTally, cause: FallbackCause | None = None) -> None:
+        self.tally, self.cause = tally, cause
         self.kernel: LoadedKernel | None = None
         self.launch: LaunchCall | None = None
         self.withdrawn: Callable[[], None] | None = None
         self.device, self.rows, self.columns = -1, 0, 0
 
+    @property
+    def lasts(self) -> bool:
+        """False where the route changes when a build or a capture ends."""
+        return self.cause not in (FallbackCause.BUILDING, FallbackCause.CAPTURING)
+
     def withdraw(self, tally: CallTally) -> None:
         """Launch no longer. `tally`: what counts calls from now on."""
-        self.tally, self.launch = tally, None
+        self.tally, self.cause, self.launch = tally, FallbackCause.LAUNCH_FAILED, None
         if self.withdrawn is not None:
             self.withdrawn()
+
+
+class RouteCache:
+    """Routes by signature. `decide` finds those that are not kept yet, one at a time.
+
+    `kept`: read without a lock, and changed only here.
+    """
+
+    def __init__(self, decide: Callable[[MatrixForm, MatrixForm], CallRoute]) -> None:
+        self._decide = decide
+        self.kept: dict[Any, CallRoute] = {}
+        self._lock = threading.RLock()
+
+    def open(self, key: Any, a: MatrixForm, b: MatrixForm) -> CallRoute:
+        """The route of a signature. That of a capture is not kept."""
+        with self._lock:
+            found = self.kept.get(key)
+            if found is not None:
+                return found
+            route = self._decide(a, b)
+            if route.cause is not FallbackCause.CAPTURING:
+                if len(self.kept) >= MAX_ROUTES:
+                    self.kept.clear()
+                self.kept[key] = route
+            return route
+
+    def look_again(self) -> None:
+        """Look the signatures up anew that wait for a build; loaded kernels and counts stay."""
+        with self._lock:
+            for key in [key for key, route in self.kept.items() if route.cause is FallbackCause.BUILDING]:
+                del self.kept[key]

@@ -116,8 +116,8 @@ def _run(command: list[str]) -> None:
     except subprocess.TimeoutExpired as exc:
         raise LibraryError(f"{command[0]} did not end within {_TIMEOUT_S:g} s") from exc
     if done.returncode:
-        said = [line.strip() for line in done.stderr.splitlines() if "error" in line.lower() or "undefined" in line]
-        why = said[0] if said else f"exit code {done.returncode}"
+        errors = [line.strip() for line in done.stderr.splitlines() if "error" in line.lower() or "undefined" in line]
+        why = errors[0] if errors else f"exit code {done.returncode}"
         raise LibraryError(f"{command[0]} cannot compile against PyTorch {torch.__version__}: {why}", log=done.stderr)
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from cudal2.dispatch.causes import FallbackCause
-from cudal2.launcher.launcher import LoadedKernel
-from cudal2.torch.call_routes import CallRoute, CallTally
+from cudal2.launcher.loaded_kernel import LoadedKernel
+from cudal2.torch.call_counts import CallTally
+from cudal2.torch.call_routes import CallRoute
 from cudal2.torch.matrix_signature import MatrixForm
 from cudal2.torch.product_service import ProductService
 from cudal2_agent.contract.errors import Cudal2Error, LibraryError
@@ -97,7 +98,7 @@ class CompiledService:
         self._routes: dict[CallRoute, int] = {}
         self._by_address: dict[int, CallRoute] = {}
         self._kept: list[Any] = [_Open(self._open), _Failed(self._failed)]
-        tallies = service.fallback_tallies
+        tallies = service.counts.by_cause
         for tally in tallies.values():
             self._left[tally] = functions["route"](None, None, 0, 0, None, self._tally(tally))
         counted = (self._tallies[tallies[cause]] for cause in _COUNTED)
@@ -107,8 +108,8 @@ class CompiledService:
     def _open(self, a: Any, b: Any, route: Any, keep: Any) -> None:
         """Writes the route of a product, and whether C++ may keep it."""
         try:
-            found, kept = self._service.open_route(_form(a.contents), _form(b.contents))
-            route[0], keep[0] = self._address(found), kept
+            found = self._service.open_route(_form(a.contents), _form(b.contents))
+            route[0], keep[0] = self._address(found), found.lasts
         except KeyboardInterrupt:
             self._functions["interrupt"]()
 
@@ -129,7 +130,7 @@ class CompiledService:
     def _copy(self, route: CallRoute, kernel: LoadedKernel) -> int:
         function, argument = kernel.c_entry or self._python_entry(kernel)
         self._kept.append(kernel)
-        failed = self._tally(self._service.fallback_tallies[FallbackCause.LAUNCH_FAILED])
+        failed = self._tally(self._service.counts.by_cause[FallbackCause.LAUNCH_FAILED])
         withdraw, served = self._functions["withdraw"], self._tally(route.tally)
         address: int = self._functions["route"](function, argument, route.rows, route.columns, served, failed)
         route.withdrawn = lambda: withdraw(address)

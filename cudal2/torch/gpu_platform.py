@@ -6,7 +6,8 @@ from typing import Protocol
 import torch
 
 from cudal2.dispatch.decision import GpuIdentity
-from cudal2.launcher.launcher import ALIGNMENT, BuiltKernel, Launcher, LoadedKernel, open_launcher
+from cudal2.launcher.launcher import Launcher, open_launcher
+from cudal2.launcher.loaded_kernel import ALIGNMENT, BuiltKernel, LoadedKernel
 from cudal2.launcher.lt_algorithms import cublas_version, library_files
 from cudal2.library.prepared_kernels import CachedKernel
 from cudal2_agent.contract.records.library import StoredAlgorithm

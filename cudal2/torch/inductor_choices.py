@@ -1,14 +1,14 @@
-"""The library as a choice of Inductor, PyTorch's compiler, for products under `torch.compile`.
+"""The library as a choice of Inductor, PyTorch's compiler, for matrix products under `torch.compile`.
 
-Inductor times its choices for each product when it compiles, and keeps the fastest. It offers three borders for that:
+Inductor times its choices for each matrix product when it compiles, and keeps the fastest. It offers three borders for that:
 - `torch._inductor.config.external_matmul` names functions `f(a, b, out)` that compete for `aten.mm`.
 - A lowering says how an operator is compiled. `torch.ops.cudal2.matmul` is lowered as `aten.mm`, with the same choices; without
   that Inductor calls the operator through the dispatcher, and times nothing.
 - `register_custom_op_autotuning` lets `aten.mm` compete with the operator, which is chosen only by a minimum speedup. It
   stands in for the first two.
 
-All are private, so what a version lacks is left out, and `enable_inductor` says so. A kernel that is not built yet is timed as
-PyTorch's own and loses. Inductor's cache keeps choices between processes. So build the library before a model is compiled.
+All are private, so what a version lacks is left out, and `enable_inductor` returns it. A kernel that is not built yet is timed
+as PyTorch's own and loses. Inductor's cache keeps choices between processes. So build the library before a model is compiled.
 """
 
 import inspect
@@ -26,14 +26,14 @@ _COMPETING: list[float] = []  # the minimum speedup, while `aten.mm` competes wi
 
 def cudal2_mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """The product into `out`, by the library or by PyTorch. Compiled code calls it by this name."""
-    if not torch_session.service().product_into(a, b, out):
+    if torch_session.service().product(a, b, out) is None:
         torch.mm(a, b, out=out)
 
 
 def enable_inductor(minimum_speedup: float | None = None) -> str:
     """Offer the library to Inductor from now on. Returns which borders this PyTorch lacks, in words; empty for none.
 
-    `minimum_speedup`: over PyTorch's own product, for the library to be chosen; None takes whatever is fastest.
+    `minimum_speedup`: over PyTorch's own matrix product, for the library to be chosen; None takes whatever is fastest.
     Raises: ValueError for one below 1.
     """
     if minimum_speedup is not None and minimum_speedup < 1:
@@ -81,7 +81,7 @@ def _offer(config: Any, products: Any) -> str:
     choices = getattr(config, "external_matmul", None)
     register = getattr(products, "lazy_register_extern_choice", None)
     if not isinstance(choices, list) or register is None:
-        return f"PyTorch {torch.__version__} has no external_matmul, so compiled products of aten.mm are Inductor's own"
+        return f"PyTorch {torch.__version__} has no external_matmul, so compiled matrix products of aten.mm are Inductor's own"
     register(cudal2_mm_out)
     if cudal2_mm_out not in choices:
         choices.append(cudal2_mm_out)

@@ -66,5 +66,5 @@ def _plain(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _by_torch(a: torch.Tensor, b: torch.Tensor, cause: FallbackCause) -> torch.Tensor:
     if not _compiling():
-        service().fell_back(cause)
+        service().counts.fell_back(cause)
     return torch.matmul(a, b)

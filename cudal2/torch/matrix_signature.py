@@ -1,4 +1,4 @@
-"""What product two matrices are, or why it is none that an entry serves."""
+"""What matrix product two tensors are, or why it is none that an entry serves."""
 
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ class MatrixForm(NamedTuple):
 
 
 class MatrixSignature(NamedTuple):
-    """A product in the terms of dispatch. `kind`: from `kind_code`, with accumulation in f32."""
+    """A matrix product in the terms of dispatch. `kind`: from `kind_code`, with accumulation in f32."""
 
     m: int
     n: int

@@ -3,7 +3,8 @@
 import torch
 
 from cudal2.dispatch.causes import FallbackCause
-from cudal2.torch.product_service import DeviceDispatch, ProductService
+from cudal2.torch.device_dispatch import DeviceDispatch
+from cudal2.torch.product_service import ProductService
 from cudal2_agent.contract.base import Record
 
 
@@ -50,7 +51,7 @@ class Status(Record):
 
     def _enabled(self) -> str:
         if self.missing:
-            return f"not enabled: {self.missing}; every product is PyTorch's own"
+            return f"not enabled: {self.missing}; every matrix product is PyTorch's own"
         if not self.enabled:
             return "not enabled: only cudal2.matmul asks the library; call cudal2.enable()"
         slow = "; `cudal2-agent library prepare` compiles a faster way" if "Python" in self.languages else ""
@@ -61,8 +62,8 @@ class Status(Record):
         served, stored = sum(self.served.values()), sum(self.algorithms.values())
         asked = served + stored + sum(self.fallbacks.values())
         if not asked:
-            return ["no product was asked for yet"]
-        lines = [f"{served} of {asked} products were served by {len(self.served)} kernels"]
+            return ["no matrix product was asked for yet"]
+        lines = [f"{served} of {asked} matrix products were served by {len(self.served)} kernels"]
         if stored:
             lines.append(f"{stored} ran by {len(self.algorithms)} stored algorithms of cuBLASLt")
         causes = sorted(self.fallbacks.items(), key=lambda item: -item[1])
@@ -83,17 +84,17 @@ def read_status(service: ProductService, enabled: tuple[str, ...], languages: tu
         enabled=enabled,
         languages=languages,
         devices=tuple(_read_device(service, device) for device in service.platform.devices()),
-        served=service.served(),
-        algorithms=service.by_algorithm(),
-        fallbacks=service.fallbacks(),
+        served=service.counts.served(),
+        algorithms=service.counts.by_algorithm(),
+        fallbacks=service.counts.fallbacks(),
         building=service.builds.waiting(),
         failed=service.builds.failed(),
-        notes=service.notes(),
+        notes=service.notices.texts(),
     )
 
 
 def _read_device(service: ProductService, device: int) -> DeviceStatus:
-    found = service.device(device)
+    found = service.devices.find(device)
     if not isinstance(found, DeviceDispatch):
         return DeviceStatus(device=device, cause=found)
     identity, library = found.identity, found.library

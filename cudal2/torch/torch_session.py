@@ -14,8 +14,9 @@ from cudal2.torch import compiled_build
 from cudal2.torch.aten_override import OPERATORS, AtenOverride
 from cudal2.torch.background_builds import CommandBuilder
 from cudal2.torch.compiled_kernels import CompiledKernels
+from cudal2.torch.device_dispatch import LibraryChoice
 from cudal2.torch.gpu_platform import CudaPlatform
-from cudal2.torch.product_service import LibraryChoice, ProductService
+from cudal2.torch.product_service import ProductService
 from cudal2.torch.service_status import Status, read_status
 from cudal2_agent.contract.errors import LibraryError
 from cudal2_agent.contract.settings.settings import load_settings
@@ -84,7 +85,7 @@ def enable(library: Path | str | None = None, operators: tuple[str, ...] = OPERA
     """Replace the CUDA kernels of `aten::mm` and `aten::addmm` by ones that ask the library first.
 
     They are in C++ where `cudal2-agent library prepare` has compiled them for this PyTorch, else in Python, which is slower.
-    Without a GPU nothing is replaced, which `status` says. In a `with` statement the replacement ends with the block.
+    Without a GPU nothing is replaced, which `status` reports. In a `with` statement the replacement ends with the block.
     Raises: UsageError, LibraryError, as `configure`; ValueError for another operator.
     """
     with _SESSION.lock:
@@ -96,7 +97,7 @@ def enable(library: Path | str | None = None, operators: tuple[str, ...] = OPERA
 
 
 def disable() -> None:
-    """Put the original kernels back. Products that are under way end as they began."""
+    """Put the original kernels back. Matrix products that are under way end as they began."""
     with _SESSION.lock:
         if _SESSION.override is not None:
             _SESSION.override.stop()
@@ -116,7 +117,7 @@ def _replace(chosen: ProductService, operators: tuple[str, ...]) -> None:
     with _SESSION.lock:
         if missing := chosen.platform.missing():
             disable()
-            chosen.note(f"{missing}, so nothing is replaced")
+            chosen.notices.add(f"{missing}, so nothing is replaced")
             return
         before, _SESSION.override = _SESSION.override, _override(chosen, operators)
         if before is not None:
@@ -128,7 +129,7 @@ def _override(chosen: ProductService, operators: tuple[str, ...]) -> AtenOverrid
     try:
         return AtenOverride(chosen, operators, compiled_kernels(chosen))
     except LibraryError as exc:
-        chosen.note(f"the part in C++ cannot be used: {exc}")
+        chosen.notices.add(f"the part in C++ cannot be used: {exc}")
         return AtenOverride(chosen, operators)
 
 

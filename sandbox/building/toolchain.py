@@ -66,7 +66,7 @@ def toolkit_folder(nvcc: str) -> Path:
         ended = run(command, scratch=Path(scratch), limits=Limits(wall_s=30))
     found = _TOP.search((ended.stdout + ended.stderr).decode(errors="replace"))
     if ended.returncode or found is None:
-        raise CompilerMissing(f"{nvcc} does not say where its toolkit is; {NVCC_REMEDY}")
+        raise CompilerMissing(f"{nvcc} does not report where its toolkit is; {NVCC_REMEDY}")
     return Path(found["folder"]).resolve()
 
 

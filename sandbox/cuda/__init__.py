@@ -7,8 +7,12 @@
 - `driver.py`: CUDA driver calls as results or exceptions
 - `environment.py`: the device's properties and the versions that shape a measurement
 - `guard/`: device memory that shows stray accesses
-- `launch/`: a resolved plan and a cubin as launches on a stream
+- `launcher.py`: a resolved plan and a cubin as launches on a stream; `tensor_map.py`: TMA descriptors over the operands
+- `trusted.py`, `trusted.cu`: the producer before and the consumer after a candidate with programmatic launch
+- `host.py`: host candidates, which launch by themselves
+- `batch_evaluator.py`: what a worker does with many candidates of a task in one request
+- `screen_timer.py`: brief rounds of one candidate beside cuBLASLt-AutoTuning
+- `race_timer.py`: rounds of all finalists together, with the baselines; `elimination.py`: who stays, from the samples alone
 - `timing/`: measurement against baselines
-- `batch/`: many candidates in one request: screens and races
 - `baselines/`: torch.matmul, cuBLAS and cuBLASLt
 """

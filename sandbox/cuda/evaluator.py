@@ -16,8 +16,8 @@ from cudal2_agent.sandbox.cuda.contender import Contender
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.driver import Fault
 from cudal2_agent.sandbox.cuda.guard.fault_log import describe_fault
-from cudal2_agent.sandbox.cuda.launch.host import HostKernel
-from cudal2_agent.sandbox.cuda.launch.launcher import Kernel
+from cudal2_agent.sandbox.cuda.host import HostKernel
+from cudal2_agent.sandbox.cuda.launcher import Kernel
 from cudal2_agent.sandbox.cuda.timing.timer import Measurement, Timer
 from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
 from cudal2_agent.sandbox.cuda.verifier import Verifier

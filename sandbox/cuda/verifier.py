@@ -15,7 +15,7 @@ from cudal2_agent.sandbox.cuda.contender import Bound, Contender, Operands
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.guard.buffers import POISON as POISON_BYTE
 from cudal2_agent.sandbox.cuda.guard.buffers import Guarded, GuardedOperands, map_guarded
-from cudal2_agent.sandbox.cuda.launch.trusted import Bystanders
+from cudal2_agent.sandbox.cuda.trusted import Bystanders
 from cudal2_agent.sandbox.verification.cases import CaseStore
 from cudal2_agent.sandbox.verification.elements import Array, Poisons
 from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation

@@ -127,8 +127,8 @@ QUANTITIES = (
 def explain(before: Profile, after: Profile) -> tuple[Difference, ...]:
     """The changes to report, time first, then the most important; a quantity that either profile lacks is left out."""
     old, new = _values(before), _values(after)
-    told = sorted(_changes(old, new), key=lambda change: (change[1].quantity != _TIME, -change[0]))
-    return tuple(difference for _, difference in told[:MAX_CHANGES])
+    changes = sorted(_changes(old, new), key=lambda change: (change[1].quantity != _TIME, -change[0]))
+    return tuple(difference for _, difference in changes[:MAX_CHANGES])
 
 
 def _changes(old: dict[str, float], new: dict[str, float]) -> Iterator[tuple[float, Difference]]:

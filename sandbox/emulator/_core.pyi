@@ -32,7 +32,7 @@ class Flag(enum.IntFlag):
 
     TRACKED = 4
 
-class Schedule(enum.IntEnum):
+class Interleaving(enum.IntEnum):
     """
     When asynchronous work completes and which warp has its turn: as early as allowed, as late as allowed, or drawn from a seed.
     """
@@ -420,7 +420,7 @@ def run(
     dynamic_smem: int,
     parameters: bytes,
     dependent: bool,
-    schedule: int,
+    interleaving: int,
     seed: int,
     races: bool,
     poison: int,

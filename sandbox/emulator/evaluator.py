@@ -19,7 +19,7 @@ from cudal2_agent.contract.records.symptoms import Symptoms
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.building.compile_child import PTX
-from cudal2_agent.sandbox.emulator.executor import EmulatorExecutor, Schedules
+from cudal2_agent.sandbox.emulator.executor import EmulatorExecutor, Interleavings
 from cudal2_agent.sandbox.emulator.judgement import OutOfTime
 from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
 from cudal2_agent.sandbox.emulator.large.coverage import (
@@ -66,7 +66,7 @@ class Evaluator:
     def evaluate(self, request: Evaluate) -> Done | Verified | NotExecuted:
         """The candidate's outcome. An exception is a bug of ours.
 
-        A request without a seed gets one here; all data and schedules of the proof follow from it.
+        A request without a seed gets one here; all data and interleavings of the proof follow from it.
         """
         seeded = request.verify.model_copy(update={"seed": seed_of(request.verify)})
         request = request.model_copy(update={"verify": seeded})
@@ -156,8 +156,8 @@ class Evaluator:
         options = request.verify
         deadline, tile = _deadline(options), tile_of(plan_of(request.built), request.task)
         with ThreadPoolExecutor(2) as pool:
-            schedules = Schedules(kernel.task, seed_of(options), deadline)
-            sample = Sample(kernel, tile, schedules, seed_of(options))
+            interleavings = Interleavings(kernel.task, seed_of(options), deadline)
+            sample = Sample(kernel, tile, interleavings, seed_of(options))
             sampled = pool.submit(lambda: run_until_failure(sample.tests()))
             if smaller is None:
                 proof: tuple[TestResult, ...] = (_not_reduced(kernel.task, "was not run at a smaller size"),)
@@ -171,7 +171,7 @@ class Evaluator:
         if request.reduced is None and all(test.name == NOT_COVERED for test in found):
             raise NotEmulated("; ".join(test.message for test in (proof[-1], *found)))
         if not found[-1].passed and work_of(kernel.task) <= PROBED_WORK:
-            whole = EmulatorExecutor(kernel, schedules.as_before())
+            whole = EmulatorExecutor(kernel, interleavings.as_before())
             found = (*found[:-1], _explained(found[-1], whole, kernel.task, deadline))
         return (*proof, *found)
 
@@ -181,8 +181,8 @@ class Evaluator:
         """All tiers on the kernel that its schedule writes for a smaller task, then a test that names the task."""
         proof = run_until_failure(self._whole(smaller, options, deadline))
         if not (last := proof[-1]).passed:
-            told = last.model_copy(update={"message": f"{last.message} (at the reduced size {smaller.task.shape})"})
-            return (*proof[:-1], told)
+            renamed = last.model_copy(update={"message": f"{last.message} (at the reduced size {smaller.task.shape})"})
+            return (*proof[:-1], renamed)
         message = f"the tests before this one ran whole grids of {smaller.task.shape}, with the schedule of {task.shape}"
         return (*proof, TestResult(tier="emulator", name=REDUCED, passed=True, message=message))
 
@@ -205,7 +205,7 @@ class Evaluator:
         self, kernel: EmulatedKernel, options: VerifyOptions, deadline: float, *, probes: bool = True
     ) -> Iterator[TestResult]:
         """All tiers over whole grids. `probes`: whether a failure is looked into."""
-        executor = EmulatorExecutor(kernel, Schedules(kernel.task, seed_of(options), deadline))
+        executor = EmulatorExecutor(kernel, Interleavings(kernel.task, seed_of(options), deadline))
         traits = Traits(atomics=kernel.atomics, programmatic=kernel.programmatic)
         for test in Proof(executor, kernel.task, traits, self._cases(kernel.task), options).tests():
             yield _explained(test, executor.again(), kernel.task, deadline) if probes and not test.passed else test

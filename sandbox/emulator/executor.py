@@ -1,4 +1,4 @@
-"""The tiers' `Executor` over the emulated machine: every run under another schedule, with all detectors on.
+"""The tiers' `Executor` over the emulated machine: every run under another interleaving, with all detectors on.
 
 Covered: what the tiers need of a backend, and the core's findings. Bounds are exact, so there are no canaries.
 """
@@ -16,20 +16,20 @@ from cudal2_agent.contract.records.evaluation import TestResult
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.emulator.judgement import run_and_judge
 from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel, Operands
-from cudal2_agent.sandbox.emulator.machine import Conditions, Schedule
+from cudal2_agent.sandbox.emulator.machine import Conditions, Interleaving
 from cudal2_agent.sandbox.verification.elements import Array, Poisons
 from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Run, Violation
 from cudal2_agent.sandbox.verification.inputs import Inputs
 
 POISON_BYTE = 0xFF
 _POISONS = (POISON_BYTE, 0xFE, 0xFD, 0x7F, 0x7E)  # of unwritten memory and registers: NaN, or conspicuously large
-_FIXED = (Schedule.LATEST, Schedule.EAGER)
+_FIXED = (Interleaving.LATEST, Interleaving.EAGER)
 MIN_OPERATIONS = 1 << 28  # of warps: the minimum that a run may take
 OPERATIONS_PER_PRODUCT = 2  # beyond that: 64 instructions for each multiply-add of a lane
 
 
-class Schedules:
-    """The conditions of one run after another: the latest and the eager schedule, then random ones from a seed.
+class Interleavings:
+    """The conditions of one run after another: the latest and the eager interleaving, then random ones from a seed.
 
     `deadline`: of all runs together, on the monotonic clock.
     """
@@ -40,21 +40,21 @@ class Schedules:
         self.used: Counter[str] = Counter()
         self._last: Conditions | None = None
 
-    def as_before(self) -> "Schedules":
+    def as_before(self) -> "Interleavings":
         """Conditions that are all those of the last run, without race detection: what a result shows is the same each time."""
         return _AsBefore(self)
 
     def aside(self) -> Conditions:
         """Conditions of a run that is not part of the proof."""
-        return Conditions(Schedule.EAGER, seed=self.seed, most_instructions=self._most, deadline_s=self._left_s)
+        return Conditions(Interleaving.EAGER, seed=self.seed, most_instructions=self._most, deadline_s=self._left_s)
 
     def next(self) -> Conditions:
         index = self.used.total()
-        schedule = _FIXED[index] if index < len(_FIXED) else Schedule.RANDOM
-        self.used[schedule.name.lower()] += 1
+        interleaving = _FIXED[index] if index < len(_FIXED) else Interleaving.RANDOM
+        self.used[interleaving.name.lower()] += 1
         seed = self.seed + index
         poison = POISON_BYTE if index < len(_FIXED) else random.Random(seed).choice(_POISONS)
-        self._last = Conditions(schedule, seed=seed, poison=poison, most_instructions=self._most, deadline_s=self._left_s)
+        self._last = Conditions(interleaving, seed=seed, poison=poison, most_instructions=self._most, deadline_s=self._left_s)
         return self._last
 
     @property
@@ -62,8 +62,8 @@ class Schedules:
         return max(self._deadline - time.monotonic(), 1e-3)
 
 
-class _AsBefore(Schedules):
-    def __init__(self, before: Schedules) -> None:
+class _AsBefore(Interleavings):
+    def __init__(self, before: Interleavings) -> None:
         self.__dict__.update(before.__dict__)
         self.used = Counter()
 
@@ -76,13 +76,13 @@ class EmulatorExecutor:
 
     xp: Any = np
 
-    def __init__(self, kernel: EmulatedKernel, schedules: Schedules) -> None:
-        self._kernel, self._task, self._schedules = kernel, kernel.task, schedules
+    def __init__(self, kernel: EmulatedKernel, interleavings: Interleavings) -> None:
+        self._kernel, self._task, self._interleavings = kernel, kernel.task, interleavings
         self._workspace = np.full(kernel.plan.workspace_bytes, POISON_BYTE, dtype=np.uint8)
         operands = [allocate(kernel.task, self._workspace) for _ in range(SLOTS)]
-        self._slots = [kernel.bind(each, schedules.seed + slot) for slot, each in enumerate(operands)]
+        self._slots = [kernel.bind(each, interleavings.seed + slot) for slot, each in enumerate(operands)]
         self._benign: Counter[str] = Counter()
-        self._poisons = Poisons(schedules.seed)
+        self._poisons = Poisons(interleavings.seed)
         self._renew_workspace()
 
     def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
@@ -96,16 +96,16 @@ class EmulatorExecutor:
 
     def again(self) -> "EmulatorExecutor":
         """An executor of the same kernel in memory of its own, under the conditions of the last run."""
-        return EmulatorExecutor(self._kernel, self._schedules.as_before())
+        return EmulatorExecutor(self._kernel, self._interleavings.as_before())
 
     def summary(self) -> TestResult:
-        """The schedules of the runs, and the suspects that were found harmless."""
-        runs = ", ".join(f"{count} {name}" for name, count in self._schedules.used.items())
-        message = f"{self._schedules.used.total()} runs ({runs}) without a fault"
+        """The interleavings of the runs, and the suspects that were found harmless."""
+        runs = ", ".join(f"{count} {name}" for name, count in self._interleavings.used.items())
+        message = f"{self._interleavings.used.total()} runs ({runs}) without a fault"
         if self._benign:
             found = ", ".join(f"{kind} in {count} runs" for kind, count in sorted(self._benign.items()))
             message += f"; harmless, because what was read reached no output: {found}"
-        return TestResult(tier="emulator", name="schedules", passed=True, message=message, seed=self._schedules.seed)
+        return TestResult(tier="emulator", name="schedules", passed=True, message=message, seed=self._interleavings.seed)
 
     def _run(self, inputs: Inputs, slot: int, fill: Fill, *, fresh_workspace: bool, after_others: bool) -> Run:
         bound = self._slots[slot]
@@ -115,7 +115,7 @@ class EmulatorExecutor:
         poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
             bound.operands.d.fill(poison or 0)
-        judged = run_and_judge(bound, self._schedules.next(), Restorer(bound.operands), after_others=after_others)
+        judged = run_and_judge(bound, self._interleavings.next(), Restorer(bound.operands), after_others=after_others)
         self._benign.update(judged.benign)
         violations = (judged.fault,) if judged.fault is not None else self._unrestored()
         return Run(bound.operands.d, violations, poison)

@@ -1,8 +1,8 @@
 """Whether a run had a fault besides a wrong result: the core's findings, in terms that a kernel's author can act on.
 
 A suspect finding is a fault only if the value read matters. For a read of uninitialised memory the run is repeated under the
-same schedule with taint: old contents that reach an output, an address or a branch are a fault, whatever their values. For a
-race with a read the run is repeated with another poison in its place, and D is compared bit for bit.
+same interleaving with taint: old contents that reach an output, an address or a branch are a fault, whatever their values. For
+a race with a read the run is repeated with another poison in its place, and D is compared bit for bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from cudal2_agent.sandbox.emulator.detector import Detector
 from cudal2_agent.sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, Launched
 from cudal2_agent.sandbox.emulator.locations import address_in_words, instruction_at, located
 from cudal2_agent.sandbox.emulator.lowering.program import Program
-from cudal2_agent.sandbox.emulator.machine import Conditions, Schedule
+from cudal2_agent.sandbox.emulator.machine import Conditions, Interleaving
 from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
 from cudal2_agent.sandbox.emulator.waits import waits_of
 from cudal2_agent.sandbox.verification.executor import Violation
@@ -112,7 +112,7 @@ def _tainted_output(bound: BoundKernel, launched: Sequence[Launched], conditions
         f" stored at {located(each.program, instruction)}",
         each.launch.entry,
         *([f"{elements} elements"] if elements > 1 else []),
-        f"seen under {schedule_name(conditions)}",
+        f"seen under {interleaving_name(conditions)}",
     ]
     return Violation(Detector.UNINITIALISED_READ, "; ".join(parts), tier="emulator")
 
@@ -144,7 +144,7 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
         if DEADLINE in findings:
             where = _who(findings[DEADLINE], each.program)
             raise OutOfTime(
-                f"the last {conditions.deadline_s:.3g} s of them in one run, under {schedule_name(conditions)}{where}",
+                f"the last {conditions.deadline_s:.3g} s of them in one run, under {interleaving_name(conditions)}{where}",
                 waits_of(findings[DEADLINE], each.program),
             )
     return None
@@ -180,14 +180,14 @@ def describe(
         parts.append(f"{launch.entry}, CTA {cta}, warp {finding.warp}, lanes {finding.lanes:#010x}{where}")
     if finding.count > 1:
         parts.append(f"{finding.count} times")
-    parts.append(f"seen under {schedule_name(conditions)}")
+    parts.append(f"seen under {interleaving_name(conditions)}")
     return "; ".join(parts)
 
 
-def schedule_name(conditions: Conditions) -> str:
-    if conditions.schedule is Schedule.RANDOM:
-        return f"random schedule {conditions.seed}"
-    return f"the {conditions.schedule.name.lower()} schedule"
+def interleaving_name(conditions: Conditions) -> str:
+    if conditions.interleaving is Interleaving.RANDOM:
+        return f"random interleaving {conditions.seed}"
+    return f"the {conditions.interleaving.name.lower()} interleaving"
 
 
 def _waiting(finding: core.Finding, program: Program) -> str:

@@ -16,7 +16,7 @@ GRANULE_BYTES = 2 << 20  # also the minimum between buffers, so that an access p
 MAX_GRANULES_BETWEEN = 64
 TENSOR_MAP_BYTES = 128
 
-Schedule = core.Schedule
+Interleaving = core.Interleaving
 Triple = tuple[int, int, int]
 SuspectRead = tuple[int, int, int]  # linear CTA, warp, moment
 
@@ -30,7 +30,7 @@ class Conditions:
     `most_instructions`: of all warps together, 0 for no limit. `deadline_s`: wall-clock, 0 for none.
     """
 
-    schedule: Schedule = Schedule.LATEST
+    interleaving: Interleaving = Interleaving.LATEST
     seed: int = 0
     races: bool = True
     taint: bool = False
@@ -164,7 +164,7 @@ class Machine:
             number=grid.order.number,
             sms=grid.sms,
             warp_slots=grid.warp_slots,
-            schedule=conditions.schedule,
+            interleaving=conditions.interleaving,
             seed=conditions.seed,
             races=conditions.races,
             poison=conditions.poison,

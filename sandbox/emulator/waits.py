@@ -19,7 +19,7 @@ Cta = tuple[int, int, int]
 
 
 def waits_of(finding: core.Finding, program: Program) -> tuple[BarrierWait, ...]:
-    """Warps at one instruction and at equal barriers of their CTAs are told together; the CTAs in the order of the core."""
+    """Warps at one instruction and at equal barriers of their CTAs are reported together; the CTAs in the order of the core."""
     groups: dict[tuple[object, ...], list[core.WaitingWarp]] = {}
     for warp in finding.waiting:
         groups.setdefault(_key(warp), []).append(warp)
@@ -62,14 +62,14 @@ def _wait(warps: list[core.WaitingWarp], program: Program) -> BarrierWait:
 def _history(at: core.AwaitedBarrier, program: Program) -> Iterable[str]:
     if at.kind != core.BarrierKind.MBARRIER:
         return
-    told = (
+    listed = (
         ("initialised at", at.initialised),
         ("last arrival at", at.arrived),
         ("nobody ever arrived; at a barrier of the same initialisation the last arrival was at", at.alike),
         ("bytes last announced at", at.announcing),
         ("bytes last delivered by", at.delivering),
     )
-    yield from (f"{words} {located(program, index)}" for words, index in told if index >= 0)
+    yield from (f"{words} {located(program, index)}" for words, index in listed if index >= 0)
     if at.arrived < 0 and at.alike < 0:
         yield "nobody ever arrived"
 

@@ -2,7 +2,7 @@
 
 | file | what is in it |
 |---|---|
-| `inspection.py` | the rules over launches, resources and accumulators, and what is told of a kernel |
+| `inspection.py` | the rules over launches, resources and accumulators, and what is reported of a kernel |
 | `facts.py` | what depends on the code alone: read once, kept in the cache, with the rules over PTX, SASS and ELF |
 | `code.py` | facts of a parsed PTX module |
 | `addresses.py` | whether addresses of module variables and parameters serve for reading only |

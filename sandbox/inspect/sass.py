@@ -47,7 +47,7 @@ class Sass:
 
 
 def disassembler() -> str:
-    """What identifies the nvdisasm that is used, for keys of what it said; empty without one."""
+    """What identifies the nvdisasm that is used, for keys of its output; empty without one."""
     path = find_nvdisasm()
     if path is None:
         return ""

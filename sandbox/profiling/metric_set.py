@@ -36,6 +36,6 @@ def load_metric_set(arch: Arch) -> MetricSet:
 
 
 def _read(name: str) -> dict[str, dict[str, Any]]:
-    text = resources.files("cudal2_agent.sandbox.profiling.metrics").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    text = resources.files("cudal2_agent.sandbox.profiling").joinpath("metrics", f"{name}.toml").read_text(encoding="utf-8")
     metrics: dict[str, dict[str, Any]] = tomllib.loads(text).get("metrics", {})
     return metrics

@@ -40,10 +40,10 @@ def ncu_version(ncu: str) -> str:
     """Version such as 2025.3.1.0. Raises: ProfilerUnavailable where the tool does not run."""
     with tempfile.TemporaryDirectory(prefix="cudal2-ncu-", ignore_cleanup_errors=True) as scratch:
         ended = run([ncu, "--version"], scratch=Path(scratch), limits=Limits(wall_s=30))
-    said = (ended.stdout + ended.stderr).decode(errors="replace")
-    version = re.search(r"\b(20\d\d(\.\d+)+)", said)
+    output = (ended.stdout + ended.stderr).decode(errors="replace")
+    version = re.search(r"\b(20\d\d(\.\d+)+)", output)
     if ended.returncode or version is None:
-        raise ProfilerUnavailable(f"{ncu} --version does not tell a version of Nsight Compute; {REMEDY}", log=said)
+        raise ProfilerUnavailable(f"{ncu} --version reports no version of Nsight Compute; {REMEDY}", log=output)
     return version[1]
 
 

@@ -42,7 +42,7 @@ class NcuRun:
     finished: ChildExit
     report: StageReport | None
     table: str
-    said: str
+    output: str
 
     @property
     def stage(self) -> str:
@@ -50,11 +50,11 @@ class NcuRun:
 
     @property
     def complaints(self) -> list[str]:
-        return complaints_in(self.table, self.said)
+        return complaints_in(self.table, self.output)
 
     @property
     def log(self) -> str:
-        return f"{self.said}\n{self.table}"[-TAIL_CHARACTERS:]
+        return f"{self.output}\n{self.table}"[-TAIL_CHARACTERS:]
 
 
 class Profiler:
@@ -150,8 +150,8 @@ class Profiler:
             )
             report = last_report(_text(scratch / _REPORT))
             table = _text(scratch / _TABLE)
-        said = b"\n".join((finished.stdout, finished.stderr)).decode(errors="replace")
-        return NcuRun(finished, report, table, said)
+        output = b"\n".join((finished.stdout, finished.stderr)).decode(errors="replace")
+        return NcuRun(finished, report, table, output)
 
 
 def _candidate(subject: Subject) -> AnyCandidate | None:
@@ -161,7 +161,7 @@ def _candidate(subject: Subject) -> AnyCandidate | None:
 def _not_ours(attempt: NcuRun) -> str | None:
     """Why the run failed before it reached the candidate; None where it did reach it."""
     if attempt.report is None:
-        ended = "said nothing in time" if attempt.finished.timed_out else "did not start our process"
+        ended = "printed nothing in time" if attempt.finished.timed_out else "did not start our process"
         return f"Nsight Compute {ended}; see its log"
     return attempt.report.message if attempt.report.fault == "device" else None
 

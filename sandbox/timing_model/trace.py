@@ -18,7 +18,7 @@ from cudal2_agent.contract.plan.plan import ResolvedLaunch, operand_shape
 from cudal2_agent.sandbox.emulator.core_module import core
 from cudal2_agent.sandbox.emulator.kernel import BoundKernel, EmulatedKernel, Operands
 from cudal2_agent.sandbox.emulator.large.points import first_cta
-from cudal2_agent.sandbox.emulator.machine import Conditions, Schedule
+from cudal2_agent.sandbox.emulator.machine import Conditions, Interleaving
 
 MAX_ROWS = 1 << 18
 MAX_OTHER_ROWS = 1 << 14  # of a first cluster beside which another one is traced
@@ -132,7 +132,7 @@ def _with_other(kernel: EmulatedKernel, bound: BoundKernel, index: int, first: T
 
 def _run(bound: BoundKernel, kernel: EmulatedKernel, index: int, clusters: Sequence[int]) -> Traced:
     launch = kernel.plan.launches[index]
-    unchecked = Conditions(Schedule.EAGER, seed=1, races=False, poison=0)
+    unchecked = Conditions(Interleaving.EAGER, seed=1, races=False, poison=0)
     conditions = replace(unchecked, most_instructions=MAX_OPERATIONS, deadline_s=DEADLINE_S)
     bound.operands.workspace.fill(0)
     report = bound.run_part(index, conditions, [first_cta(launch, each) for each in clusters], traced=MAX_ROWS)

@@ -2,8 +2,8 @@
 
 Covered: wrong sums, wrong positions, narrow accumulators, unwritten and overwritten memory, changed inputs, results kept
 between runs, results that differ between runs, missing dependency waits.
-Not covered: a kernel that compares *all* of its inputs with those of its last run and keeps the result; a race that this GPU
-never shows (the emulator detects those).
+Not covered: a kernel that compares *all* of its inputs with those of its last run and keeps the result; a data race that
+this GPU never shows (the emulator detects those).
 """
 
 import random
@@ -172,7 +172,7 @@ class Proof:
             if differing:
                 message = (
                     f"{differing} of {first.size} outputs differ between two runs on equal inputs; "
-                    "declare atomics in the plan if sums are combined in arrival order, or fix a race"
+                    "declare atomics in the plan if sums are combined in arrival order, or fix a data race"
                 )
                 return TestResult(tier="repeatability", name="bitwise", passed=False, worst=float(differing), message=message)
         return TestResult(tier="repeatability", name="bitwise", passed=True)
@@ -221,7 +221,7 @@ class Proof:
         return self._verdict(tier, name, run, comparison), comparison
 
     def _verdict(self, tier: str, name: str, run: Run, comparison: Comparison) -> TestResult | None:
-        """The failure that a run shows, None where it shows none. What was done to memory is told before what was computed."""
+        """The failure that a run shows, None where it shows none. Faults of memory are reported before wrong results."""
         if run.violations:
             first = run.violations[0]
             message, symptoms = f"{first.message} (in {tier} {name})", Symptoms(waits=first.waits) if first.waits else None

@@ -193,7 +193,7 @@ def _blamed(evaluator: Evaluates, request: Evaluate | CandidateBatch) -> Done | 
 def open_gpu(index: int, say: Say) -> tuple[Evaluates, Ready]:
     """The GPU's evaluator, and its announcement. Raises: DeviceUnavailable, MachineError."""
     try:
-        from cudal2_agent.sandbox.cuda.batch.batch_evaluator import BatchEvaluator
+        from cudal2_agent.sandbox.cuda.batch_evaluator import BatchEvaluator
         from cudal2_agent.sandbox.cuda.device import Device
     except ImportError as exc:
         raise MachineError(f"a GPU worker needs cupy and cuda-bindings in {sys.executable}: {exc}") from exc

@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 
 from cudal2.dispatch.decision import GpuIdentity
-from cudal2.launcher.launcher import LoadedKernel
+from cudal2.launcher.loaded_kernel import LoadedKernel
 from cudal2.library.kernel_library import KernelLibrary, open_library
 from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
 from cudal2.torch.background_builds import BuildOrder
 from cudal2.torch.product_service import ProductService
 from cudal2_agent.contract.errors import LauncherError, LibraryError
 from cudal2_agent.contract.plan.plan import ResolvedPlan
-from cudal2_agent.contract.records.library import LentKernel, PreparedKernel, StoredAlgorithm
+from cudal2_agent.contract.records.library import PaddedKernel, PreparedKernel, StoredAlgorithm
 from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layout
 from tests.doubles.libraries import CHIP, library_entry, write_entries
 
@@ -113,10 +113,10 @@ def prepare(prepared: PreparedKernels, order: BuildOrder) -> None:
     import hashlib
 
     cubin = order.entry.source_sha256.encode()
-    lent = order.task != order.entry.task
+    padded = order.task != order.entry.task
     plan = ResolvedPlan(launches=(), workspace_bytes=0, zero=False, zero_bytes=0, sms=order.sms)
-    more = {"entry_task": order.entry.task, "text_sha256": "another", "verdict": "right"} if lent else {}
-    record = (LentKernel if lent else PreparedKernel)(
+    more = {"entry_task": order.entry.task, "text_sha256": "another", "verdict": "right"} if padded else {}
+    record = (PaddedKernel if padded else PreparedKernel)(
         task=order.task,
         source_sha256=order.entry.source_sha256,
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),

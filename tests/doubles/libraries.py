@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cudal2.dispatch.neighbour_rule import NeighbourRule
+from cudal2.dispatch.padded_m_rule import PaddedMRule
 from cudal2_agent.agent.library.entry_source import candidate_of, from_text, source_sha256
 from cudal2_agent.agent.library.library_writing import manifest_of, write_library
 from cudal2_agent.contract.plan.chip import LIMITS
@@ -43,7 +43,7 @@ CONFIGURATION = (
 )
 
 # Of the environment that entries are of.
-LENDING_RULE = NeighbourRule(
+PADDED_M_RULE = PaddedMRule(
     measured=ENVIRONMENT,
     layouts=(Layout.NN,),
     elements=(ElementType.F16,),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cudal2_agent.sandbox.emulator.lowering.program import Program, lower
-from cudal2_agent.sandbox.emulator.machine import Conditions, Schedule
+from cudal2_agent.sandbox.emulator.machine import Conditions, Interleaving
 from cudal2_agent.sandbox.emulator.ptx.module import PtxError, Unsupported
 from cudal2_agent.sandbox.emulator.ptx.parser import parse
 from tests.fuzz.mutation import Vocabulary, mutate
@@ -72,9 +72,9 @@ def attempt(mutant: Seed, rng: random.Random, below: bool) -> Tried:
 
 def _run(mutant: Seed, programs: list[Program], rng: random.Random) -> Tried:
     runs, kinds = 0, Counter[str]()
-    for schedule in rng.sample(list(Schedule), rng.choice((1, 2))):
+    for interleaving in rng.sample(list(Interleaving), rng.choice((1, 2))):
         conditions = Conditions(
-            schedule,
+            interleaving,
             seed=rng.randrange(2**32),
             races=rng.random() < 0.6,
             taint=rng.random() < 0.5,

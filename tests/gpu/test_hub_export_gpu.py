@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from cudal2_agent.agent.library.export_hub.export_hub import PACKAGE
-from cudal2_agent.agent.library.exporting import export_to_hub
+from cudal2_agent.agent.library.export.export_hub import PACKAGE
+from cudal2_agent.agent.library.export.exporting import export_to_hub
 from cudal2_agent.agent.library.library_writing import manifest_of
 from cudal2_agent.contract.records.task import GemmTask, Layout
 from cudal2_agent.contract.settings.settings import load_settings

@@ -18,8 +18,8 @@ from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.driver import DriverFault, call
 from cudal2_agent.sandbox.cuda.evaluator import load
 from cudal2_agent.sandbox.cuda.guard.buffers import MIN_BAND_BYTES, Guarded, GuardedOperands
-from cudal2_agent.sandbox.cuda.launch.launcher import Kernel, ParameterMismatch
-from cudal2_agent.sandbox.cuda.launch.tensor_map import encode_tensor_map
+from cudal2_agent.sandbox.cuda.launcher import Kernel, ParameterMismatch
+from cudal2_agent.sandbox.cuda.tensor_map import encode_tensor_map
 
 pytestmark = pytest.mark.gpu
 

@@ -13,7 +13,8 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 from cudal2.launcher.interpreted import InterpretedLauncher  # noqa: E402
-from cudal2.launcher.launcher import DRIVER, BuiltKernel, open_launcher  # noqa: E402
+from cudal2.launcher.launcher import DRIVER, open_launcher  # noqa: E402
+from cudal2.launcher.loaded_kernel import BuiltKernel  # noqa: E402
 from cudal2_agent.contract.records.build import Built  # noqa: E402
 from cudal2_agent.contract.records.task import GemmTask, Layout  # noqa: E402
 from cudal2_agent.contract.settings.options import CompileOptions  # noqa: E402

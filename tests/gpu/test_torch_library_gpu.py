@@ -24,7 +24,8 @@ from cudal2.dispatch.decision import Choice
 from cudal2.dispatch.dispatcher import kind_code
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.torch import aten_override, compiled_build, torch_session
-from cudal2.torch.product_service import DeviceDispatch, ProductService
+from cudal2.torch.device_dispatch import DeviceDispatch
+from cudal2.torch.product_service import ProductService
 from cudal2_agent.agent.library.algorithms.product_graphs import drawn
 from cudal2_agent.contract.records.library import LibraryEntry
 
@@ -51,9 +52,9 @@ def service() -> Iterator[ProductService]:
 
 @pytest.fixture
 def on_device(service: ProductService) -> DeviceDispatch:
-    found = service.device(0)
+    found = service.devices.find(0)
     if not isinstance(found, DeviceDispatch):
-        pytest.skip(f"{found.sentence}: {service.notes()}")
+        pytest.skip(f"{found.sentence}: {service.notices.texts()}")
     return found
 
 
@@ -112,7 +113,7 @@ def test_entries_agree_with_torch(service: ProductService, entries: list[Library
     for entry in entries:
         a, b = operands(entry)
         assert_right(service.product(a, b), a, b)
-        assert service.served()[entry.id] >= 1, entry.task.shape
+        assert service.counts.served()[entry.id] >= 1, entry.task.shape
 
 
 def test_entries_are_lent_to_fewer_rows(
@@ -123,7 +124,7 @@ def test_entries_are_lent_to_fewer_rows(
         decision
         for entry in entries
         for m in (entry.task.m - 1, entry.task.m * 7 // 8)
-        if (decision := on_device.dispatcher.decide(m, *_rest(entry))).choice is Choice.COMPATIBLE
+        if (decision := on_device.dispatcher.decide(m, *_rest(entry))).choice is Choice.PADDED_M
     ][:LENT]
     if not decided:
         pytest.skip("the rule was not measured with this driver")
@@ -136,12 +137,12 @@ def test_entries_are_lent_to_fewer_rows(
         assert decision.entry is not None
         assert decision.task is not None
         a, b = drawn(decision.task, 0, "cuda")
-        before = service.served().get(decision.entry.id, 0)
+        before = service.counts.served().get(decision.entry.id, 0)
         memory = torch.full((decision.entry.task.m, decision.task.n), 7.0, device="cuda", dtype=a.dtype)
-        assert service.product_into(a, b, memory[: decision.task.m]), decision.task.shape
+        assert service.product(a, b, memory[: decision.task.m]) is not None, decision.task.shape
         assert_right(memory[: decision.task.m], a, b)
         assert torch.equal(memory[decision.task.m :], torch.full_like(memory[decision.task.m :], 7.0)), decision.task.shape
-        assert service.served()[decision.entry.id] == before + 1
+        assert service.counts.served()[decision.entry.id] == before + 1
 
 
 def _rest(entry: LibraryEntry) -> tuple[int, int, int]:
@@ -152,12 +153,12 @@ def _rest(entry: LibraryEntry) -> tuple[int, int, int]:
 @pytest.mark.usefixtures("language")
 def test_mm_is_replaced_and_put_back(service: ProductService, entries: list[LibraryEntry]) -> None:
     a, b = operands(entries[0])
-    before = sum(service.served().values())
+    before = sum(service.counts.served().values())
     with cudal2.enable():
         assert_right(torch.mm(a, b), a, b)
         assert_right(a @ b, a, b)
     torch.mm(a, b)
-    assert sum(service.served().values()) == before + 2
+    assert sum(service.counts.served().values()) == before + 2
 
 
 @pytest.mark.usefixtures("language")
@@ -168,7 +169,7 @@ def test_what_has_no_entry_is_torch_s_own(service: ProductService, on_device: De
     with cudal2.enable():
         assert torch.equal(torch.mm(a, b), expected)
         assert torch.equal(torch.mm(a, b), expected)
-    assert service.fallbacks()[FallbackCause.NO_ENTRY] == 2
+    assert service.counts.fallbacks()[FallbackCause.NO_ENTRY] == 2
 
 
 @pytest.mark.usefixtures("service", "language")
@@ -212,7 +213,7 @@ def test_both_languages_count_the_same(
 
     def counted(name: str) -> Counter[str]:
         use_language(name, monkeypatch)
-        before = Counter(service.served()) + Counter(service.fallbacks())
+        before = Counter(service.counts.served()) + Counter(service.counts.fallbacks())
         with cudal2.enable():
             for left, right in pairs * 2:
                 torch.mm(left, right)
@@ -224,7 +225,7 @@ def test_both_languages_count_the_same(
             finally:
                 torch.use_deterministic_algorithms(False)
             torch.addmm(torch.zeros(b.shape[1], device="cuda", dtype=a.dtype), a, b)
-        return Counter(service.served()) + Counter(service.fallbacks()) - before
+        return Counter(service.counts.served()) + Counter(service.counts.fallbacks()) - before
 
     in_python, in_cpp = counted("Python"), counted("C++")
     aten_override.unregister()
@@ -242,7 +243,7 @@ def test_mm_on_two_streams_from_many_threads(service: ProductService, entries: l
     torch.cuda.synchronize()
     wrong: list[str] = []
     served, left = [0] * 16, [0] * 16
-    before = sum(service.served().values())
+    before = sum(service.counts.served().values())
     end = time.monotonic() + 10
 
     def work(number: int) -> None:
@@ -267,8 +268,8 @@ def test_mm_on_two_streams_from_many_threads(service: ProductService, entries: l
         for thread in threads:
             thread.join()
     assert wrong == []
-    assert sum(service.served().values()) == before + len(pairs) + sum(served)
-    assert service.fallbacks()[FallbackCause.TYPE] == 2 * sum(left), "each has a product and a gradient"
+    assert sum(service.counts.served().values()) == before + len(pairs) + sum(served)
+    assert service.counts.fallbacks()[FallbackCause.TYPE] == 2 * sum(left), "each has a product and a gradient"
 
 
 @pytest.mark.usefixtures("service")
@@ -298,13 +299,13 @@ def test_a_product_follows_what_its_stream_did_before(service: ProductService, e
 def test_a_graph_holds_kernels_that_are_ready(service: ProductService, entries: list[LibraryEntry]) -> None:
     for entry in entries:
         a, b = operands(entry)
-        graph, before = torch.cuda.CUDAGraph(), sum(service.served().values())
+        graph, before = torch.cuda.CUDAGraph(), sum(service.counts.served().values())
         with cudal2.enable():
             torch.mm(a, b)
             torch.cuda.synchronize()
             with torch.cuda.graph(graph):
                 out = torch.mm(a, b)
-        assert sum(service.served().values()) == before + 2
+        assert sum(service.counts.served().values()) == before + 2
         for seed in (1, 2):
             new_a, new_b = operands(entry, seed)
             a.copy_(new_a)
@@ -324,7 +325,7 @@ def test_a_capture_with_a_cold_service_falls_back(service: ProductService, libra
         out = torch.mm(a, b)
     graph.replay()
     assert_right(out, a, b)
-    assert service.served() == {}
+    assert service.counts.served() == {}
 
 
 def test_many_threads_on_two_streams(service: ProductService, entries: list[LibraryEntry]) -> None:
@@ -362,7 +363,7 @@ def test_inductor_times_the_library_as_a_choice(service: ProductService, entries
         assert_right(compiled(a, b), a, b)
     finally:
         cudal2.disable_inductor()
-    assert service.served()[entries[0].id] > 1
+    assert service.counts.served()[entries[0].id] > 1
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -38,7 +38,7 @@ def export(
     cpp: a folder for C++. flashinfer-bench: solutions. kernels: the source of a kernel for the Hugging Face hub. Only entries
     that are faster than AutoTuning are written; cpp and kernels build them first.
     """
-    from cudal2_agent.agent.library import exporting
+    from cudal2_agent.agent.library.export import exporting
     from cudal2_agent.contract.errors import UsageError
     from cudal2_agent.contract.settings.settings import load_settings
 

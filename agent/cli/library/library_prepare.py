@@ -75,11 +75,11 @@ def prepare(
 
 
 def _prepared(entries: "list[LibraryEntry]", shape: str | None, settings: "Settings", sms: int) -> "Iterator[PreparedEntry]":
-    """Entries for their own shapes, or one for another M. Raises: UsageError, as `prepare` and `lend`."""
-    from cudal2_agent.agent.library import lending, preparing
+    """Entries for their own shapes, or one for another M. Raises: UsageError, as `prepare` and `prepare_padded`."""
+    from cudal2_agent.agent.library import padded_m, preparing
 
-    task = None if shape is None else lending.task_of_shape(entries[0], shape)
+    task = None if shape is None else padded_m.task_of_shape(entries[0], shape)
     if task is None or task == entries[0].task:
         yield from preparing.prepare(entries, settings, sms)
     else:
-        yield lending.lend(entries[0], task, settings, sms)
+        yield padded_m.prepare_padded(entries[0], task, settings, sms)

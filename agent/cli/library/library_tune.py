@@ -43,7 +43,7 @@ def tune(
         Path, typer.Option("--rows", metavar="FILE", help="Where rows are added; a later tuning resumes there.")
     ] = ROWS,
     minutes: Annotated[
-        float | None, typer.Option("--minutes", help="No product begins later.", min=0, show_default=False)
+        float | None, typer.Option("--minutes", help="No matrix product begins later.", min=0, show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,7 +71,7 @@ def tune(
     if not as_json:
         print("".join(f"note: {notice}\n" for notice in notices), end="")
         print(
-            f"{len(tasks)} products on {identity.gpu}, {len(tasks) - len(left)} of which have a kernel; rows in {rows}",
+            f"{len(tasks)} matrix products on {identity.gpu}, {len(tasks) - len(left)} of which have a kernel; rows in {rows}",
             flush=True,
         )
     done = list["TunedProduct"]()

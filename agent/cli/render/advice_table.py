@@ -78,11 +78,11 @@ def _gain(advice: Advice) -> Iterator[str]:
     if whole.algorithm_calls:
         gain = f"{whole.torch_gain_us:.2f} us per pass over PyTorch's own, by medians"
         yield f"algorithms of cuBLASLt that the library holds run {_count(whole.algorithm_calls)} calls: {gain}"
-    if whole.lent_calls:
-        yield f"entries of a larger M run {_count(whole.lent_calls)} calls; what that spares was not measured for them"
+    if whole.padded_calls:
+        yield f"entries of a padded M run {_count(whole.padded_calls)} calls; what that spares was not measured for them"
     if not whole.served_calls:
-        others = whole.algorithm_calls or whole.lent_calls
-        yield "no product has a kernel of its own" if others else "gain: none; no product is served"
+        others = whole.algorithm_calls or whole.padded_calls
+        yield "no matrix product has a kernel of its own" if others else "gain: none; no matrix product is served"
         return
     share = _interval(advice.pass_percent)
     yield f"gain over cuBLASLt-AutoTuning, with 95 % intervals: {_interval(whole.gain_us)} us per pass"
@@ -93,16 +93,16 @@ def _gain(advice: Advice) -> Iterator[str]:
         return
     if whole.predicted_us:
         part = _share(whole.predicted_us, whole.time_us)
-        yield f"that is about {share} % of the time of all products, {part} of which is predicted"
+        yield f"that is about {share} % of the time of all matrix products, {part} of which is predicted"
     else:
-        yield f"that is {share} % of the time of all products"
+        yield f"that is {share} % of the time of all matrix products"
 
 
 def _rest(advice: Advice) -> Iterator[str]:
     """Calls that nothing serves, by the reason."""
     calls: dict[str, float] = defaultdict(float)
     for one in advice.products:
-        if one.status not in ("served", "lent", "algorithm"):
+        if one.status not in ("served", "padded M", "algorithm"):
             calls[one.reason or _WHY[one.status]] += one.calls
     for why, count in sorted(calls.items(), key=lambda item: -item[1]):
         yield f"not served: {_count(count)} of {_count(advice.whole.calls)} calls, {why}"

@@ -41,7 +41,7 @@ def figure_lines(figures: BenchFigures) -> list[str]:
     skipped = f"; {figures.skipped} more without a working kernel" if figures.skipped else ""
     return [
         f"{figures.shapes} shapes, {figures.kind}, {basis}, {figures.environment}{skipped}",
-        *([f"The best of {figures.confirmed} shapes raced a second time, which judges."] if figures.confirmed else []),
+        *([f"The best of {figures.confirmed} shapes had a second final, which judges."] if figures.confirmed else []),
         *aligned([head, *(_row(arm) for arm in arms)], right=_RIGHT),
         *(_search_lines(searches) if searches else []),
         "Shares are of shapes, with 95 % intervals; times over the best known are geometric means (1 is the best known).",

@@ -95,7 +95,7 @@ class Progress:
             case StageStarted():
                 self._now(f"{event.stage} {event.candidate_id[:8]}")
             case RaceStarted():
-                self._now(f"racing {event.count} finalists")
+                self._now(f"final: {event.count} candidates")
             case StepFinished():
                 self._step(event)
             case Profiled():

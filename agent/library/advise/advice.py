@@ -19,11 +19,11 @@ from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from cudal2_agent.contract.reward.speedup import Speedup
 
 ALL = "all"
-# `served`: an entry beats AutoTuning with its whole interval. `no faster`: the known kernel does not, or the product was
-# searched in vain for the library. `unbuilt`: a kernel of the store does, and the library lacks it. `lent`: the library has no
-# entry, and dispatch runs that of a larger M, whose time here nobody measured. `algorithm`: none beats AutoTuning, whose
+# `served`: an entry beats AutoTuning with its whole interval. `no faster`: the known kernel does not, or the matrix product
+# was searched in vain for the library. `unbuilt`: a kernel of the store does, and the library lacks it. `padded M`: the library
+# has no entry, and dispatch runs that of a larger M, whose time here nobody measured. `algorithm`: none beats AutoTuning, whose
 # algorithm the library holds and runs. `missing`: none is known. `outside`: no kernel of a library computes it.
-Status = Literal["served", "lent", "algorithm", "no faster", "unbuilt", "missing", "outside"]
+Status = Literal["served", "padded M", "algorithm", "no faster", "unbuilt", "missing", "outside"]
 
 
 class ProductAdvice(Record):
@@ -54,7 +54,7 @@ class PartAdvice(Record):
     `predicted_us`, `served_us`: how much of it is predicted, and served. `timed_calls`: calls whose time is known.
     `served_autotuning_us`: what AutoTuning takes for the served calls, as measured. `gain_us`: per pass. `gain_percent`: of
     `served_autotuning_us`. `heuristic_gain_us`: None where the heuristic was not measured for all of them. `algorithm_calls`,
-    `torch_gain_us`: calls that stored algorithms of cuBLASLt run, and what that spares of PyTorch's time. `lent_calls`: calls
+    `torch_gain_us`: calls that stored algorithms of cuBLASLt run, and what that spares of PyTorch's time. `padded_calls`: calls
     that entries of a larger M run. No other figure counts these calls as served.
     """
 
@@ -71,7 +71,7 @@ class PartAdvice(Record):
     heuristic_gain_us: float | None
     algorithm_calls: float = 0.0
     torch_gain_us: float = 0.0
-    lent_calls: float = 0.0
+    padded_calls: float = 0.0
 
 
 class Advice(Record):
@@ -177,14 +177,14 @@ def _found(
     searches: Mapping[GemmTask, MeasuredKernel],
     times: LibraryTimes,
 ) -> ProductAdvice:
-    """The advice of a product by what runs it, in the order of dispatch: its entry, a lent one, an algorithm."""
+    """The advice of a product by what runs it, in the order of dispatch: its entry, one of a padded M, an algorithm."""
     product = counted.product
     found = _advised(counted, passes, _known(product, kernels, searches, times), times)
     task = None if why_outside(product) else task_of(product, times.chip.arch)
     if task is None or kernels.chip != times.chip.name or found.status == "served":
         return found
-    if kernels.lender(task) is not None:
-        return found.model_copy(update={"status": "lent", "kernel_us": None, "speedup": None})
+    if kernels.padded_entry(task) is not None:
+        return found.model_copy(update={"status": "padded M", "kernel_us": None, "speedup": None})
     if found.status == "missing" and product_words(task) in kernels.no_faster:
         found = found.model_copy(update={"status": "no faster"})
     return _by_algorithm(found, kernels.algorithm(task))
@@ -243,7 +243,7 @@ def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice
         gain_percent=_percent(gain, served_autotuning_us),
         heuristic_gain_us=sum(over_heuristic) if len(over_heuristic) == len(served) else None,
         algorithm_calls=sum(one.calls for one in found if one.status == "algorithm"),
-        lent_calls=sum(one.calls for one in found if one.status == "lent"),
+        padded_calls=sum(one.calls for one in found if one.status == "padded M"),
         torch_gain_us=sum(one.torch_gain_us or 0.0 for one in found),
     )
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from cudal2.dispatch.decision import Choice, GpuIdentity, gpu_and_driver
 from cudal2.dispatch.dispatcher import Dispatcher, kind_code
-from cudal2.dispatch.neighbour_rule import NeighbourRule, shipped_rule
+from cudal2.dispatch.padded_m_rule import PaddedMRule, shipped_rule
 from cudal2.library.kernel_library import KernelLibrary, key_of, open_library
 from cudal2.library.shipped_libraries import shipped_paths
 from cudal2_agent.agent.library.measured_kernels import MeasuredKernel
@@ -25,7 +25,7 @@ AlgorithmLookup = Callable[[GemmTask], StoredAlgorithm | None]
 class KnownKernels(NamedTuple):
     """A library as advice needs it: entries and algorithms by task. `chip`: the one that all of them were measured on.
 
-    `lender`: the entry of a larger M that dispatch lends to a task; None where it lends none. `no_faster`: products that were
+    `padded_entry`: the entry of a larger M that serves a task; None where none does. `no_faster`: matrix products that were
     searched for the library in vain.
     """
 
@@ -34,7 +34,7 @@ class KnownKernels(NamedTuple):
     arch: Arch
     find: Lookup
     algorithm: AlgorithmLookup = lambda task: None  # noqa: ARG005
-    lender: Lookup = lambda task: None  # noqa: ARG005
+    padded_entry: Lookup = lambda task: None  # noqa: ARG005
     no_faster: frozenset[str] = frozenset()
 
 
@@ -62,22 +62,22 @@ def kernels_of(library: KernelLibrary) -> KnownKernels:
         arch=Arch(manifest.arch),
         find=lambda task: library.find(key_of(task)),
         algorithm=lambda task: library.algorithm(key_of(task)),
-        lender=lender_of(library, shipped_rule()),
+        padded_entry=padded_entry_of(library, shipped_rule()),
         no_faster=frozenset(manifest.no_faster),
     )
 
 
-def lender_of(library: KernelLibrary, rule: NeighbourRule) -> Lookup:
-    """What dispatch lends on the library's chip with the driver of the rule."""
+def padded_entry_of(library: KernelLibrary, rule: PaddedMRule) -> Lookup:
+    """The entries that dispatch chooses for a padded M, on the library's chip with the driver of the rule."""
     arch, (_, driver) = Arch(library.manifest.arch), gpu_and_driver(rule.measured)
     identity = GpuIdentity(gpu=library.manifest.chip, driver=driver, arch=arch, sms=REFERENCE_CHIPS[arch].sms)
     dispatcher = Dispatcher(library, identity, rule)
 
-    def lender(task: GemmTask) -> LibraryEntry | None:
+    def padded_entry(task: GemmTask) -> LibraryEntry | None:
         decision = dispatcher.decide(task.m, task.n, task.k, kind_code(task.layout, task.element, task.accumulate))
-        return decision.entry if decision.choice is Choice.COMPATIBLE else None
+        return decision.entry if decision.choice is Choice.PADDED_M else None
 
-    return lender
+    return padded_entry
 
 
 def latest_searches(measured: Iterable[MeasuredKernel], chip: str) -> dict[GemmTask, MeasuredKernel]:

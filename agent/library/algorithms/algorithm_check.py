@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from cudal2.launcher.launcher import LoadedKernel
+from cudal2.launcher.loaded_kernel import LoadedKernel
 from cudal2.torch.gpu_platform import CudaPlatform, Platform
 from cudal2_agent.agent.library.algorithms.product_graphs import Multiply, by_torch, drawn, launches_in, operand_sets, race
 from cudal2_agent.contract.errors import Cudal2Error

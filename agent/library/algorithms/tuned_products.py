@@ -1,6 +1,6 @@
 """Products that were tuned, a row each in a file; and a library with the algorithms that they found.
 
-A tuning that is begun again goes on with the products that have no row of this environment yet.
+A tuning that is begun again resumes with the products that have no row of this environment yet.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,8 @@
-// Kernels of aten::mm and aten::addmm that ask a library first, without Python in the path of a product that was seen before.
+// Kernels of aten::mm and aten::addmm that ask a library first, without Python in the path of a matrix
+// product that was seen before.
 //
 // A signature (sizes, strides, types and devices of both operands) leads to a route: the launch of a kernel, or PyTorch's own.
-// Python decides routes, by the rules of cudal2/torch/product_service.py, when a signature is first seen; here they are kept
+// Python decides routes, by the rules of cudal2/torch/route_decision.py, when a signature is first seen; here they are kept
 // and counted. cudal2/torch/compiled_build.py compiles this file for the PyTorch at hand: with CUDAL2_CUDA for the key CUDA,
 // without it for the key CPU, which tests use. cudal2/torch/compiled_kernels.py calls it. No header of CUDA and none of Python
 // is needed.

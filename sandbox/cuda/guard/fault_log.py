@@ -32,7 +32,7 @@ def describe_fault() -> str:
             break
         time.sleep(PATIENCE_S / 10)
     if not faults:
-        return "which buffer it hit is not known: the kernel log tells nothing"
+        return "which buffer it hit is not known: the kernel log names none"
     access, address = faults[-1]
     place = whose(address) or f"address {address:#x}, which is in no buffer"
     return f"it was a {access} of the page at {place}"

@@ -130,7 +130,7 @@ def _relative(offset: int, size_bytes: int, name: str) -> str:
 
 def whose(address: int) -> str | None:
     """Where an address lies among the mappings of this process; None where it is near none of them."""
-    return next((told for mapping in list(_mapped) if (told := mapping.describe(address)) is not None), None)
+    return next((words for mapping in list(_mapped) if (words := mapping.describe(address)) is not None), None)
 
 
 class Allocator:

@@ -62,7 +62,7 @@ class OutputJudge:
             return None
         slot, row = divmod(first, self._task.m)
         return (
-            f"{apart} of {got.size} rows of the sample's {len(pairs)} outputs are not the products of their operands; "
+            f"{apart} of {got.size} rows of the sample's {len(pairs)} outputs are not the matrix products of their operands; "
             f"the first is row {row} of launch {slot}"
         )
 

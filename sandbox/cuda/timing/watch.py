@@ -42,14 +42,14 @@ class Watch:
     def look(self) -> None:
         """Check the sample that was just taken. Raises: WrongWhileTimed."""
         sample, self._done = self._done, self._done + 1
-        for check, told in (
+        for check, why in (
             ("input", self._changed()),
             ("module-state", _listed(self._contender.altered())),
             ("workspace", self._unrestored()),
             ("outputs", self._track.judge.project(self._lane.pairs, self._draw)),
         ):
-            if told is not None:
-                raise WrongWhileTimed(check, f"timed launches: {told}")
+            if why is not None:
+                raise WrongWhileTimed(check, f"timed launches: {why}")
         self.projected += len(self._lane.pairs)
         for _, launch in (place for place in self._compared if place[0] == sample):
             self._compare(sample, launch)

@@ -1,7 +1,7 @@
 """A seeded sample of a large grid at full size: some clusters are run, and what they write is compared.
 
 Covered: clusters of the grid's corners, edges and interior, with all splits of their tiles, on exact and Gaussian inputs,
-each under another schedule with all detectors on. Then the whole grid once without race detection, where that is
+each under another interleaving with all detectors on. Then the whole grid once without race detection, where that is
 quick; else more clusters, until the corners, edges and interior of D were written too.
 Not covered: clusters outside the sample, and what needs them: a sample that waits for them, or reads what they should have
 written, is widened, at last to the whole grid where that is affordable. Of a plan of several launches the clusters sampled are
@@ -20,7 +20,7 @@ from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.records.evaluation import FULL_SIZE, NOT_COVERED, TestResult
 from cudal2_agent.contract.records.symptoms import Symptoms
 from cudal2_agent.sandbox.emulator.detector import Detector
-from cudal2_agent.sandbox.emulator.executor import POISON_BYTE, Schedules, allocate, load
+from cudal2_agent.sandbox.emulator.executor import POISON_BYTE, Interleavings, allocate, load
 from cudal2_agent.sandbox.emulator.judgement import run_and_judge
 from cudal2_agent.sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, EmulatedKernel
 from cudal2_agent.sandbox.emulator.large.coverage import Tile, work_of
@@ -68,8 +68,8 @@ class NotCovered(Exception):
 class Sample:
     """Points of one kernel's grid, run one after another. Raises: as `run_and_judge`."""
 
-    def __init__(self, kernel: EmulatedKernel, tile: Tile, schedules: Schedules, seed: int) -> None:
-        self._kernel, self._task, self._tile, self._schedules = kernel, kernel.task, tile, schedules
+    def __init__(self, kernel: EmulatedKernel, tile: Tile, interleavings: Interleavings, seed: int) -> None:
+        self._kernel, self._task, self._tile, self._interleavings = kernel, kernel.task, tile, interleavings
         self._seed = seed
         self._random = random.Random(f"{seed}/{kernel.name}")
         self._target = last_to_write(kernel.plan.launches)
@@ -189,7 +189,7 @@ class Sample:
         for clusters in widened(point, self._clusters, self.tally.width):
             if len(clusters) * (self._work // self._clusters) > POINT_WORK:
                 break
-            fault = self._run_with_producers(clusters, self._schedules.next())
+            fault = self._run_with_producers(clusters, self._interleavings.next())
             if fault is not None and fault.kind not in _INCONCLUSIVE:
                 return fault
             if fault is None and len(self._written()):
@@ -202,7 +202,7 @@ class Sample:
 
     def _run_whole(self, *, quickly: bool = False) -> Violation | None:
         """All clusters; `quickly`: without race detection, and given up as endless after `QUICK_OPERATIONS`."""
-        conditions = self._schedules.next()
+        conditions = self._interleavings.next()
         if quickly:
             conditions = replace(conditions, races=False, most_instructions=QUICK_OPERATIONS)
         fault = self._run((), conditions)
@@ -256,7 +256,7 @@ class Sample:
             self._poison()
             bound.renew()
             self.tally.work += self._work * math.prod(launch.cluster) // math.prod(launch.grid)
-            outcome = bound.run_part(index, self._schedules.aside(), [first_cta(launch, cluster)])
+            outcome = bound.run_part(index, self._interleavings.aside(), [first_cta(launch, cluster)])
             if outcome.stopped:
                 raise NotCovered(f"a cluster of {launch.entry} does not end by itself")
             return {name: bound.machine.memory.ranges(name, index + 1) for name in ("D", "workspace")}

@@ -86,7 +86,7 @@ def _blocks(blocks: np.ndarray, k: int) -> str:
 
 
 def _in(wrong: np.ndarray) -> str:
-    """In which outputs. Lines that choose the block are told where wrong ones fill less than most of them."""
+    """In which outputs. Lines that choose the block are named where wrong ones fill less than most of them."""
     parts = []
     for name, axis in (("rows", 1), ("columns", 0)):
         lines = lines_of(np.asarray(wrong.any(axis=axis)))
@@ -108,7 +108,7 @@ def mapped(*reads: Reads) -> tuple[list[str], bool]:
 
     A wrong element of one operand makes the probe of the other see a wrong place along K, the same for all of its own lines,
     and no element or several where one is read twice. Such an operand is left out if the other one's elements do not look
-    so. Of two that remain the simpler one is told, or both where they are equally simple, since either explains the result.
+    so. Of two that remain the simpler one is reported, or both where they are equally simple, since either explains the result.
     """
     wrong = [each for each in reads if each.wrong.any()]
     if len({each.known >= _MOST for each in wrong}) > 1:

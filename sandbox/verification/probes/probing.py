@@ -79,14 +79,14 @@ class ProbeRuns:
     def _sources(self) -> list[str]:
         """What the probes say of both operands, in words.
 
-        Exchanged elements change counts too, so counts are told beside them only where whole blocks are missing or doubled.
+        Exchanged elements change counts too, so counts are reported beside them only where whole blocks are missing or doubled.
         """
         reads = [self._reads(operand) for operand in OPERANDS]
         exchanged, all_of_it = mapped(*(each for each in reads if each is not None))
         if all_of_it:
             return exchanged
         counts = [self._counts(operand) for operand in OPERANDS]
-        return [*(said for said, whole in counts if said and (whole or not exchanged)), *exchanged]
+        return [*(words for words, whole in counts if words and (whole or not exchanged)), *exchanged]
 
     def _counts(self, operand: Operand) -> tuple[str, bool]:
         if (added := self._output(self._inputs.blocks(operand))) is None:

@@ -27,14 +27,14 @@ def describe_values(
     if not count:
         return []
     left = wrong.copy()
-    said = []
+    shares = []
     for words, found in _kinds(got, values, want, poison):
         hit = left & found
         if int(hit.sum()) >= _NOTABLE * count:
             share = int(hit.sum()) / count
-            said.append(f"{share:.0%} {words}{_where(hit, corner) if share < 1 else ''}")
+            shares.append(f"{share:.0%} {words}{_where(hit, corner) if share < 1 else ''}")
             left &= ~hit
-    return said
+    return shares
 
 
 def _where(hit: np.ndarray, corner: tuple[int, int]) -> str:

@@ -64,7 +64,7 @@ def written(tmp_path: Path, old: str = "", new: str = "") -> str:
             f"    __syncthreads();\n{STEPS}",
             STEPS,
             1,
-            ["emulator/shared-race", "not ordered after", "kernel.cu:", "seen under the latest schedule"],
+            ["emulator/shared-race", "not ordered after", "kernel.cu:", "seen under the latest interleaving"],
         ),
         (
             f"    __syncthreads();\n{STEPS}",

@@ -10,12 +10,12 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from cudal2.launcher.launcher import BuiltKernel
-from cudal2_agent.agent.library.export_hub.export_hub import KERNEL, PACKAGE, export_hub
+from cudal2.launcher.loaded_kernel import BuiltKernel
+from cudal2_agent.agent.library.export.export_hub import KERNEL, PACKAGE, export_hub
 from cudal2_agent.agent.library.library_writing import manifest_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
-from tests.agent.library.export_cpp.test_export_cpp import KERNELS
+from tests.agent.library.test_export_cpp import KERNELS
 from tests.doubles.libraries import library_entry
 
 _NUMBERS = itertools.count()  # PyTorch keeps an operator's gradients, so each test has operators of its own

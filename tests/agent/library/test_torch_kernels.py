@@ -44,7 +44,7 @@ def test_a_failure_is_one_line(settings: Settings, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(compiled_build, "build", fail)
     told = str(prepare_torch(settings))
-    assert told.endswith("failed: there is no C++ compiler: install one; products pass through Python meanwhile")
+    assert told.endswith("failed: there is no C++ compiler: install one; matrix products pass through Python meanwhile")
 
 
 @pytest.mark.usefixtures("with_cuda")

@@ -29,7 +29,7 @@ from benchmarks.library.paired_rounds import over_copies, paired_times
 from benchmarks.library.transformer_block import BlockSize, TransformerBlock, gpu_time, gradient_difference, measure_block
 from cudal2.torch import compiled_build, torch_session
 from cudal2.torch.compiled_kernels import CompiledKernels
-from cudal2.torch.product_service import DeviceDispatch
+from cudal2.torch.device_dispatch import DeviceDispatch
 from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from tests.doubles.host_products import HostProducts
 
@@ -121,7 +121,7 @@ def test_what_the_library_serves_is_measured_first() -> None:
 
 
 def test_every_product_of_a_library_is_served_in_its_layout(products: HostProducts) -> None:
-    found = products.service.device(-1)
+    found = products.service.devices.find(-1)
     assert isinstance(found, DeviceDispatch)
     wanted = library_products(found.library)
     assert Counter(product.layout for product in wanted) == dict.fromkeys(Layout, 4)
@@ -217,7 +217,7 @@ def test_the_host_costs_of_cpp_are_rows_of_their_own(products: HostProducts, com
         "torch.mm enabled in C++, disabled again",
     }
     assert len(costs) == 14
-    assert products.service.fallbacks()
+    assert products.service.counts.fallbacks()
 
 
 @pytest.mark.parametrize(

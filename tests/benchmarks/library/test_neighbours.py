@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.library import neighbours
 from benchmarks.library.neighbours import ROWS, LentProduct, joined, lent, main, read_products, table
-from cudal2.dispatch.neighbour_rule import shipped_rule
+from cudal2.dispatch.padded_m_rule import shipped_rule
 from cudal2.library.kernel_library import open_library
 from cudal2_agent.agent.library.entry_source import candidate_of
 from cudal2_agent.contract.records.task import GemmTask

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from cudal2.launcher.interpreted import InterpretedLauncher
-from cudal2.launcher.launcher import BuiltKernel
+from cudal2.launcher.loaded_kernel import BuiltKernel
 from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.plan.plan import plan_from_json, resolve
 from cudal2_agent.contract.records.task import Arch, GemmTask

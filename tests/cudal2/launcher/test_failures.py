@@ -2,7 +2,8 @@
 
 import pytest
 
-from cudal2.launcher.launcher import BuiltKernel, open_launcher
+from cudal2.launcher.launcher import open_launcher
+from cudal2.launcher.loaded_kernel import BuiltKernel
 from cudal2_agent.contract.errors import DeviceUnavailable, LauncherError
 from tests.cudal2.launcher.conftest import OUT, TASK, kernel_of
 from tests.doubles.fake_driver import fake_cubin, fake_driver_file

@@ -14,14 +14,14 @@ import pytest
 
 from cudal2.launcher import lt_algorithms
 from cudal2.launcher.interpreted import InterpretedLauncher
-from cudal2.launcher.launcher import LoadedKernel
+from cudal2.launcher.loaded_kernel import LoadedKernel
 from cudal2.launcher.lt_algorithms import configuration_of, cublas_version, library_files
 from cudal2_agent.contract.errors import DeviceUnavailable, LauncherError
 from cudal2_agent.contract.records.library import StoredAlgorithm
 from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from tests.cudal2.launcher.conftest import IS_COMPILED
 from tests.cudal2.launcher.test_threads import THREADS, in_threads
-from tests.doubles.cublaslt.fake_cublaslt import NUMBERS, FakeCublasLt, fake_cublaslt_file
+from tests.doubles.fake_cublaslt import NUMBERS, FakeCublasLt, fake_cublaslt_file
 from tests.doubles.fake_driver import FakeDriver
 from tests.doubles.libraries import CONFIGURATION, stored_algorithm
 

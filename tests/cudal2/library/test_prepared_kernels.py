@@ -6,7 +6,7 @@ import pytest
 
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2_agent.contract.errors import LibraryError
-from cudal2_agent.contract.records.library import LentKernel, LibraryEntry
+from cudal2_agent.contract.records.library import LibraryEntry, PaddedKernel
 from tests.doubles.libraries import library_entry, prepared, small_tasks
 
 TASK, OTHER = small_tasks(2)
@@ -44,18 +44,18 @@ def test_another_task_or_number_of_sms_needs_a_plan_of_its_own(kernels: Prepared
 
 
 def test_a_lent_kernel_has_files_of_its_own(kernels: PreparedKernels) -> None:
-    """The texts of two M may be equal or not; a kernel of the entry's own M is never taken for the lent one."""
+    """The texts of two M may be equal or not; a kernel of the entry's own M is never taken for the padded one."""
     entry, fewer = library_entry(TASK), TASK.model_copy(update={"m": 13})
     put(kernels, entry)
     assert kernels.find(entry, SMS, fewer) is None
-    own = prepared(entry, b"\x7fELF lent", SMS).model_dump()
-    record = LentKernel(**own | {"task": fewer}, entry_task=TASK, text_sha256="1" * 64, verdict="right")
-    kernels.cubin_path(entry, fewer).write_bytes(b"\x7fELF lent")
+    own = prepared(entry, b"\x7fELF padded", SMS).model_dump()
+    record = PaddedKernel(**own | {"task": fewer}, entry_task=TASK, text_sha256="1" * 64, verdict="right")
+    kernels.cubin_path(entry, fewer).write_bytes(b"\x7fELF padded")
     kernels.plan_path(entry, SMS, fewer).write_text(record.model_dump_json())
     found, its_own = kernels.find(entry, SMS, fewer), kernels.find(entry, SMS, TASK)
     assert found is not None
     assert its_own is not None
-    assert (found.cubin, its_own.cubin) == (b"\x7fELF lent", CUBIN)
+    assert (found.cubin, its_own.cubin) == (b"\x7fELF padded", CUBIN)
     for wrong in ({"task": TASK}, {"entry_task": fewer}, {"source_sha256": "0" * 64}):
         kernels.plan_path(entry, SMS, fewer).write_text(record.model_copy(update=wrong).model_dump_json())
         with pytest.raises(LibraryError, match="the plan of another entry"):

@@ -14,7 +14,7 @@ import cudal2
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice, Decision, GpuIdentity
 from cudal2.dispatch.dispatcher import Dispatcher, kind_code
-from cudal2.dispatch.neighbour_rule import shipped_rule
+from cudal2.dispatch.padded_m_rule import shipped_rule
 from cudal2.library.kernel_library import open_library
 from cudal2.library.shipped_libraries import shipped_library, shipped_paths
 from cudal2_agent.agent.cli.library.library_source import opened

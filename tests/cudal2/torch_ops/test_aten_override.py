@@ -40,7 +40,7 @@ def test_what_is_not_served_runs_the_original_kernel(serving: Serving) -> None:
     cudal2.enable()
     a, b = torch.randn(5, 7), torch.randn(7, 3)
     torch.testing.assert_close(torch.mm(a, b), torch.einsum("mk,kn->mn", a, b))
-    assert products.service.fallbacks() == {FallbackCause.TYPE: 1}
+    assert products.service.counts.fallbacks() == {FallbackCause.TYPE: 1}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_linear_layer_is_served_forward_and_backward(serving: Serving) -> None
     with cudal2.enable():
         linear(x, weight).square().sum().backward()
     assert products.platform.launches == 3
-    assert products.service.fallbacks() == {}
+    assert products.service.counts.fallbacks() == {}
     torch.testing.assert_close((x.grad, weight.grad), expected, rtol=2e-2, atol=2e-2)
 
 
@@ -82,14 +82,14 @@ def test_a_bias_goes_to_the_original_kernel(serving: Serving) -> None:
     with cudal2.enable():
         assert torch.equal(linear(x, weight, bias), expected[0])
         assert torch.equal(torch.addmm(bias, x, weight.t(), beta=0.5, alpha=2), expected[1])
-    assert products.service.fallbacks() == {FallbackCause.BIAS: 2}
+    assert products.service.counts.fallbacks() == {FallbackCause.BIAS: 2}
 
 
 def test_only_the_named_operators_are_replaced(serving: Serving) -> None:
     products = serving(TASK)
     with cudal2.enable(operators=("mm",)):
         torch.addmm(torch.zeros(32).half(), *operands())
-    assert products.service.fallbacks() == {}
+    assert products.service.counts.fallbacks() == {}
     with pytest.raises(ValueError, match="bmm cannot be replaced"):
         cudal2.enable(operators=("bmm",))
 
@@ -135,7 +135,7 @@ def test_nothing_is_replaced_without_a_gpu(serving: Serving) -> None:
     products = serving(TASK, platform=HostPlatform(why_missing="there is no GPU"))
     with cudal2.enable():
         assert_product(torch.mm(*operands()), *operands())
-        assert products.service.fallbacks() == {}
+        assert products.service.counts.fallbacks() == {}
         assert "not enabled: there is no GPU" in str(cudal2.status())
 
 
@@ -190,7 +190,7 @@ def test_another_service_takes_over_without_a_gap(serving: Serving, tmp_path: Pa
             torch_session.use_service(services[number % 2])
         ended.set()
         thread.join()
-    assert sum(sum(service.served().values()) for service in services) == calls > 0
+    assert sum(sum(service.counts.served().values()) for service in services) == calls > 0
 
 
 def test_a_dimension_of_one_is_served(serving: Serving) -> None:

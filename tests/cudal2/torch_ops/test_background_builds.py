@@ -50,22 +50,22 @@ def test_a_call_does_not_wait_for_a_build() -> None:
     assert (builder.built, builds.waiting(), builds.failed()) == (1, (), {})
 
 
-def lent_to(m: int) -> BuildOrder:
+def padded_to(m: int) -> BuildOrder:
     return ORDER._replace(task=TASK.model_copy(update={"m": m}))
 
 
 def test_lent_kernels_wait_for_the_others_and_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may have a new M in every call."""
-    monkeypatch.setattr(background_builds, "MAX_LENT", 3)
+    monkeypatch.setattr(background_builds, "MAX_PADDED", 3)
     builder = GatedBuilder()
     builds = BackgroundBuilds(builder, lambda: None)
-    asked = [builds.request(lent_to(m)) for m in (15, 14, 13, 12, 15)]
+    asked = [builds.request(padded_to(m)) for m in (15, 14, 13, 12, 15)]
     assert asked == [*[FallbackCause.BUILDING] * 3, FallbackCause.NO_ENTRY, FallbackCause.BUILDING]
     assert builds.request(ORDER) is FallbackCause.BUILDING
     builder.gate.set()
     assert builds.wait(10)
-    assert [order.lent for order in builder.orders[1:]] == [False, True, True], "the first was under way"
-    assert builds.request(lent_to(12)) is FallbackCause.NO_ENTRY
+    assert [order.padded for order in builder.orders[1:]] == [False, True, True], "the first was under way"
+    assert builds.request(padded_to(12)) is FallbackCause.NO_ENTRY
 
 
 def test_a_failed_build_is_kept_and_not_repeated() -> None:

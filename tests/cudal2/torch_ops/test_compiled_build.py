@@ -93,7 +93,7 @@ def falls_back_to_python(products: HostProducts) -> str:
         assert_product(torch.mm(*operands()), *operands())
         assert cudal2.status().languages == ("Python",)
     assert products.platform.launches == 1
-    (note,) = products.service.notes()
+    (note,) = products.service.notices.texts()
     return note
 
 

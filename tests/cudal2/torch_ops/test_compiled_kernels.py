@@ -54,8 +54,8 @@ def test_python_is_asked_once_for_a_signature(serving: Serving, monkeypatch: pyt
             torch.mm(a, b)
             torch.mm(a.double(), b.double())
     assert len(asked) == 2, "f32 and f64 are both no type of an entry"
-    assert products.service.fallbacks() == {FallbackCause.TYPE: 6}
-    assert list(products.service.served().values()) == [3]
+    assert products.service.counts.fallbacks() == {FallbackCause.TYPE: 6}
+    assert list(products.service.counts.served().values()) == [3]
 
 
 def every_kind_of_call(products: HostProducts) -> tuple[dict[str, int], dict[FallbackCause, int]]:
@@ -87,7 +87,7 @@ def every_kind_of_call(products: HostProducts) -> tuple[dict[str, int], dict[Fal
         finally:
             torch.use_deterministic_algorithms(False)
         torch.addmm(torch.zeros(32).half(), a, b)
-    return products.service.served(), products.service.fallbacks()
+    return products.service.counts.served(), products.service.counts.fallbacks()
 
 
 def test_both_languages_count_the_same(tmp_path: Path, serving: Serving) -> None:
@@ -111,8 +111,8 @@ def test_counts_of_both_ways_add_up(serving: Serving) -> None:
         products.service.product(*operands())
         torch.mm(torch.zeros(2, 2), torch.zeros(2, 2))
         products.service.product(torch.zeros(2, 2), torch.zeros(2, 2))
-    assert list(products.service.served().values()) == [2]
-    assert products.service.fallbacks() == {FallbackCause.TYPE: 2}
+    assert list(products.service.counts.served().values()) == [2]
+    assert products.service.counts.fallbacks() == {FallbackCause.TYPE: 2}
 
 
 def test_a_kernel_whose_launch_fails_is_not_launched_again(serving: Serving) -> None:
@@ -124,8 +124,8 @@ def test_a_kernel_whose_launch_fails_is_not_launched_again(serving: Serving) -> 
     for out in outs:
         assert_product(out, *operands())
     assert products.service.product(*operands()) is None
-    assert products.service.fallbacks() == {FallbackCause.LAUNCH_FAILED: 4}
-    (note,) = products.service.notes()
+    assert products.service.counts.fallbacks() == {FallbackCause.LAUNCH_FAILED: 4}
+    (note,) = products.service.notices.texts()
     assert note.endswith("cuLaunchKernelEx failed")
 
 
@@ -140,7 +140,7 @@ def test_a_launch_that_ends_with_an_unexpected_error_gives_no_product(
         monkeypatch.setattr(products.platform.kernels[0], "_task", None)
         out = torch.mm(*operands())
     assert_product(out, *operands())
-    assert products.service.fallbacks() == {FallbackCause.LAUNCH_FAILED: 1}
+    assert products.service.counts.fallbacks() == {FallbackCause.LAUNCH_FAILED: 1}
     assert len(ignored) == 1
 
 
@@ -153,7 +153,7 @@ def test_what_python_withdraws_is_withdrawn_in_cpp(serving: Serving) -> None:
         products.platform.kernels[0]._failing = False
         torch.mm(*operands())
     assert products.platform.launches == 1
-    assert products.service.fallbacks() == {FallbackCause.LAUNCH_FAILED: 2}
+    assert products.service.counts.fallbacks() == {FallbackCause.LAUNCH_FAILED: 2}
 
 
 def test_a_route_that_waits_for_a_build_is_not_kept(serving: Serving) -> None:
@@ -174,7 +174,7 @@ def test_a_route_of_a_capture_is_not_kept(serving: Serving) -> None:
     products.platform.is_capturing = True
     with cudal2.enable():
         torch.mm(*operands())
-        assert products.service.fallbacks() == {FallbackCause.CAPTURING: 1}
+        assert products.service.counts.fallbacks() == {FallbackCause.CAPTURING: 1}
         products.platform.is_capturing = False
         torch.mm(*operands())
         products.platform.is_capturing = True
@@ -193,7 +193,7 @@ def test_more_signatures_than_places_are_all_right(serving: Serving) -> None:
                     out = torch.mm(column[:m], row[:, :n])
                     assert out.shape == (m, n)
                     assert out[-1, -1] == (m - 1) * (n - 1)
-    assert products.service.fallbacks() == {FallbackCause.TYPE: 2 * 150 * 150}
+    assert products.service.counts.fallbacks() == {FallbackCause.TYPE: 2 * 150 * 150}
 
 
 def test_another_service_has_routes_of_its_own(serving: Serving, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_another_service_has_routes_of_its_own(serving: Serving, tmp_path: Path)
         torch_session.use_service(first.service)
         torch.mm(*operands())
     assert (first.platform.launches, second.platform.launches) == (2, 0)
-    assert second.service.fallbacks() == {FallbackCause.NO_ENTRY: 1}
+    assert second.service.counts.fallbacks() == {FallbackCause.NO_ENTRY: 1}
 
 
 def test_threads_share_a_table_that_grows(serving: Serving) -> None:
@@ -236,8 +236,8 @@ def test_threads_share_a_table_that_grows(serving: Serving) -> None:
         for thread in threads:
             thread.join()
     assert wrong == []
-    assert sum(products.service.served().values()) == sum(served)
-    assert products.service.fallbacks() == {FallbackCause.TYPE: sum(left)}
+    assert sum(products.service.counts.served().values()) == sum(served)
+    assert products.service.counts.fallbacks() == {FallbackCause.TYPE: sum(left)}
     assert len(products.platform.kernels) == len(tasks)
 
 
@@ -291,7 +291,7 @@ def test_an_interrupt_while_python_launches_withdraws_nothing(serving: Serving, 
             with pytest.raises(KeyboardInterrupt):
                 multiply_and_wait()
         torch.mm(*operands())
-    assert (products.platform.launches, products.service.notes()) == (2, ())
+    assert (products.platform.launches, products.service.notices.texts()) == (2, ())
 
 
 def test_kernels_in_cpp_are_registered_over_ones_in_python(serving: Serving, tmp_path: Path, compiled_folder: Path) -> None:
@@ -310,7 +310,7 @@ def test_kernels_in_cpp_are_registered_over_ones_in_python(serving: Serving, tmp
     for file in (tmp_path / "cache").glob("aten-*"):
         file.unlink()
     multiply("C++")
-    assert (products.platform.launches, products.service.fallbacks()) == (3, {})
+    assert (products.platform.launches, products.service.counts.fallbacks()) == (3, {})
     aten_override.unregister()
     assert_product(torch.mm(*operands()), *operands())
     assert products.platform.launches == 3
@@ -331,8 +331,8 @@ def test_a_product_goes_through_the_launcher_in_c(serving: Serving) -> None:
     outs = multiply_at_many_addresses(a, b)
     for out in outs:
         assert_product(out, a, b)
-    (served,) = products.service.served().values()
-    assert products.service.fallbacks() == ({FallbackCause.UNALIGNED: len(outs) - served})
+    (served,) = products.service.counts.served().values()
+    assert products.service.counts.fallbacks() == ({FallbackCause.UNALIGNED: len(outs) - served})
 
 
 def test_an_error_of_the_driver_falls_back(serving: Serving) -> None:
@@ -346,9 +346,9 @@ def test_an_error_of_the_driver_falls_back(serving: Serving) -> None:
         fake.reset()
     for out in outs:
         assert_product(out, a, b)
-    assert products.service.served() == {}
-    assert products.service.fallbacks()[FallbackCause.LAUNCH_FAILED] > 1
-    (note,) = products.service.notes()
+    assert products.service.counts.served() == {}
+    assert products.service.counts.fallbacks()[FallbackCause.LAUNCH_FAILED] > 1
+    (note,) = products.service.notices.texts()
     assert "cuLaunchKernelEx" in note
 
 
@@ -377,7 +377,7 @@ def test_a_process_that_is_enabled_ends_cleanly(tmp_path: Path) -> None:
 def late():
     assert_product(torch.mm(*operands()), *operands())
     torch.mm(torch.zeros(7, 7), torch.zeros(7, 7))
-    print(products.platform.launches, products.service.fallbacks())
+    print(products.platform.launches, products.service.counts.fallbacks())
 
 atexit.register(late)  # runs after the kernels were told that Python ends
 cudal2.enable()
@@ -402,10 +402,10 @@ child = os.fork()
 if not child:
     torch.mm(*operands())
     torch.mm(torch.zeros(3, 3), torch.zeros(3, 3))
-    counts = list(products.service.served().values()), sum(products.service.fallbacks().values())
+    counts = list(products.service.counts.served().values()), sum(products.service.counts.fallbacks().values())
     os._exit(0 if counts == ([2], 1) else 1)
 assert os.waitpid(child, 0)[1] == 0
-assert list(products.service.served().values()) == [1]
+assert list(products.service.counts.served().values()) == [1]
 print("whole")
 """
     done = in_a_process(tmp_path, code)
@@ -432,4 +432,4 @@ def test_a_linear_layer_s_gradients_come_from_autograd_s_threads(serving: Servin
             thread.join()
     assert all(torch.equal(grad, torch.full((48, 64), 16.0).half()) for grad in grads)
     assert len(grads) == 4
-    assert products.service.served() | products.service.fallbacks()
+    assert products.service.counts.served() | products.service.counts.fallbacks()

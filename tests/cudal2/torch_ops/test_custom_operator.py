@@ -44,7 +44,7 @@ def test_gradients_are_served_and_right(serving: Serving, layout: Layout, elemen
     products = serving(*every)
     cudal2.matmul(a, b).square().sum().backward()
     assert products.platform.launches == 3
-    assert products.service.fallbacks() == {}
+    assert products.service.counts.fallbacks() == {}
     torch.testing.assert_close((a.grad, b.grad), expected, rtol=3e-2, atol=3e-1)
     assert (a.grad.stride(), b.grad.stride()) == (a.stride(), b.stride())
 
@@ -59,7 +59,7 @@ def test_row_major_operands_use_tn_and_nt_for_their_gradients(serving: Serving) 
     a, b = (one.requires_grad_() for one in operands())
     cudal2.matmul(a, b).sum().backward(torch.ones(()))
     # The gradient of a sum is an expanded scalar, which has no layout in memory: autograd's own products copy it too.
-    assert products.service.fallbacks() == {FallbackCause.LAYOUT: 2}
+    assert products.service.counts.fallbacks() == {FallbackCause.LAYOUT: 2}
     cudal2.matmul(a, b).square().sum().backward()
     assert products.platform.launches == 4
 
@@ -104,7 +104,7 @@ def test_other_shapes_are_torch_s(serving: Serving, a: torch.Tensor, b: torch.Te
     products = serving(TASK)
     a, b = a.half(), b.half()
     assert torch.equal(cudal2.matmul(a, b), torch.matmul(a, b))
-    assert products.service.fallbacks() == {cause: 1}
+    assert products.service.counts.fallbacks() == {cause: 1}
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -115,7 +115,7 @@ def test_sparse_and_nested_tensors_are_torch_s(serving: Serving) -> None:
     nested = torch.nested.nested_tensor([a.float(), a.float()])
     parts = cudal2.matmul(nested, torch.nested.nested_tensor([b.float(), b.float()])).unbind()
     torch.testing.assert_close(parts[1], a.float() @ b.float())
-    assert products.service.fallbacks() == {FallbackCause.LAYOUT: 2}
+    assert products.service.counts.fallbacks() == {FallbackCause.LAYOUT: 2}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from cudal2.dispatch.causes import FallbackCause
-from cudal2.launcher.launcher import ALIGNMENT, BuiltKernel, LoadedKernel, open_launcher
+from cudal2.launcher.launcher import open_launcher
+from cudal2.launcher.loaded_kernel import ALIGNMENT, BuiltKernel, LoadedKernel
 from cudal2.library.prepared_kernels import CachedKernel
 from cudal2.torch import gpu_platform
 from cudal2.torch.gpu_platform import CudaPlatform
@@ -65,7 +66,10 @@ def test_a_product_goes_through_the_launcher(tmp_path: Path, fake: FakeDriver, l
     products = HostProducts(tmp_path, [task], platform=DriverPlatform(fake.file))
     a, b = (aligned(one) for one in operands(task))
     out = aligned(torch.zeros(task.m, task.n).half())
-    assert products.service.product_into(a, b, out), (products.service.fallbacks(), products.service.notes())
+    assert products.service.product(a, b, out) is not None, (
+        products.service.counts.fallbacks(),
+        products.service.notices.texts(),
+    )
     assert_product(out, a, b)
 
 
@@ -74,10 +78,10 @@ def test_an_error_of_the_driver_falls_back(tmp_path: Path, fake: FakeDriver) -> 
     a, b = (aligned(one) for one in operands())
     fake.fail("cuLaunchKernelEx", 719)
     try:
-        assert not products.service.product_into(a, b, aligned(torch.zeros(16, 32).half()))
+        assert products.service.product(a, b, aligned(torch.zeros(16, 32).half())) is None
     finally:
         fake.reset()
-    assert products.service.fallbacks() == {FallbackCause.LAUNCH_FAILED: 1}
+    assert products.service.counts.fallbacks() == {FallbackCause.LAUNCH_FAILED: 1}
 
 
 def test_the_platform_of_gpus_loads_by_the_launcher(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:

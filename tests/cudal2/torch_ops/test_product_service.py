@@ -19,7 +19,7 @@ Serving = Callable[..., HostProducts]
 
 
 def only_cause(service: ProductService) -> FallbackCause:
-    ((cause, count),) = service.fallbacks().items()
+    ((cause, count),) = service.counts.fallbacks().items()
     assert count == 1
     return cause
 
@@ -33,8 +33,8 @@ def test_a_view_is_served_in_its_layout_without_a_copy(serving: Serving, layout:
     assert_product(products.service.product(a, b), a, b)
     assert products.platform.launches == 1
     (entry,) = products.library
-    assert products.service.served() == {entry.id: 1}
-    assert products.service.fallbacks() == {}
+    assert products.service.counts.served() == {entry.id: 1}
+    assert products.service.counts.fallbacks() == {}
 
 
 def test_a_kernel_is_loaded_once_and_launched_on_the_current_stream(serving: Serving) -> None:
@@ -103,8 +103,8 @@ def test_nothing_is_served_where_nothing_was_measured_and_it_is_said_once(
     for m in (16, 32):
         products.service.product(torch.randn(m, 64).half(), torch.randn(64, 32).half())
     products.service.product(*operands())
-    assert products.service.fallbacks()[cause] == (3 if cause is not FallbackCause.OTHER_DRIVER else 2)
-    assert len(products.service.notes()) == 1
+    assert products.service.counts.fallbacks()[cause] == (3 if cause is not FallbackCause.OTHER_DRIVER else 2)
+    assert len(products.service.notices.texts()) == 1
 
 
 def test_deterministic_algorithms_are_left_to_torch(serving: Serving) -> None:
@@ -142,7 +142,7 @@ def test_a_failed_build_is_not_tried_again(serving: Serving, caplog: pytest.LogC
         assert products.service.product(*operands()) is None
         assert products.service.builds.wait(10)
     assert len(products.builder.orders) == 1
-    assert products.service.fallbacks() == {FallbackCause.BUILDING: 1, FallbackCause.BUILD_FAILED: 2}
+    assert products.service.counts.fallbacks() == {FallbackCause.BUILDING: 1, FallbackCause.BUILD_FAILED: 2}
     assert "the compiler is missing" in caplog.text
     assert list(products.service.builds.failed().values()) == ["the compiler is missing"]
 
@@ -154,7 +154,7 @@ def test_a_damaged_kernel_is_built_again(serving: Serving) -> None:
     assert products.service.product(*operands()) is None
     assert products.service.builds.wait(10)
     assert_product(products.service.product(*operands()), *operands())
-    assert any("damaged" in note for note in products.service.notes())
+    assert any("damaged" in note for note in products.service.notices.texts())
 
 
 def test_a_kernel_that_the_driver_refuses_falls_back(serving: Serving) -> None:
@@ -163,7 +163,7 @@ def test_a_kernel_that_the_driver_refuses_falls_back(serving: Serving) -> None:
     products = serving(TASK, platform=platform)
     assert products.service.product(*operands()) is None
     assert only_cause(products.service) is FallbackCause.UNUSABLE
-    assert any("CUDA_ERROR_INVALID_IMAGE" in note or "cuLibraryLoadData" in note for note in products.service.notes())
+    assert any("CUDA_ERROR_INVALID_IMAGE" in note or "cuLibraryLoadData" in note for note in products.service.notices.texts())
 
 
 def test_a_driver_that_is_too_old_falls_back(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_a_driver_that_is_too_old_falls_back(serving: Serving, monkeypatch: pyte
     monkeypatch.setattr(products.platform, "load", load)
     assert products.service.product(*operands()) is None
     assert only_cause(products.service) is FallbackCause.NO_LAUNCHER
-    assert any("older than CUDA 12.4" in note for note in products.service.notes())
+    assert any("older than CUDA 12.4" in note for note in products.service.notices.texts())
 
 
 def test_a_kernel_whose_launch_fails_is_not_launched_again(serving: Serving) -> None:
@@ -184,8 +184,8 @@ def test_a_kernel_whose_launch_fails_is_not_launched_again(serving: Serving) -> 
     products = serving(TASK, platform=platform)
     for _ in range(3):
         assert products.service.product(*operands()) is None
-    assert products.service.fallbacks() == {FallbackCause.LAUNCH_FAILED: 3}
-    assert len(products.service.notes()) == 1
+    assert products.service.counts.fallbacks() == {FallbackCause.LAUNCH_FAILED: 3}
+    assert len(products.service.notices.texts()) == 1
 
 
 def test_a_capture_uses_kernels_that_are_ready_and_loads_none(serving: Serving) -> None:
@@ -204,11 +204,11 @@ def test_an_output_of_the_caller_is_written(serving: Serving) -> None:
     products = serving(TASK)
     a, b = operands()
     out = torch.empty(16, 32).half()
-    assert products.service.product_into(a, b, out)
+    assert products.service.product(a, b, out) is out
     assert_product(out, a, b)
     for wrong in (torch.empty(32, 16).half(), torch.empty(32, 16).half().t(), torch.empty(16, 32)):
-        assert not products.service.product_into(a, b, wrong)
-    assert products.service.fallbacks() == {FallbackCause.OUTPUT: 3}
+        assert products.service.product(a, b, wrong) is None
+    assert products.service.counts.fallbacks() == {FallbackCause.OUTPUT: 3}
 
 
 def test_many_threads_share_a_service(serving: Serving) -> None:
@@ -229,5 +229,5 @@ def test_many_threads_share_a_service(serving: Serving) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert sorted(products.service.served().values()) == [160, 160]
+    assert sorted(products.service.counts.served().values()) == [160, 160]
     assert len(products.platform.kernels) == 2

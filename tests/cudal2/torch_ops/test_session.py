@@ -47,7 +47,7 @@ print(cudal2.status())
 """
     told = python(code)
     assert told.startswith("not enabled: PyTorch")
-    assert "0 of 2 products were served" in told
+    assert "0 of 2 matrix products were served" in told
 
 
 def test_a_name_that_is_none_is_said() -> None:
@@ -59,7 +59,7 @@ def test_a_name_that_is_none_is_said() -> None:
 def test_the_status_tells_what_was_served_and_why_the_rest_was_not(serving: Serving, language: str) -> None:
     products = serving(TASK)
     a, b = operands()
-    assert "no product was asked for yet" in str(cudal2.status())
+    assert "no matrix product was asked for yet" in str(cudal2.status())
     with cudal2.enable():
         a @ b
         a.float() @ b.float()
@@ -71,7 +71,7 @@ def test_the_status_tells_what_was_served_and_why_the_rest_was_not(serving: Serv
     way = "Python; `cudal2-agent library prepare` compiles a faster way" if language == "Python" else "C++"
     assert lines[0] == f"enabled for mm and addmm of PyTorch {torch.__version__}; calls pass through {way}"
     assert lines[1] == f"device -1, H200 with driver 580.1: 1 of 1 entries of {products.library.path} may be chosen"
-    assert lines[2:] == ["1 of 2 products were served by 1 kernels", f"1 fell back: {FallbackCause.TYPE.sentence}"]
+    assert lines[2:] == ["1 of 2 matrix products were served by 1 kernels", f"1 fell back: {FallbackCause.TYPE.sentence}"]
     assert type(status).model_validate_json(status.model_dump_json()) == status
 
 

@@ -9,7 +9,8 @@ import torch
 
 import cudal2
 from cudal2.dispatch.causes import FallbackCause
-from cudal2.launcher.launcher import ALIGNMENT, LoadedKernel, open_launcher
+from cudal2.launcher.launcher import open_launcher
+from cudal2.launcher.loaded_kernel import ALIGNMENT, LoadedKernel
 from cudal2.torch import gpu_platform
 from cudal2.torch.gpu_platform import CudaPlatform
 from cudal2_agent.contract.errors import DeviceUnavailable
@@ -18,7 +19,7 @@ from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.cudal2.torch_ops.test_compiled_kernels import multiply_at_many_addresses
 from tests.cudal2.torch_ops.test_launched_products import DriverPlatform, aligned
-from tests.doubles.cublaslt.fake_cublaslt import FakeCublasLt, fake_cublaslt_file
+from tests.doubles.fake_cublaslt import FakeCublasLt, fake_cublaslt_file
 from tests.doubles.fake_driver import FakeDriver, fake_driver_file
 from tests.doubles.host_products import IDENTITY, HostPlatform, HostProducts
 from tests.doubles.libraries import stored_algorithm
@@ -58,9 +59,12 @@ def test_a_product_goes_through_the_launcher_to_cublaslt(
     products = serving(platform=LtPlatform(lt), algorithms=[stored])
     a, b = (aligned(one) for one in operands(task))
     out = aligned(torch.zeros(task.m, task.n, dtype=a.dtype))
-    assert products.service.product_into(a, b, out), (products.service.fallbacks(), products.service.notes())
+    assert products.service.product(a, b, out) is not None, (
+        products.service.counts.fallbacks(),
+        products.service.notices.texts(),
+    )
     assert_product(out, a, b)
-    assert (products.service.by_algorithm(), products.service.served()) == ({stored.id: 1}, {})
+    assert (products.service.counts.by_algorithm(), products.service.counts.served()) == ({stored.id: 1}, {})
 
 
 def test_an_algorithm_is_loaded_once_and_counted_apart_from_kernels(serving: Serving, language: str) -> None:
@@ -75,7 +79,7 @@ def test_an_algorithm_is_loaded_once_and_counted_apart_from_kernels(serving: Ser
     (entry,) = products.library
     assert (told.served, told.algorithms, told.languages) == ({entry.id: 1}, {stored.id: 3}, (language,))
     assert len(products.platform.kernels) == 2
-    assert "1 of 4 products were served by 1 kernels\n3 ran by 1 stored algorithms of cuBLASLt" in str(told)
+    assert "1 of 4 matrix products were served by 1 kernels\n3 ran by 1 stored algorithms of cuBLASLt" in str(told)
     assert "may be chosen, 1 algorithms of cuBLAS 13.1.0" in str(told)
     assert told.devices[0].algorithms == 1
 
@@ -99,8 +103,8 @@ def test_the_kernel_in_cpp_launches_it_without_python(
     outs = multiply_at_many_addresses(a, b)
     for out in outs:
         assert_product(out, a, b)
-    (ran,) = products.service.by_algorithm().values()
-    assert products.service.fallbacks() == {FallbackCause.UNALIGNED: len(outs) - ran}
+    (ran,) = products.service.counts.by_algorithm().values()
+    assert products.service.counts.fallbacks() == {FallbackCause.UNALIGNED: len(outs) - ran}
     assert len(lt.events("multiply")) == ran
     assert len(opened) == 1
 
@@ -123,7 +127,7 @@ def test_what_was_tuned_elsewhere_is_left_to_torch(
         out = torch.mm(*operands())
         told = cudal2.status()
     assert_product(out, *operands())
-    assert products.service.fallbacks() == {cause: 1}
+    assert products.service.counts.fallbacks() == {cause: 1}
     assert (told.algorithms, told.devices[0].algorithms, platform.kernels) == ({}, 0, [])
     if cause is FallbackCause.OTHER_CUBLAS:
         assert "than 12.9.1, which is loaded here" in str(told)
@@ -138,8 +142,8 @@ def test_one_that_cublaslt_does_not_offer_is_left_to_torch(serving: Serving, lan
         for _ in range(2):
             out = torch.mm(*operands())
     assert_product(out, *operands())
-    assert products.service.fallbacks() == {FallbackCause.NO_ALGORITHM: 2}
-    (note,) = products.service.notes()
+    assert products.service.counts.fallbacks() == {FallbackCause.NO_ALGORITHM: 2}
+    (note,) = products.service.notices.texts()
     assert note.startswith("16x32x64 nn: cuBLASLt does not suggest")
 
 
@@ -151,7 +155,7 @@ def test_a_machine_without_the_launcher_in_cpp_says_so(serving: Serving, monkeyp
 
     monkeypatch.setattr(products.platform, "load_algorithm", unavailable)
     assert products.service.product(*operands()) is None
-    assert products.service.fallbacks() == {FallbackCause.NO_CUBLASLT: 1}
+    assert products.service.counts.fallbacks() == {FallbackCause.NO_CUBLASLT: 1}
 
 
 def test_one_whose_launch_fails_is_not_launched_again(serving: Serving, language: str) -> None:
@@ -163,20 +167,20 @@ def test_one_whose_launch_fails_is_not_launched_again(serving: Serving, language
         for _ in range(3):
             out = torch.mm(*operands())
     assert_product(out, *operands())
-    assert products.service.fallbacks() == {FallbackCause.LAUNCH_FAILED: 3}
-    assert products.service.by_algorithm() == {}
+    assert products.service.counts.fallbacks() == {FallbackCause.LAUNCH_FAILED: 3}
+    assert products.service.counts.by_algorithm() == {}
 
 
 def test_a_capture_loads_none_and_runs_one_that_is_loaded(serving: Serving) -> None:
     products = serving(algorithms=[stored_algorithm(TASK)])
     products.platform.is_capturing = True
     assert products.service.product(*operands()) is None
-    assert products.service.fallbacks() == {FallbackCause.CAPTURING: 1}
+    assert products.service.counts.fallbacks() == {FallbackCause.CAPTURING: 1}
     products.platform.is_capturing = False
     products.service.product(*operands())
     products.platform.is_capturing = True
     products.service.product(*operands())
-    assert sum(products.service.by_algorithm().values()) == 2
+    assert sum(products.service.counts.by_algorithm().values()) == 2
 
 
 @pytest.mark.parametrize("setting", ["deterministic", "unaligned"])
@@ -190,7 +194,7 @@ def test_what_excludes_kernels_excludes_algorithms(serving: Serving, setting: st
         assert products.service.product(a, b) is None
     finally:
         torch.use_deterministic_algorithms(False)
-    assert products.service.fallbacks() == {FallbackCause(setting): 1}
+    assert products.service.counts.fallbacks() == {FallbackCause(setting): 1}
 
 
 def test_the_platform_of_gpus_loads_by_the_launcher(lt: FakeCublasLt, monkeypatch: pytest.MonkeyPatch) -> None:

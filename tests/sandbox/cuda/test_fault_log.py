@@ -51,7 +51,7 @@ def test_a_write_to_read_only_memory_is_a_write(logged):
 
 @pytest.mark.parametrize("lines", [(), ("6,1,5,-;NVRM: loading\n",), (record(age_s=60),), ("not a record at all",)])
 def test_what_tells_nothing_is_said(logged, lines):
-    assert logged(*lines) == "which buffer it hit is not known: the kernel log tells nothing"
+    assert logged(*lines) == "which buffer it hit is not known: the kernel log names none"
 
 
 def test_a_log_that_cannot_be_read_is_said(monkeypatch, tmp_path):

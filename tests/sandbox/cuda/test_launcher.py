@@ -24,12 +24,12 @@ from cudal2_agent.contract.plan.plan import (  # noqa: E402
     resolve,
 )
 from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layout  # noqa: E402
+from cudal2_agent.sandbox.cuda import launcher, tensor_map  # noqa: E402
 from cudal2_agent.sandbox.cuda.contender import Operands  # noqa: E402
 from cudal2_agent.sandbox.cuda.environment import arch_of  # noqa: E402
 from cudal2_agent.sandbox.cuda.guard import module_variables  # noqa: E402
-from cudal2_agent.sandbox.cuda.launch import launcher, tensor_map  # noqa: E402
-from cudal2_agent.sandbox.cuda.launch.host import HostFault, HostKernel  # noqa: E402
-from cudal2_agent.sandbox.cuda.launch.tensor_map import TensorMaps  # noqa: E402
+from cudal2_agent.sandbox.cuda.host import HostFault, HostKernel  # noqa: E402
+from cudal2_agent.sandbox.cuda.tensor_map import TensorMaps  # noqa: E402
 from cudal2_agent.sandbox.inspect.elf import ModuleVariable  # noqa: E402
 
 TASK = GemmTask(m=256, n=512, k=128, layout=Layout.NN)

@@ -6,8 +6,8 @@ pytest.importorskip("cupy")
 
 from cudal2_agent.contract.plan.plan import TensorMapSpec
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.sandbox.cuda.launch import tensor_map
-from cudal2_agent.sandbox.cuda.launch.tensor_map import TensorMaps
+from cudal2_agent.sandbox.cuda import tensor_map
+from cudal2_agent.sandbox.cuda.tensor_map import TensorMaps
 
 TASK = GemmTask(m=256, n=256, k=256)
 SPEC = TensorMapSpec(of="A", box=(64, 64))

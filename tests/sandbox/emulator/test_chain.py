@@ -16,8 +16,8 @@ from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine, Ord
 from cudal2_agent.sandbox.emulator.ptx.parser import parse
 from cudal2_agent.sandbox.workers.messages import Done, Verified
 from tests.sandbox.building.build_kernels import TENSORS
-from tests.sandbox.emulator.core.launched import HEADER
-from tests.sandbox.emulator.core.launched import kernel as small_kernel
+from tests.sandbox.emulator.launched import HEADER
+from tests.sandbox.emulator.launched import kernel as small_kernel
 from tests.sandbox.emulator.proving import SCALARS, Build, builder, plan, prove
 
 WAIT = '  asm volatile("griddepcontrol.wait;" ::: "memory");\n'

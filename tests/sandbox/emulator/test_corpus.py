@@ -9,11 +9,11 @@ from cudal2_agent.sandbox.emulator.detector import Detector
 from tests.sandbox.emulator.compiled import PtxCompiler
 from tests.sandbox.emulator.corpus import FAULTS
 from tests.sandbox.emulator.corpus.fault import Fault, Patch
-from tests.sandbox.emulator.trial import NOT_RESTORED, WRONG_RESULT, Trial, schedules
+from tests.sandbox.emulator.trial import NOT_RESTORED, WRONG_RESULT, Trial, interleavings
 
 # Only the compiler addresses local memory and parameters in both families, always within bounds.
 NOT_SEEDED = {Detector.LOCAL_OUT_OF_BOUNDS, Detector.PARAM_OUT_OF_BOUNDS}
-# Random schedules after which every fault is found; the fixed schedules find most.
+# Random interleavings after which every fault is found; the fixed ones find most.
 ENOUGH = 8
 FEW, MANY = 4, 50
 
@@ -39,7 +39,7 @@ def test_a_fault_compiles_and_is_not_the_right_kernel(compiler: PtxCompiler, fau
 def test_a_fault_is_named_by_its_detector(compiler: PtxCompiler, fault: Fault) -> None:
     wrong = fault.wrong()
     trial = Trial(compiler.compile(wrong, fault.task.arch), wrong, fault.task, fault.sms)
-    verdicts = (trial.verdict(conditions) for conditions in schedules(random=ENOUGH))
+    verdicts = (trial.verdict(conditions) for conditions in interleavings(random=ENOUGH))
     named = next((verdict for verdict in verdicts if verdict is not None), None)
     assert named is not None, fault.why
     assert named.kind in fault.detectors, named.message
@@ -50,7 +50,7 @@ def test_a_fault_is_named_by_its_detector(compiler: PtxCompiler, fault: Fault) -
 def test_the_kernel_without_its_fault_is_not_flagged(compiler: PtxCompiler, fault: Fault, random: int) -> None:
     right = fault.right()
     trial = Trial(compiler.compile(right, fault.task.arch), right, fault.task, fault.sms)
-    assert [verdict for conditions in schedules(random) if (verdict := trial.verdict(conditions))] == []
+    assert [verdict for conditions in interleavings(random) if (verdict := trial.verdict(conditions))] == []
 
 
 def test_faults_have_names_reasons_and_known_detectors() -> None:

@@ -1,4 +1,4 @@
-"""The emulator's verdicts on small kernels: each violates one rule; the report names the rule, the place and the schedule."""
+"""The emulator's verdicts on small kernels: each violates one rule; the report names rule, place and interleaving."""
 
 import re
 
@@ -26,7 +26,7 @@ def build(request: pytest.FixtureRequest) -> Build:
 @pytest.mark.parametrize(
     "task", [TASK, TASK.model_copy(update={"element": ElementType.BF16}), GemmTask(m=1, n=1, k=1)], ids=lambda task: task.shape
 )
-def test_an_honest_kernel_is_verified_under_every_schedule(build: Build, task: GemmTask) -> None:
+def test_an_honest_kernel_is_verified_under_every_interleaving(build: Build, task: GemmTask) -> None:
     source = naive() if task.element == "f16" else naive().replace("half2float", "bfloat162float")
     source = source if task.element == "f16" else source.replace("half", "nv_bfloat16").replace("fp16", "bf16")
     source = source.replace("__float2nv_bfloat16", "__float2bfloat16")
@@ -61,7 +61,7 @@ def test_a_missing_barrier_is_a_race_with_both_source_lines(build: Build) -> Non
     lines = re.findall(r"`(?:ld|st)\.shared[^`]*` \(kernel\.cu:(\d+)\)", test.message)
     assert len(set(lines)) == 2, test.message
     assert re.search(r"gemm, CTA \(\d, \d, 0\), warp \d, lanes 0x[0-9a-f]{8}, byte \d+ of shared memory", test.message)
-    assert re.search(r"seen under (the latest|the eager|random) schedule", test.message)
+    assert re.search(r"seen under (the latest|the eager|random) interleaving", test.message)
 
 
 def test_equal_seeds_find_the_same_fault(build: Build) -> None:
@@ -261,7 +261,7 @@ def test_a_proof_that_takes_too_long_times_out(build: Build) -> None:
     assert isinstance(answer.evaluation, TimedOut)
     assert (answer.evaluation.stage, answer.evaluation.limit_s) == ("verify", TIME_SHARE * 0.05)
     assert re.fullmatch(
-        r"the last [\d.e-]+ s of them in one run, under the latest schedule(, at `.+` \(kernel.cu:\d+\))?",
+        r"the last [\d.e-]+ s of them in one run, under the latest interleaving(, at `.+` \(kernel.cu:\d+\))?",
         answer.evaluation.message,
     )
     assert VerifyOptions().timeout_s > 1

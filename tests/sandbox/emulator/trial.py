@@ -1,4 +1,4 @@
-"""A candidate on the emulated machine with one set of inputs, and the verdict on a run under a schedule."""
+"""A candidate on the emulated machine with one set of inputs, and the verdict on a run under an interleaving."""
 
 import math
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.plan.plan import resolve
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.sandbox.emulator.executor import EmulatorExecutor, Schedules
+from cudal2_agent.sandbox.emulator.executor import EmulatorExecutor, Interleavings
 from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel
-from cudal2_agent.sandbox.emulator.machine import Conditions, Schedule
+from cudal2_agent.sandbox.emulator.machine import Conditions, Interleaving
 from cudal2_agent.sandbox.verification.cases import GAUSSIAN, PreparedCase
 from cudal2_agent.sandbox.verification.executor import Violation
 
@@ -24,11 +24,11 @@ MOST_OPERATIONS = 3_000_000
 DEADLINE_S = 60.0
 
 
-def schedules(random: int) -> Iterator[Conditions]:
-    """The eager schedule, the latest schedule, and random ones with seeds from 0."""
-    fixed = ((Schedule.EAGER, 0), (Schedule.LATEST, 0))
-    for schedule, seed in (*fixed, *((Schedule.RANDOM, seed) for seed in range(random))):
-        yield Conditions(schedule, seed=seed, most_instructions=MOST_OPERATIONS, deadline_s=DEADLINE_S)
+def interleavings(random: int) -> Iterator[Conditions]:
+    """The eager interleaving, the latest interleaving, and random ones with seeds from 0."""
+    fixed = ((Interleaving.EAGER, 0), (Interleaving.LATEST, 0))
+    for interleaving, seed in (*fixed, *((Interleaving.RANDOM, seed) for seed in range(random))):
+        yield Conditions(interleaving, seed=seed, most_instructions=MOST_OPERATIONS, deadline_s=DEADLINE_S)
 
 
 class Trial:
@@ -52,7 +52,7 @@ class Trial:
         return Violation(WRONG_RESULT, found.describe()) if found.mismatches else None
 
 
-class _Chosen(Schedules):
+class _Chosen(Interleavings):
     """The conditions of the next run, chosen by a test."""
 
     conditions: Conditions

@@ -25,7 +25,7 @@ pytestmark = [
 _WORKER = """
 import sys
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.sandbox.cuda.launch.host import BoundHostKernel, HostFault, HostKernel
+from cudal2_agent.sandbox.cuda.host import BoundHostKernel, HostFault, HostKernel
 kernel = HostKernel("h", sys.argv[1], GemmTask(m=64, n=64, k=64), workspace_bytes=0)
 try:
     BoundHostKernel(kernel._entry, (0, 0, 0, 1, 1, 1, None, 0)).enqueue(0)

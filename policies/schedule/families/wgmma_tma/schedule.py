@@ -15,7 +15,7 @@ MAX_ACCUMULATORS = 128  # 32-bit accumulator registers per thread
 MAX_ALTERNATING = 176  # the same where two consumers alternate; 192 spill
 # One byte more than half of an SM's shared memory, less what the system reserves for each CTA, in steps of 16.
 EXCLUSIVE_SMEM_BYTES = LIMITS[Arch.SM_90A].smem_per_sm_bytes // 2 - 1024 + 16
-MAX_BOX_ROWS = 96  # of a store box of a turned kernel
+MAX_BOX_ROWS = 96  # of a store box of a kernel with swap_ab
 MAX_SMS = 132  # of the chips that the family is for
 MAX_WORKSPACE_BYTES = 256 * 1024**2
 
@@ -164,13 +164,13 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def box_rows(self) -> int:
-        """Rows of D in a store box of a turned kernel: an even share of the tile's, at most 96 and whole groups of 8."""
+        """Rows of D in a store box of a kernel with swap_ab: an even share of the tile's, at most 96 and whole groups of 8."""
         shares = (self.block_n // parts for parts in range(1, 17) if self.block_n % (8 * parts) == 0)
         return next(rows for rows in shares if rows <= MAX_BOX_ROWS)
 
     @property
     def box_bytes(self) -> int:
-        """Bytes of a store box: 16 rows of one warp, or where the kernel is turned 64 columns of a warpgroup."""
+        """Bytes of a store box: 16 rows of one warp, or with swap_ab 64 columns of a warpgroup."""
         return 128 * self.box_rows if self.turned else 16 * 2 * self.box_columns
 
     @property

@@ -44,7 +44,7 @@ class TileShape(NamedTuple):
 def _tile_shapes(task: GemmTask) -> Iterator[TileShape]:
     """Those whose accumulators fit, at most twice as large as the task in each dimension.
 
-    Turned kernels are tried where D has few rows, and with tiles of two consumers that are 96 rows or more.
+    Kernels with swap_ab are tried where D has few rows, and with tiles of two consumers that are 96 rows or more.
     """
     packed = 2 if task.accumulate is AccumulatorType.F32 else 4
     plain = [(consumers, atoms, False) for consumers, atoms in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1))]

@@ -1,7 +1,7 @@
 // Bulk copies into shared memory: tensors through tensor maps, and ranges of bytes from global or shared memory.
 //
-// A load completes bytes at an mbarrier. Under the latest schedule it executes when no warp can make progress otherwise. To the
-// race detector, the agent of its mbarrier's phase writes the target.
+// A load completes bytes at an mbarrier. Under the latest interleaving it executes when no warp can make progress otherwise. To
+// the race detector, the agent of its mbarrier's phase writes the target.
 #include <cstring>
 #include <utility>
 

@@ -1,7 +1,7 @@
 // cp.async: copies of 4, 8 or 16 bytes per lane from global to shared memory, in groups that are waited for.
 //
-// The source is read at issue. The destination is written at issue under the eager schedule, at the wait under the latest, and
-// at either time under random ones. To the race detector, an agent of the warp writes it from issue to wait.
+// The source is read at issue. The destination is written at issue under the eager interleaving, at the wait under the latest,
+// and at either time under random ones. To the race detector, an agent of the warp writes it from issue to wait.
 #include "machine/machine.hpp"
 
 namespace emulator {
@@ -31,7 +31,8 @@ void apply(Warp& warp, std::vector<LaneCopy>& copies) {
 }
 
 bool at_once(Run& run) {
-  return run.options.schedule == Schedule::kEager || (run.options.schedule == Schedule::kRandom && run.random() % 2);
+  return run.options.interleaving == Interleaving::kEager ||
+         (run.options.interleaving == Interleaving::kRandom && run.random() % 2);
 }
 
 // Copies that arrive at an mbarrier when they complete, instead of being waited for.

@@ -34,12 +34,13 @@ void bind_control(nb::module_& module) {
       .value("NEGATED", kNegated)
       .value("COLLECTIVE", kCollective)
       .value("TRACKED", kTracked);
-  nb::enum_<Schedule>(module, "Schedule", nb::is_arithmetic(),
-                      "When asynchronous work completes and which warp has its turn: as early as allowed, as late as allowed, "
-                      "or drawn from a seed.")
-      .value("EAGER", Schedule::kEager)
-      .value("LATEST", Schedule::kLatest)
-      .value("RANDOM", Schedule::kRandom);
+  nb::enum_<Interleaving>(
+      module, "Interleaving", nb::is_arithmetic(),
+      "When asynchronous work completes and which warp has its turn: as early as allowed, as late as allowed, "
+      "or drawn from a seed.")
+      .value("EAGER", Interleaving::kEager)
+      .value("LATEST", Interleaving::kLatest)
+      .value("RANDOM", Interleaving::kRandom);
 }
 
 void bind_memory_model(nb::module_& module) {

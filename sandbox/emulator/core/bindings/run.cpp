@@ -39,7 +39,7 @@ using Triple = std::array<u32, 3>;
 i64 index_of(u32 instruction) { return instruction == kNoInstruction ? -1 : static_cast<i64>(instruction); }
 
 RunReport run(const Program& program, Memory& memory, const Triple& grid, const Triple& block, const Triple& cluster,
-              u32 dynamic_smem, nb::bytes parameters, bool dependent, u32 schedule, u64 seed, bool races, u32 poison,
+              u32 dynamic_smem, nb::bytes parameters, bool dependent, u32 interleaving, u64 seed, bool races, u32 poison,
               u64 most_instructions, double deadline_s, std::vector<u64> ctas,
               const std::vector<std::tuple<u32, u32, u32>>& poisoned, u32 running, u32 running_after, u32 number, u32 sms,
               u32 warp_slots, bool taint, u64 traced) {
@@ -73,7 +73,7 @@ RunReport run(const Program& program, Memory& memory, const Triple& grid, const 
   const auto* bytes = static_cast<const u8*>(parameters.data());
   launch.parameters.assign(bytes, bytes + parameters.size());
   Options options;
-  options.schedule = static_cast<Schedule>(std::min<u32>(schedule, 2));
+  options.interleaving = static_cast<Interleaving>(std::min<u32>(interleaving, 2));
   options.seed = seed;
   options.races = races;
   options.taint = races && taint;
@@ -180,7 +180,7 @@ void bind_run(nb::module_& module) {
       .def("trace", &columns_of,
            "The rows of the trace: a column of 32 bits for each field, one after another, then addresses.");
   module.def("run", &run, nb::arg("program"), nb::arg("memory"), nb::arg("grid"), nb::arg("block"), nb::arg("cluster"),
-             nb::arg("dynamic_smem"), nb::arg("parameters"), nb::arg("dependent"), nb::arg("schedule"), nb::arg("seed"),
+             nb::arg("dynamic_smem"), nb::arg("parameters"), nb::arg("dependent"), nb::arg("interleaving"), nb::arg("seed"),
              nb::arg("races"), nb::arg("poison"), nb::arg("most_instructions"), nb::arg("deadline_s"), nb::arg("ctas"),
              nb::arg("poisoned"), nb::arg("running") = 0, nb::arg("running_after") = 0, nb::arg("number") = 1,
              nb::arg("sms") = 132, nb::arg("warp_slots") = 64, nb::arg("taint") = false, nb::arg("traced") = 0);

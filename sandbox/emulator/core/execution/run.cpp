@@ -13,8 +13,8 @@ namespace emulator {
 namespace {
 
 constexpr u64 kTurn = 1 << 16;      // operations of a warp per turn
-constexpr u32 kRandomTurn = 192;    // maximum under random schedules
-constexpr u32 kRandomResident = 3;  // resident clusters under random schedules
+constexpr u32 kRandomTurn = 192;    // maximum under random interleavings
+constexpr u32 kRandomResident = 3;  // resident clusters under random interleavings
 constexpr u32 kPatience = 40;   // rounds without progress before a deadlock is reported: more than a warp has groups of lanes
 constexpr u32 kStale = 64;      // rounds without a change of memory, although warps arrive at barriers
 constexpr u32 kSpinTurn = 512;  // minimum of operations of a polling warp while no other warp makes progress
@@ -77,10 +77,10 @@ Run::Run(const Program& program, const Launch& launch, const Options& options, s
   } else {
     waiting_.assign(wanted.rbegin(), wanted.rend());
   }
-  if (options.schedule == Schedule::kRandom) {
+  if (options.interleaving == Interleaving::kRandom) {
     for (std::size_t i = waiting_.size(); i > 1; --i) std::swap(waiting_[i - 1], waiting_[random() % i]);
   }
-  placing_ = mixed(options.seed, static_cast<u64>(options.schedule));
+  placing_ = mixed(options.seed, static_cast<u64>(options.interleaving));
   placed_ = static_cast<u32>(drawn(placing_) % launch.sms);
   do stride_ = 1 + static_cast<u32>(drawn(placing_) % launch.sms);
   while (std::gcd(stride_, launch.sms) != 1);
@@ -96,7 +96,7 @@ u64 Run::random() {
 void Run::enqueue(std::shared_ptr<Pending> work) {
   if (stopped) return;
   look_at_clock();
-  if (options.schedule != Schedule::kEager) {
+  if (options.interleaving != Interleaving::kEager) {
     pending_.push_back(std::move(work));
     if (pending_.size() >= sweep_at_) {
       std::erase_if(pending_, [](const auto& each) { return each->done; });
@@ -157,7 +157,7 @@ void Run::execute() {
   // memory.
   u32 vain = 0, still = 0, stale = 0;
   while (!stopped) {
-    if (options.schedule == Schedule::kRandom && resident_.size() < kRandomResident && random() % 4 == 0) admit();
+    if (options.interleaving == Interleaving::kRandom && resident_.size() < kRandomResident && random() % 4 == 0) admit();
     if (resident_.empty() && !admit()) break;
     const u64 before = events, changed = changes();
     progressed = false;
@@ -184,7 +184,7 @@ void Run::execute() {
 // One turn of every warp; true if one used it up.
 bool Run::take_turns() {
   bool used_up = false;
-  const bool shuffle = options.schedule == Schedule::kRandom;
+  const bool shuffle = options.interleaving == Interleaving::kRandom;
   if (shuffle && !pending_.empty() && random() % 2) complete_one();
   for (std::size_t i = 0; i < resident_.size() && !stopped; ++i) {
     for (Cta& cta : resident_[i]->ctas) {
@@ -216,7 +216,7 @@ bool Run::unblock() { return complete_one() || admit(); }
 bool Run::complete_one() {
   std::erase_if(pending_, [](const auto& work) { return work->done; });
   if (pending_.empty()) return false;
-  const std::size_t at = options.schedule == Schedule::kRandom ? random() % pending_.size() : 0;
+  const std::size_t at = options.interleaving == Interleaving::kRandom ? random() % pending_.size() : 0;
   const std::shared_ptr<Pending> work = pending_[at];
   pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(at));
   work->done = true;

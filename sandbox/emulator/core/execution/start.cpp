@@ -111,10 +111,10 @@ void Run::start(Cluster& cluster, u32 index) {
   }
 }
 
-// The SM and the warps' slots there. CTAs take the SMs in turn. Under random schedules some share an SM with the CTA before,
-// and their first slot is random.
+// The SM and the warps' slots there. CTAs take the SMs in turn. Under random interleavings some share an SM with the CTA
+// before, and their first slot is random.
 void Run::place(Cta& cta, u32 warps) {
-  const bool random = options.schedule == Schedule::kRandom;
+  const bool random = options.interleaving == Interleaving::kRandom;
   const u64 draw = drawn(placing_);
   if (!random || draw % 4) {
     last_sm_ = placed_;

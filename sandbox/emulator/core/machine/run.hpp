@@ -23,7 +23,7 @@ struct Publication {
   auto operator<=>(const Publication&) const = default;
 };
 
-enum class Schedule : u32 { kEager, kLatest, kRandom };
+enum class Interleaving : u32 { kEager, kLatest, kRandom };
 
 struct Launch {
   u32 grid[3], block[3], cluster[3];
@@ -37,7 +37,7 @@ struct Launch {
 constexpr u32 kRunningOthers = 1;  // kernels that precede the plan
 
 struct Options {
-  Schedule schedule = Schedule::kLatest;
+  Interleaving interleaving = Interleaving::kLatest;
   u64 seed = 0;
   bool races = true;
   bool taint = false;         // with races: old contents are followed to their uses
@@ -56,7 +56,7 @@ class Run {
 
   void execute();
   u64 random();
-  // Queues asynchronous work; the eager schedule executes it at once.
+  // Queues asynchronous work; the eager interleaving executes it at once.
   void enqueue(std::shared_ptr<Pending> work);
   // Ends the run after the operation that is being executed.
   Finding* stop(const char* kind, const std::string& message);

@@ -1,7 +1,7 @@
 // wgmma: asynchronous products of a warpgroup, in groups that are waited for.
 //
-// A product is executed once for the four warps, after all have committed its group: at once under the eager schedule, when a
-// warp waits for it under the latest. To the race detector, an agent of the warpgroup reads the operands from issue to wait.
+// A product is executed once for the four warps, after all have committed its group: at once under the eager interleaving, when
+// a warp waits for it under the latest. To the race detector, an agent of the warpgroup reads the operands from issue to wait.
 #include "machine/machine.hpp"
 #include "matrix/product.hpp"
 
@@ -199,8 +199,8 @@ void commit(Warp& warp, const Op&, u32) {
   count_issued(warp);
   ++warp.product_number;
   ++warp.run->events;
-  const Schedule schedule = warp.run->options.schedule;
-  if (schedule == Schedule::kEager || (schedule == Schedule::kRandom && warp.run->random() % 2)) {
+  const Interleaving interleaving = warp.run->options.interleaving;
+  if (interleaving == Interleaving::kEager || (interleaving == Interleaving::kRandom && warp.run->random() % 2)) {
     complete_groups(warp, warp.product_number);
   }
 }

@@ -92,7 +92,7 @@ def _count(fragment: _Fragment, element: str) -> int:
 # ---- fragments in memory ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A matrix in memory. `columns`: its lines are columns. `pitch`: elements from line to line where nothing is said."""
+    """A matrix in memory. `columns`: its lines are columns. `pitch`: elements from line to line without an own one."""
 
     fragment: _Fragment
     columns: bool

@@ -43,7 +43,7 @@ def test_the_second_race_judges_what_the_first_chose() -> None:
     assert value(figures["two"].best_mean) == pytest.approx(0.5 * (1.06 / 1.1 + 1) / 2 / 1.06)
     (bench,) = figures_of([row, proposal_row([judged("a", 1.0)], {"one": ["a"]}, task=OTHER)])
     assert (bench.shapes, bench.confirmed) == (2, 1)
-    assert "The best of 1 shapes raced a second time, which judges." in figure_lines(bench)
+    assert "The best of 1 shapes had a second final, which judges." in figure_lines(bench)
 
 
 def test_contenders_are_what_the_figures_rest_on() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.dispatch.neighbour_rule import shipped_rule
+from cudal2.dispatch.padded_m_rule import shipped_rule
 from cudal2.library.kernel_library import open_library
 from cudal2.library.shipped_libraries import shipped_library
 from cudal2_agent.agent.cli.render.advice_table import advice_lines
@@ -15,7 +15,7 @@ from cudal2_agent.agent.library.advise.known_kernels import (
     autotuning_times,
     kernels_of,
     latest_searches,
-    lender_of,
+    padded_entry_of,
 )
 from cudal2_agent.agent.library.advise.library_times import CallTime, LibraryTimes
 from cudal2_agent.agent.library.advise.products import CountedProduct, MatrixProduct, Recording
@@ -115,12 +115,12 @@ def test_a_product_that_a_stored_algorithm_runs_gains_over_pytorch_alone(ratio: 
     assert (whole.served_calls, whole.algorithm_calls, whole.torch_gain_us) == (0, 3, pytest.approx(4.5))
     text = "\n".join(advice_lines(found, [], written=False))
     assert "algorithms of cuBLASLt that the library holds run 3 calls: 4.50 us per pass over PyTorch's own, by medians" in text
-    assert "no product has a kernel of its own" in text
+    assert "no matrix product has a kernel of its own" in text
     assert "not served" not in text
 
 
 def test_a_product_that_an_entry_of_a_larger_m_runs_is_counted_and_gains_nothing(tmp_path: Path) -> None:
-    """Its kernel was timed for more rows only. The entry of 4 rows is lent to 3, by the rule that dispatch has."""
+    """Its kernel was timed for more rows only. The entry of 4 rows serves 3, by the rule that dispatch has."""
     rule = shipped_rule()
     own = library_entry(task(), 1.5)
     here = own.model_copy(update={"evaluation": own.evaluation.model_copy(update={"environment": rule.measured})})
@@ -128,14 +128,14 @@ def test_a_product_that_an_entry_of_a_larger_m_runs_is_counted_and_gains_nothing
     kernels = kernels_of(opened)._replace(algorithm={task(m=3): stored_algorithm(task(m=3))}.get)
     shapes = {product(m=m): 2 for m in (4, 3, 2)}
     found = advice(shapes, kernels, {task(m=3): searched(task(m=3), 1.3)})
-    assert {one.product.m: one.status for one in found.products} == {4: "served", 3: "lent", 2: "missing"}
-    (one,) = [one for one in found.products if one.status == "lent"]
+    assert {one.product.m: one.status for one in found.products} == {4: "served", 3: "padded M", 2: "missing"}
+    (one,) = [one for one in found.products if one.status == "padded M"]
     assert (one.kernel_us, one.speedup, one.gain_us, one.torch_gain_us) == (None, None, None, None)
-    assert (found.whole.served_calls, found.whole.lent_calls, found.whole.algorithm_calls) == (2, 2, 0)
+    assert (found.whole.served_calls, found.whole.padded_calls, found.whole.algorithm_calls) == (2, 2, 0)
     text = "\n".join(advice_lines(found, [], written=False))
-    assert "entries of a larger M run 2 calls; what that spares was not measured for them" in text
+    assert "entries of a padded M run 2 calls; what that spares was not measured for them" in text
     assert "not served: 2 of 6 calls, the library has no kernel" in text
-    elsewhere = lender_of(opened, rule.model_copy(update={"measured": "H100 driver-1 toolkit-13.0 cublas-13.1.0"}))
+    elsewhere = padded_entry_of(opened, rule.model_copy(update={"measured": "H100 driver-1 toolkit-13.0 cublas-13.1.0"}))
     assert elsewhere(task(m=3)) is None
     assert only(advice({product(m=3): 1}, kernels._replace(chip="H100"))).status == "missing"
 

@@ -46,7 +46,7 @@ def test_a_model_is_told_what_it_gains_what_is_not_served_and_how_to_search_it(c
     row = next(line for line in shown.splitlines() if line.startswith("forward  48x32x64"))
     assert row.split() == ["forward", "48x32x64", "tn", "f16", "mm", "1", "2.60", "2.00", "0.60", "served"]
     assert "gain over cuBLASLt-AutoTuning, with 95 % intervals: 0.60 (0.58 to 0.62) us per pass" in shown
-    assert "that is about 5.66 (5.51 to 5.80) % of the time of all products, 75 % of which is predicted" in shown
+    assert "that is about 5.66 (5.51 to 5.80) % of the time of all matrix products, 75 % of which is predicted" in shown
     assert "not served: 3 of 5 calls, the library has no kernel" in shown
     assert "not served: 1 of 5 calls, adds a bias" in shown
     assert "(3 shapes in missing.json), about 14 s of GPU time" in shown
@@ -81,7 +81,7 @@ def test_a_model_in_single_precision_is_told_so_and_may_count_as_half(capsys: py
     write_model(Path("single.py"), "torch.float32")
     assert main(["advise", "single.py", "--library", "small"]) == 0
     shown = capsys.readouterr().out
-    assert "gain: none; no product is served" in shown
+    assert "gain: none; no matrix product is served" in shown
     assert "not served: 5 of 5 calls, f32 elements" in shown
     assert "campaign run" not in shown
     assert main(["advise", "single.py", "--library", "small", "--element", "f16"]) == 0

@@ -16,7 +16,7 @@ from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from cudal2_agent.policies.exports.flashinfer.host_launcher import arch_list, device_text, launcher_text, lost_flags
 from cudal2_agent.sandbox.building.headers import find_headers
-from cudal2_agent.sandbox.cuda.launch.tensor_map import tensor_map_arguments
+from cudal2_agent.sandbox.cuda.tensor_map import tensor_map_arguments
 
 RECORDER = Path(__file__).parent / "recorder"
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

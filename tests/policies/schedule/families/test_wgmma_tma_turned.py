@@ -1,4 +1,4 @@
-"""Turned kernels: the columns of D are the kernel's rows, so that a tile of D may have any multiple of 16 rows."""
+"""Kernels with swap_ab: the columns of D are the kernel's rows, so that a tile of D may have any multiple of 16 rows."""
 
 import pytest
 

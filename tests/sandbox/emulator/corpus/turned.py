@@ -1,4 +1,4 @@
-"""Seeded faults of turned `wgmma_tma` kernels: boxes that four warps fill together, transposed on the way."""
+"""Seeded faults of `wgmma_tma` kernels with swap_ab: boxes that four warps fill together, transposed on the way."""
 
 from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 from tests.sandbox.emulator.corpus.fault import Fault, Patch, gemm

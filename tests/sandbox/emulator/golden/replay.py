@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cudal2_agent.sandbox.emulator.lowering.program import Program, lower
-from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, TensorMap, pack_parameters
+from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Interleaving, Machine, TensorMap, pack_parameters
 from cudal2_agent.sandbox.emulator.ptx.module import Module
 from cudal2_agent.sandbox.emulator.ptx.parser import parse
 from tests.sandbox.emulator.golden.case import Bytes, Case, Family
@@ -35,7 +35,7 @@ class Programs:
         return lower(self._module, kernel)
 
 
-def run_case(case: Case, program: Program, given: Bytes, before: Bytes, schedule: Schedule) -> Replayed:
+def run_case(case: Case, program: Program, given: Bytes, before: Bytes, interleaving: Interleaving) -> Replayed:
     """The output after a launch, from `before` on; all of it counts as written, as the recording copied it to the GPU."""
     machine, output = Machine(), before.copy()
     pointers = {"in": machine.add("in", given), "out": machine.add("out", output, writable=True)}
@@ -47,6 +47,6 @@ def run_case(case: Case, program: Program, given: Bytes, before: Bytes, schedule
     )
     values = [*(pointer.to_bytes(8, "little") for pointer in pointers.values()), numbers.tobytes(), *maps]
     grid = Grid(case.grid, case.block, case.cluster, case.smem, pack_parameters(program, values))
-    outcome = machine.run(program, grid, Conditions(schedule, most_instructions=MOST_INSTRUCTIONS))
+    outcome = machine.run(program, grid, Conditions(interleaving, most_instructions=MOST_INSTRUCTIONS))
     findings = tuple(f"{'suspect ' if one.suspect else ''}{one.kind}: {one.message}" for one in outcome.findings)
     return Replayed(output, findings)

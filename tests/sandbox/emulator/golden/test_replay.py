@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from cudal2_agent.sandbox.emulator.machine import Schedule
+from cudal2_agent.sandbox.emulator.machine import Interleaving
 from tests.sandbox.emulator.golden.agreement import differences, disagreements, excess
 from tests.sandbox.emulator.golden.case import Case
 from tests.sandbox.emulator.golden.families import families, family
@@ -44,10 +44,10 @@ def test_the_emulator_gives_what_the_gpu_gave(name: str) -> None:
         if case.name not in recorded:
             continue
         given, before = case.buffers()
-        for schedule in (Schedule.LATEST, Schedule.EAGER):
-            replayed = run_case(case, programs.program(case.kernel), given, before, schedule)
+        for interleaving in (Interleaving.LATEST, Interleaving.EAGER):
+            replayed = run_case(case, programs.program(case.kernel), given, before, interleaving)
             said = (*disagreements(case, given, recorded[case.name], replayed.output), *replayed.findings)
-            told += [f"{case.name}, {schedule.name.lower()}: {words}" for words in said]
+            told += [f"{case.name}, {interleaving.name.lower()}: {words}" for words in said]
     assert told == []
 
 
@@ -57,7 +57,7 @@ def test_another_instruction_is_seen() -> None:
     case = next(case for case in one.cases if case.name == "floats/add.rn.f32")
     given, before = case.buffers()
     for kernel, agrees in (("add_f32", True), ("add_rz_f32", False), ("add_rn_ftz_f32", False), ("sub_rn_f32", False)):
-        output = run_case(case, programs.program(kernel), given, before, Schedule.LATEST).output
+        output = run_case(case, programs.program(kernel), given, before, Interleaving.LATEST).output
         assert (list(disagreements(case, given, recorded[case.name], output)) == []) == agrees, kernel
 
 
@@ -70,7 +70,7 @@ def test_the_bound_on_products_is_no_wider_than_they_need(name: str) -> None:
     for case in one.cases:
         if case.comparison is not None and "f32" in case.name:
             given, before = case.buffers()
-            output = run_case(case, programs.program(case.kernel), given, before, Schedule.LATEST).output
+            output = run_case(case, programs.program(case.kernel), given, before, Interleaving.LATEST).output
             used[case.name] = float(np.max(excess(case, given, recorded[case.name], output)))
     assert 0.5 < max(used.values()) <= 1, used
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cudal2_agent.sandbox.emulator.lowering.program import Program
-from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, TensorMap, pack_parameters
+from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Interleaving, Machine, TensorMap, pack_parameters
 from tests.sandbox.emulator.golden.case import Bytes, Case
 from tests.sandbox.emulator.golden.families import families, family
 from tests.sandbox.emulator.golden.replay import MOST_INSTRUCTIONS
@@ -15,7 +15,7 @@ from tests.sandbox.emulator.golden.test_replay import programs_of
 
 NAMES = [one.name for one in families()]
 PIECE = 128  # bytes; no access crosses a multiple of it
-SCHEDULES = (Schedule.LATEST, Schedule.EAGER)
+INTERLEAVINGS = (Interleaving.LATEST, Interleaving.EAGER)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def test_what_old_contents_change_is_tainted(name: str) -> None:
         other = given.copy()
         flat = other.view(np.uint8).reshape(-1)
         flat[known:] = draw.integers(0, 256, flat.size - known)
-        schedule, program = SCHEDULES[number % len(SCHEDULES)], programs_of(name).program(case.kernel)
+        interleaving, program = INTERLEAVINGS[number % len(INTERLEAVINGS)], programs_of(name).program(case.kernel)
         first, second = (
             follow(
                 case,
@@ -67,7 +67,7 @@ def test_what_old_contents_change_is_tainted(name: str) -> None:
                 data,
                 before,
                 known,
-                Conditions(schedule, taint=True, poison=poison, most_instructions=MOST_INSTRUCTIONS),
+                Conditions(interleaving, taint=True, poison=poison, most_instructions=MOST_INSTRUCTIONS),
             )
             for data, poison in ((given, 0xFF), (other, 0x3C))
         )

@@ -1,0 +1,105 @@
+"""Writes a library as a folder for C++ programs: kernels, one header, their entries as C++, an example with CMake.
+
+The header is the launcher that `import cudal2` uses, as one file. Building it needs neither a CUDA toolkit nor this project.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from cudal2.launcher.loaded_kernel import BuiltKernel
+from cudal2_agent.agent.library.export.entries_cpp import NamedKernel, entries_text
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest
+from cudal2_agent.contract.whole_file import new_folder
+
+HEADER = "cudal2.hpp"
+CUBIN_FOLDER = "cubins"
+_PARTS = ("driver.hpp", "kernel.hpp", "library.hpp")
+_OWN_LINE = re.compile(r'^#(pragma once|include ".*")\n+', re.MULTILINE)
+_SYSTEM_INCLUDE = re.compile(r"^#include (<.*>)\n", re.MULTILINE)
+
+
+class CppExport(Record):
+    """What was written. Equal machine code is one file. Unit: bytes of all cubins."""
+
+    entries: int
+    cubins: int
+    cubin_bytes: int
+
+
+def export_cpp(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], manifest: LibraryManifest, folder: Path) -> CppExport:
+    """Write the folder, which appears whole or not at all and must be new or empty.
+
+    Raises: UsageError where there is no kernel, or where the folder is in use or cannot be written.
+    """
+    if not kernels:
+        raise UsageError(f"library {manifest.name} has no kernel to export")
+    named = named_kernels(kernels, f"{CUBIN_FOLDER}/")
+    texts = {
+        HEADER: header_text(),
+        "entries.cpp": entries_text(named, manifest.chip),
+        "example.cpp": _template("example.cpp"),
+        "CMakeLists.txt": _template("cmake_lists.txt"),
+        "README.md": Template(_template("folder_readme.md")).substitute(readme_values(manifest, named)),
+    }
+    with new_folder(folder) as staging:
+        write_files(staging, {name: text.encode() for name, text in texts.items()})
+        write_files(staging, {name: kernel.cubin for _, kernel, name in named})
+    return counts_of(named)
+
+
+def named_kernels(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], prefix: str) -> list[NamedKernel]:
+    """Kernels in a fixed order, each with the file of its machine code, which is named by its hash."""
+    ordered = sorted(kernels, key=lambda each: (each[0].task.shape, each[0].id))
+    return [(entry, kernel, f"{prefix}{hashlib.sha256(kernel.cubin).hexdigest()}.cubin") for entry, kernel in ordered]
+
+
+def counts_of(named: Sequence[NamedKernel]) -> CppExport:
+    cubins = {name: len(kernel.cubin) for _, kernel, name in named}
+    return CppExport(entries=len(named), cubins=len(cubins), cubin_bytes=sum(cubins.values()))
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Files by their path within a folder."""
+    for name, content in contents.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+
+def header_text() -> str:
+    """The launcher as one header: its parts in order, with their includes at the top."""
+    parts = [files("cudal2.launcher").joinpath("native", name).read_text(encoding="utf-8") for name in _PARTS]
+    includes = sorted({found for part in parts for found in _SYSTEM_INCLUDE.findall(part)})
+    bodies = (_SYSTEM_INCLUDE.sub("", _OWN_LINE.sub("", part)).strip() for part in parts)
+    top = "// Kernels of cudal2-agent for C++. Needs C++17, and at run time the CUDA driver. Apache-2.0.\n#pragma once\n"
+    return "\n".join([top, *(f"#include {each}" for each in includes), "", "\n\n".join(bodies), ""])
+
+
+def readme_values(manifest: LibraryManifest, named: Sequence[NamedKernel]) -> dict[str, str]:
+    """What a page about exported kernels tells. `rows`: a row of a table per entry."""
+    entries = [entry for entry, _, _ in named]
+    rows = "\n".join(
+        f"| {entry.task.shape} | {entry.task.layout} | {entry.task.element} | {entry.task.accumulate}"
+        f" | {entry.evaluation.time_us:.2f} | {entry.evaluation.speedup.ratio:.3f}"
+        f" ({entry.evaluation.speedup.low:.3f} to {entry.evaluation.speedup.high:.3f}) |"
+        for entry in entries
+    )
+    return {
+        "name": manifest.name,
+        "chip": manifest.chip,
+        "arch": manifest.arch,
+        "product": manifest.product,
+        "created": str(manifest.created),
+        "licences": ", ".join(sorted({entry.licence for entry in entries})),
+        "rows": rows,
+    }
+
+
+def _template(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,1 +1,0 @@
-"""Metric sets as data: `common.toml` for every arch, and what each arch names otherwise or has alone."""

@@ -1,1 +1,0 @@
-"""A cuBLASLt library for tests, without a GPU."""
