@@ -1,8 +1,8 @@
 """The command `cudal2-agent`.
 
 `main`: the verbs, and errors as exit codes. One file per verb: `optimize`, `verify`, `bench`, `model_bench`, `advise`,
-`profile`, `runs`, `policy` and `doctor`. `index/`, `trajectories/`, `campaign/`, `library/`, `train/`, `calibrate/`: their
+`profile`, `runs`, `prior` and `doctor`. `index/`, `trajectories/`, `campaign/`, `library/`, `train/`, `calibrate/`: their
 commands.
 `arguments`: the flags that verbs share, and the task they name. `session`: one run, from its settings to its answer.
-`files`: kernel files through the sandbox. `profiled_files`: the same with the profiler. `render/`: records as text.
+`files`: kernel files through the sandbox and the profiler. `render/`: records as text.
 """

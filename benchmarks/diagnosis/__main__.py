@@ -1,9 +1,13 @@
-"""How often the diagnosis is right: kernels with a known fault, the findings, and whether the remedy by hand helped.
+"""How often the diagnosis is right: kernels with a known fault, the findings, and whether the remedy helped.
 
 Run from the repository's root, on a machine with the GPU and ncu:
     python -m benchmarks.diagnosis --commit HASH --out benchmarks/results/NAME.json
 Writes JSON and Markdown after every kernel, so that an interrupted run keeps its results.
 
+For every schedule these neighbours are measured, at most three of each kind:
+- random ones that relieve the finding with the largest weight, and random ones that relieve the next finding with neighbours
+- those among the relieving ones that the prior ranks first
+- as controls: random neighbours, and the neighbours that the prior ranks first
 Hand-written kernels have a corrected version. Times are compared through the cuBLASLt-AutoTuning that each was paired with.
 The faulty kernel is measured again before and after its remedies.
 """
@@ -11,8 +15,10 @@ The faulty kernel is measured again before and after its remedies.
 import argparse
 import datetime
 import math
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.diagnosis.diagnosis_table import DiagnosisResult, DiagnosisRow, Trial, render
@@ -20,6 +26,7 @@ from benchmarks.diagnosis.faulty_kernels import FaultyCase, all_cases
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_for
 from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable
 from cudal2_agent.contract.events import Event, Notice
+from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.protocols.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
@@ -28,9 +35,26 @@ from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation
 from cudal2_agent.contract.records.profile import Profile
 from cudal2_agent.contract.reward.speedup import ratio_over
 from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
+from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.policies.schedule.optimiser.steering import Neighbourhood
 from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
 
+TRIED = 3  # neighbours of each kind
+SEED = 0
+
 Save = Callable[[Sequence[DiagnosisRow]], None]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A remedied or control candidate that has not been measured yet."""
+
+    kind: str
+    bottleneck: Bottleneck | None
+    candidate: Candidate
+    changes: dict[str, str]
 
 
 class DiagnosisBench:
@@ -67,14 +91,15 @@ class DiagnosisBench:
         )
 
     def remedy(self, case: FaultyCase, row: DiagnosisRow) -> DiagnosisRow:
-        """Measure the version that was corrected by hand, if there is one, between two measurements of the faulty kernel."""
-        fixed = [case.fixed] if case.fixed is not None else []
-        built = self.build(case, [case.candidate, *fixed])
+        """Measure remedies and controls, between two measurements of the faulty kernel."""
+        proposals = list(_proposals(case, row, self._sandbox.chip))
+        candidates = {one.id: one for one in (case.candidate, *(proposal.candidate for proposal in proposals))}
+        built = self.build(case, list(candidates.values()))
         before = _relative(self.measure(case, built[case.candidate.id]))
-        outcomes = [self.measure(case, built[one.id]) for one in fixed]
+        outcomes = {name: self.measure(case, built[name]) for name in candidates if name != case.candidate.id}
         after = _relative(self.measure(case, built[case.candidate.id]))
         own = math.sqrt(before * after) if before and after else None
-        trials = tuple(_trial(case.expected[0], outcome, own) for outcome in outcomes)
+        trials = tuple(_trial(proposal, outcomes[proposal.candidate.id], own) for proposal in proposals)
         return row.model_copy(update={"trials": trials, "repeat": after / before if before and after else None})
 
     def _profile(self, case: FaultyCase, built: Built) -> Profile | None:
@@ -126,17 +151,48 @@ def _rank(case: FaultyCase, diagnosis: Diagnosis) -> int | None:
     return next((place for place, name in enumerate(names, 1) if name in case.expected), None)
 
 
+def _proposals(case: FaultyCase, row: DiagnosisRow, chip: Chip) -> Iterator[Proposal]:
+    if case.fixed is not None:
+        yield Proposal("by hand", case.expected[0], case.fixed, {})
+        return
+    pool = SchedulePool(families(case.task.arch), case.task, chip, SEED)
+    parent = pool.entry(case.candidate.origin.schedule or {})
+    if parent is None:
+        raise ValueError(f"{case.name}: no family can write {case.candidate.origin.schedule}")
+    around, rng = Neighbourhood(parent, pool), random.Random(f"{SEED} {case.name}")
+    steered = [(finding.bottleneck, around.relieving(finding.bottleneck)) for finding in row.findings]
+    moving = [(name, entries) for name, entries in steered if entries]
+    chosen: list[tuple[str, Bottleneck | None, list[PoolEntry]]] = [
+        (kind, name, _some(entries, rng)) for kind, (name, entries) in zip(("heaviest", "next"), moving, strict=False)
+    ]
+    chosen += [("heaviest, by prior", name, _likeliest(entries, pool)) for name, entries in moving[:1]]
+    chosen += [("control", None, _some(around.entries(), rng)), ("control, by prior", None, _likeliest(around.entries(), pool))]
+    for kind, name, entries in chosen:
+        for entry in entries:
+            changes = {axis: str(value) for axis, value in entry.values.items() if parent.values[axis] != value}
+            yield Proposal(kind, name, entry.family.write(entry.schedule, case.task), changes)
+
+
+def _some(entries: Sequence[PoolEntry], rng: random.Random) -> list[PoolEntry]:
+    return rng.sample(list(entries), min(TRIED, len(entries)))
+
+
+def _likeliest(entries: Sequence[PoolEntry], pool: SchedulePool) -> list[PoolEntry]:
+    predicted_us = pool.predict_us(entries)
+    return [entries[int(at)] for at in predicted_us.argsort(kind="stable")[:TRIED]]
+
+
 def _relative(evaluation: Evaluation) -> float | None:
     """Speed relative to the AutoTuning that it was paired with."""
     return ratio_over(evaluation, AUTOTUNED)
 
 
-def _trial(bottleneck: Bottleneck, evaluation: Evaluation, own: float | None) -> Trial:
+def _trial(proposal: Proposal, evaluation: Evaluation, own: float | None) -> Trial:
     speed = _relative(evaluation)
     return Trial(
-        kind="by hand",
-        bottleneck=bottleneck,
-        changes={},
+        kind=proposal.kind,
+        bottleneck=proposal.bottleneck,
+        changes=proposal.changes,
         status=evaluation.status,
         message=evaluation.fault,
         ratio=speed / own if speed and own else None,

@@ -15,7 +15,7 @@ KINDS = ("by hand", "heaviest", "next", "heaviest, by prior", "control", "contro
 
 
 class Trial(Record):
-    """A remedied candidate; in older results also a control. `ratio`: its speed over that of the faulty kernel; None where not measured."""
+    """A remedied or control candidate. `ratio`: its speed over that of the faulty kernel; None where not measured."""
 
     kind: str
     bottleneck: Bottleneck | None

@@ -16,6 +16,7 @@ ROOMS = (
     "campaign_report",
     "library",
     "advise",
+    "bench",
     "model_bench",
     "environment",
     "policy_bench",

@@ -133,6 +133,20 @@ def test_a_remedy_by_hand_is_compared_with_the_fault() -> None:
     assert box.evaluated == [case.candidate.id] * 2 + [case.fixed.id] + [case.candidate.id]  # type: ignore[union-attr]
 
 
+def test_schedules_are_remedied_beside_their_controls() -> None:
+    (row,) = play(Box(lambda _: 100.0), ["shallow pipeline, wgmma"])
+    assert {trial.kind for trial in row.trials} >= {"heaviest", "heaviest, by prior", "control", "control, by prior"}
+    for kind in {trial.kind for trial in row.trials}:
+        mine = [trial for trial in row.trials if trial.kind == kind]
+        assert 1 <= len(mine) <= 3
+        assert all(1 <= len(trial.changes) <= 2 for trial in mine)
+        assert (mine[0].bottleneck is None) == kind.startswith("control")
+    assert all(trial.ratio == 1.0 for trial in row.trials)
+    assert {trial.bottleneck for trial in row.trials if trial.kind.startswith("heaviest")} == {
+        next(finding.bottleneck for finding in row.findings if finding.bottleneck in {t.bottleneck for t in row.trials})
+    }
+
+
 def test_what_fails_has_no_ratio() -> None:
     case = CASES["serialised wgmma"]
     box = Box(lambda _: 10.0)
