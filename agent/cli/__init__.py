@@ -4,5 +4,5 @@
 `calibrate`, `profile`, `runs`, `prior` and `doctor`. `index/`, `trajectories/`, `campaign/`, `library/`, `train/`: their
 commands.
 `arguments`: the flags that verbs share, and the task they name. `session`: one run, from its settings to its answer.
-`files`: kernel files through the sandbox. `profiled_files`: the same with the profiler. `render/`: records as text.
+`files`: kernel files through the sandbox and the profiler. `render/`: records as text.
 """
