@@ -46,16 +46,28 @@ LANE_USES = 4  # repeats on the same two lanes
 PAIRED_ROUNDS = 21
 TURNS = 3
 CANDIDATES = 4
+# The worker of one version, in the folder of its checkout. Where a part was in earlier versions stands beside where it is.
 _CHILD = """
-import json, sys, time
-try:
-    from cudal2_agent.sandbox.workers.messages import Evaluate
-except ModuleNotFoundError:
-    from sandbox.messages import Evaluate  # where it was up to version 0.1
-from cudal2_agent.contract.records.build import Built
-from cudal2_agent.contract.settings.options import TimeOptions, VerifyOptions
-from cudal2_agent.sandbox.cuda.device import Device
-from cudal2_agent.sandbox.cuda.evaluator import Evaluator
+import importlib, json, sys, time
+from pathlib import Path
+
+installed = "cudal2_agent" if Path("cudal2_agent").is_dir() else ""  # before, the parts were at the top
+
+def part(name, *places):
+    for place in places:
+        try:
+            return getattr(importlib.import_module((installed + place).lstrip(".")), name)
+        except ModuleNotFoundError as exc:
+            missing = exc
+    raise SystemExit(f"no {name} in {Path.cwd()}: {missing}")
+
+Evaluate = part("Evaluate", ".sandbox.workers.messages", ".sandbox.messages")
+Built = part("Built", ".contract.records.build", ".contract.build")
+TimeOptions, VerifyOptions = (
+    part(name, ".contract.settings.options", ".contract.options") for name in ("TimeOptions", "VerifyOptions")
+)
+Device = part("Device", ".sandbox.cuda.device")
+Evaluator = part("Evaluator", ".sandbox.cuda.evaluator")
 
 def of_this_version(line):
     plain = json.loads(line)  # a request with fields that this version may not know

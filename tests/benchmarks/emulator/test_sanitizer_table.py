@@ -95,8 +95,8 @@ def test_the_table_counts_by_tool_and_by_way() -> None:
     assert line(table, "racecheck") == "| racecheck | 0 | 1 | 0 of 0 |"
     assert line(table, "initcheck") == "| initcheck | 0 | 0 | 1 of 1 |"
     assert line(table, "without a tool") == "| without a tool | 0 | 1 | 0 of 0 |"
-    assert line(table, "any of the four") == "| any of the four | 1 | 1 | |"
-    assert line(table, "emulator") == "| emulator | 88 | 0 | |"
+    assert line(table, "any of the four") == "| any of the four | 1 | 1 |  |"
+    assert line(table, "emulator") == "| emulator | 88 | 0 |  |"
     assert "| crashed: launch failed: x | 3 errors: Invalid __global__ read | not run |" in line(table, FAULT.id)
     assert line(table, RIGHT).endswith("| 1 error, 2 warnings: Uninitialized | not run |")
 

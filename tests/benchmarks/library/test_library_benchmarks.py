@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import cudal2
+from benchmarks.harness import execute
 from benchmarks.library import __main__ as library_bench
 from benchmarks.library.dispatched_shapes import (
     library_products,
@@ -234,7 +235,7 @@ def test_options_that_cannot_be_are_one_line(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["library", "shapes", "--out", str(tmp_path), *words])
     with pytest.raises(SystemExit, match="2"):
-        library_bench.main()
+        execute(library_bench.main)
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
