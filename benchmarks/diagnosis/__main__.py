@@ -4,16 +4,11 @@ Run from the repository's root, on a machine with the GPU and ncu:
     python -m benchmarks.diagnosis --out benchmarks/results/NAME.json
 Writes JSON and Markdown after every kernel, so that an interrupted run keeps its results.
 
-For every schedule these neighbours are measured, at most three of each kind:
-- random ones that relieve the finding with the largest weight, and random ones that relieve the next finding with neighbours
-- those among the relieving ones that the prior ranks first
-- as controls: random neighbours, and the neighbours that the prior ranks first
 Hand-written kernels have a corrected version. Times are compared through the cuBLASLt-AutoTuning that each was paired with.
 The faulty kernel is measured again before and after its fixed version.
 """
 
 import math
-import random
 import time
 from collections.abc import Callable, Sequence
 
@@ -23,7 +18,6 @@ from benchmarks.harness import execute, script, stamp, write_text
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable
 from cudal2_agent.contract.events import Event, Notice
-from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.protocols.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
@@ -32,26 +26,9 @@ from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation
 from cudal2_agent.contract.records.profile import Profile
 from cudal2_agent.contract.reward.speedup import ratio_over
 from cudal2_agent.contract.settings.settings import load_settings
-from cudal2_agent.policies.schedule.families.registry import families
-from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
-from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
-from cudal2_agent.policies.schedule.optimiser.steering import Neighbourhood
 from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
 
-TRIED = 3  # neighbours of each kind
-SEED = 0
-
 Save = Callable[[Sequence[DiagnosisRow]], None]
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A remedied or control candidate that has not been measured yet."""
-
-    kind: str
-    bottleneck: Bottleneck | None
-    candidate: Candidate
-    changes: dict[str, str]
 
 
 class DiagnosisBench:
