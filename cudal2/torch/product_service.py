@@ -210,7 +210,7 @@ class ProductService:
         entry, task, sms = decision.entry, decision.task, on_device.identity.sms
         if entry is None or task is None:
             cause = decision.cause or FallbackCause.NO_ENTRY
-            if cause in (FallbackCause.OTHER_GPU, FallbackCause.OTHER_DRIVER):
+            if cause in (FallbackCause.OTHER_GPU, FallbackCause.OTHER_DRIVER, FallbackCause.OTHER_NVRTC):
                 self.note(f"{cause.sentence}; {_MEASURE}")
             elif cause is FallbackCause.OTHER_CUBLAS:
                 self.note(f"{cause.sentence} than {on_device.identity.cublas}, which is loaded here")
