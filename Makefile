@@ -1,14 +1,17 @@
-# `make optimize` and `make test`, the two commands of the README, do their own set-up: a virtual environment in .venv with
-# all dependencies of pyproject.toml. PYTHON chooses the interpreter, VENV another environment.
+# `make optimize` and `make test`, the two commands of the README, do their own set-up, in a virtual environment in .venv:
+# `optimize` what a run needs, `test` all dependencies of pyproject.toml. PYTHON chooses the interpreter, VENV another environment.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 SHAPE ?= 4096x1024x512
 ARGS ?=
 NATIVE = $(shell find sandbox/emulator/core cudal2/launcher/native cudal2/torch/native agent/library/export \
   tests/doubles -name '*.?pp')
 
-.PHONY: help setup optimize test test-gpu lint check format clean
+COMPILED = $(shell find sandbox/emulator/core cudal2/launcher/native -name '*.?pp')
+
+.PHONY: help setup packages optimize test test-gpu lint check format clean
 
 help:
 	@echo "make optimize SHAPE=4096x1024x512   write, verify and time a kernel for a shape"
@@ -20,13 +23,37 @@ help:
 
 setup: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml
+# What a run needs, and all. The packages are installed while the parts in C++ are compiled, and their bytecode is written by all
+# cores afterwards; pip would do one after the other.
+$(VENV)/.runnable: SETS = run
+$(VENV)/.installed: SETS = run dev
+$(VENV)/.runnable $(VENV)/.installed: pyproject.toml CMakeLists.txt $(COMPILED) | $(VENV)/.created
+	$(MAKE) --no-print-directory -j 2 SETS="$(SETS)" packages $(VENV)/.compiled
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # templates inside packages are no Python
+	touch $(VENV)/.runnable $@
+
+$(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cudal2-agent needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-optimize: setup
+packages: $(VENV)/.build-tools
+	$(BIN)/python .ci/requirements.py $(SETS) >$(VENV)/packages.txt
+	$(PIP) -r $(VENV)/packages.txt
+
+# The project is built by packages of this environment, not of a temporary one, whose paths would have all files compiled again.
+$(VENV)/.build-tools: pyproject.toml | $(VENV)/.created
+	$(BIN)/python .ci/requirements.py build >$(VENV)/build.txt
+	$(PIP) -r $(VENV)/build.txt
+	$(BIN)/python .ci/requirements.py build >$(VENV)/build.txt  # now with what the build backend asks for
+	$(PIP) -r $(VENV)/build.txt
+	touch $@
+
+$(VENV)/.compiled: pyproject.toml CMakeLists.txt $(COMPILED) $(VENV)/.build-tools
+	$(PIP) --no-build-isolation --no-deps --editable .
+	touch $@
+
+optimize: $(VENV)/.runnable
 	$(BIN)/cudal2-agent optimize --shape $(SHAPE) $(ARGS)
 
 # A reader of what one export writes. Its other dependencies are large, and reading needs none of them.

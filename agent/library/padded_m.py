@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from cudal2_agent.agent.library.entry_source import padded_candidate, source_sha256
-from cudal2_agent.agent.library.preparing import FreshKernel, PreparedEntry, into_cache, opened_cache
+from cudal2_agent.agent.library.preparing import FreshKernel, PreparedEntry, into_cache, opened_cache, require_nvrtc
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.errors import LibraryError, UsageError
 from cudal2_agent.contract.events import ignore
@@ -57,6 +57,7 @@ def prepare_padded(
 
 def _proven(entry: LibraryEntry, task: GemmTask, settings: Settings, sms: int, emulator: EmulatorOf) -> FreshKernel:
     """Raises: LibraryError where the kernel cannot be written, is not compiled or not found right, PlanError."""
+    require_nvrtc(entry)
     candidate = padded_candidate(entry, task)
     plan = _proven_plan(candidate, task, sms)
     with emulator(task, settings) as sandbox:

@@ -111,6 +111,16 @@ def into_cache(
         raise _unwritable(kernels.folder, exc) from exc
 
 
+def require_nvrtc(entry: LibraryEntry) -> None:
+    """Raises: LibraryError where this NVRTC compiles another kernel than the entry was measured with."""
+    found = nvrtc_version().partition(" ")[0]
+    if entry.nvrtc and found != entry.nvrtc:
+        raise LibraryError(
+            f"entry {entry.id[:8]} was measured with NVRTC {entry.nvrtc}, and {found}, which is installed, compiles another "
+            f"kernel; install 'nvidia-cuda-nvrtc=={entry.nvrtc}.*', or measure anew with this one"
+        )
+
+
 def _ready(entry: LibraryEntry, task: GemmTask, kernels: PreparedKernels, sms: int) -> bool:
     try:
         return kernels.find(entry, sms, task) is not None
@@ -120,6 +130,7 @@ def _ready(entry: LibraryEntry, task: GemmTask, kernels: PreparedKernels, sms: i
 
 def _build(entry: LibraryEntry, builder: Builder, sms: int) -> FreshKernel:
     """Raises: LibraryError, PlanError."""
+    require_nvrtc(entry)
     candidate = candidate_of(entry)
     plan = resolve(candidate.plan, entry.task, LIMITS[entry.task.arch], sms)
     built = builder.build_one(candidate, entry.task, briefly=True)

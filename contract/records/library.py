@@ -66,6 +66,11 @@ class LibraryEntry(Record):
         return digest(self.model_dump(mode="json"), 32)
 
     @property
+    def nvrtc(self) -> str:
+        """The version of NVRTC whose kernel was measured, such as `13.0`; empty where the environment names none."""
+        return nvrtc_in(self.evaluation.environment)
+
+    @property
     def wins(self) -> bool:
         """Whether the lower end of its interval beats AutoTuning."""
         return self.evaluation.speedup.low > 1.0
@@ -115,6 +120,11 @@ class StoredAlgorithm(Record):
         return self.heuristic_us if self.torch_us is None else self.torch_us
 
 
+def nvrtc_in(environment: str) -> str:
+    """The version of NVRTC in an `Environment.key`; empty where it names none."""
+    return environment.partition(" toolkit-")[2].partition(" ")[0]
+
+
 def product_words(task: GemmTask) -> str:
     """A matrix product as a manifest names it, such as `512x4096x64 nn f16/f32`."""
     return f"{task.shape} {task.layout} {task.element}/{task.accumulate}"
@@ -141,13 +151,22 @@ class LibraryManifest(Record):
 
 
 class PreparedKernel(Record):
-    """A built kernel of a library's entry, beside its cubin. `plan`: as the source has it, resolved for `task` and the SMs."""
+    """A built kernel of a library's entry, beside its cubin. `plan`: as the source has it, resolved for `task` and the SMs.
+
+    `compiler`: such as `nvrtc 13.0 (13.0.88)`.
+    """
 
     task: GemmTask
     source_sha256: str
     cubin_sha256: str
     compiler: str
     plan: ResolvedPlan
+
+    @property
+    def nvrtc(self) -> str:
+        """The version of NVRTC that compiled it, such as `13.0`; empty for another compiler."""
+        name, _, rest = self.compiler.partition(" ")
+        return rest.partition(" ")[0] if name == "nvrtc" else ""
 
 
 class PaddedKernel(PreparedKernel):

@@ -11,6 +11,7 @@ class FallbackCause(StrEnum):
     NO_LIBRARY = "no-library"
     OTHER_GPU = "other-gpu"
     OTHER_DRIVER = "other-driver"
+    OTHER_NVRTC = "other-nvrtc"
     NO_ENTRY = "no-entry"
     NOT_FASTER = "not-faster"
     NO_CUBLASLT = "no-cublaslt"
@@ -44,6 +45,7 @@ _SENTENCES = {
     FallbackCause.NO_LIBRARY: "no library was measured on this GPU",
     FallbackCause.OTHER_GPU: "the entry was measured on another GPU",
     FallbackCause.OTHER_DRIVER: "the entry was measured with another driver",
+    FallbackCause.OTHER_NVRTC: "the entry was measured with another NVRTC, which compiles another kernel",
     FallbackCause.NO_ENTRY: "the library has no entry for the matrix product",
     FallbackCause.NOT_FASTER: "the interval of the entry's speedup is not wholly above 1",
     FallbackCause.NO_CUBLASLT: "the library holds an algorithm of cuBLASLt, and cuBLASLt or the launcher in C++ is missing",

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from cudal2.dispatch.causes import FallbackCause
 from cudal2_agent.contract.base import Record
-from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
+from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm, nvrtc_in
 from cudal2_agent.contract.records.task import Arch, GemmTask
 
 
@@ -12,7 +12,8 @@ class GpuIdentity(Record):
     """The GPU that decisions are made for, named as measurements name it. `gpu`: such as `H200`. `driver`: its version.
 
     `arch`: None where no kernel can target it. `cublas`: version of the cuBLASLt that this process has loaded; empty
-    where it can run no stored algorithm.
+    where it can run no stored algorithm. `nvrtc`: version of the NVRTC that builds kernels here; empty where there is none, and
+    kernels that were built before are launched.
     """
 
     gpu: str
@@ -20,6 +21,7 @@ class GpuIdentity(Record):
     arch: Arch | None
     sms: int
     cublas: str = ""
+    nvrtc: str = ""
 
     def measured(self, environment: str) -> FallbackCause | None:
         """Whether an `Environment.key` is of this GPU and driver; None if it is, else what differs."""
@@ -27,6 +29,11 @@ class GpuIdentity(Record):
         if not driver or gpu != self.gpu:
             return FallbackCause.OTHER_GPU
         return None if driver == self.driver else FallbackCause.OTHER_DRIVER
+
+    def compiled(self, environment: str) -> FallbackCause | None:
+        """Whether the NVRTC of an `Environment.key` builds kernels here. Where either is not known, it is taken for equal."""
+        nvrtc = nvrtc_in(environment)
+        return None if nvrtc == self.nvrtc or not nvrtc or not self.nvrtc else FallbackCause.OTHER_NVRTC
 
 
 def gpu_and_driver(environment: str) -> tuple[str, str]:

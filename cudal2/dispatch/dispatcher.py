@@ -76,7 +76,8 @@ class Dispatcher:
 
     def _why_not(self, entry: LibraryEntry) -> FallbackCause | None:
         """Why an entry may not be chosen here."""
-        differs = self._elsewhere(entry.task, entry.evaluation.environment)
+        environment = entry.evaluation.environment
+        differs = self._elsewhere(entry.task, environment) or self._gpu.compiled(environment)
         return differs or (None if entry.wins else FallbackCause.NOT_FASTER)
 
     def _elsewhere(self, task: GemmTask, environment: str) -> FallbackCause | None:
@@ -92,9 +93,11 @@ class Dispatcher:
         return differs or (None if algorithm.cublas == self._gpu.cublas else FallbackCause.OTHER_CUBLAS)
 
     def _padded(self, key: TaskKey) -> Decision | None:
-        """An entry of a padded M, where the rule was measured on this GPU with this driver."""
+        """An entry of a padded M, where the rule was measured on this GPU with this driver and this NVRTC."""
         rule = self._rule
-        if rule is None or self._gpu.measured(rule.measured) is not None or (task := _task(key, self._gpu)) is None:
+        if rule is None or (task := _task(key, self._gpu)) is None:
+            return None
+        if self._gpu.measured(rule.measured) or self._gpu.compiled(rule.measured):
             return None
         larger = [other for other in self._library.keys() if other[1:] == key[1:] and other.m > key.m]  # noqa: SIM118
         entries = [entry for other in larger if (entry := self._library.find(other)) is not None]

@@ -59,6 +59,8 @@ def read_kernel(entry: LibraryEntry, cubin: Path, plan: Path, task: GemmTask | N
         raise LibraryError(f"{file} is missing or damaged ({type(exc).__name__}); {again}") from exc
     if hashlib.sha256(content).hexdigest() != record.cubin_sha256:
         raise LibraryError(f"{cubin} is damaged: it is not the kernel of its plan; {again}")
+    if entry.nvrtc and record.nvrtc != entry.nvrtc:
+        raise LibraryError(f"{cubin} was built by {record.compiler}, its entry measured with NVRTC {entry.nvrtc}; {again}")
     of_entry = record.entry_task if isinstance(record, PaddedKernel) else record.task
     if (record.task, of_entry, record.source_sha256) != (task or entry.task, entry.task, entry.source_sha256):
         raise LibraryError(f"{plan} is damaged: it is the plan of another entry; {again}")

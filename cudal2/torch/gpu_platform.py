@@ -81,7 +81,8 @@ class CudaPlatform:
         arch = next((arch for arch in Arch if arch.value in (number, f"{number}a")), None)
         name = properties.name.removeprefix("NVIDIA ").strip()
         sms, cublas = properties.multi_processor_count, cublas_version(self._cublaslt)
-        return GpuIdentity(gpu=name, driver=_driver_version(), arch=arch, sms=sms, cublas=cublas)
+        driver, nvrtc = _driver_version(), _nvrtc_version()
+        return GpuIdentity(gpu=name, driver=driver, arch=arch, sms=sms, cublas=cublas, nvrtc=nvrtc)
 
     def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> LoadedKernel:
         return self._launcher(device).load(BuiltKernel(cubin=kernel.cubin, plan=kernel.plan, task=task))
@@ -116,6 +117,17 @@ def _driver_version() -> str:
     finally:
         nvml.nvmlShutdown()
     return _cuda_version(torch._C._cuda_getDriverVersion()) if failed else text.value.decode()
+
+
+def _nvrtc_version() -> str:
+    """Version of the NVRTC that builds of this Python load, as measurements keep it; empty where there is none."""
+    try:
+        from cuda.bindings import nvrtc
+
+        failed, major, minor = nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError, OSError):
+        return ""
+    return "" if int(failed) else f"{major}.{minor}"
 
 
 def _cuda_version(packed: int) -> str:

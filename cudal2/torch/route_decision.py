@@ -80,7 +80,7 @@ class RouteDecision:
 
     def _no_entry(self, decision: Decision, on_device: DeviceDispatch) -> FallbackCause:
         cause = decision.cause or FallbackCause.NO_ENTRY
-        if cause in (FallbackCause.OTHER_GPU, FallbackCause.OTHER_DRIVER):
+        if cause in (FallbackCause.OTHER_GPU, FallbackCause.OTHER_DRIVER, FallbackCause.OTHER_NVRTC):
             self._notices.add(f"{cause.sentence}; {MEASURE}")
         elif cause is FallbackCause.OTHER_CUBLAS:
             self._notices.add(f"{cause.sentence} than {on_device.identity.cublas}, which is loaded here")

@@ -12,6 +12,7 @@ class DeviceStatus(Record):
     """`library`: where the entries come from; None where nothing is served, for `cause`. `fit`: entries that may be chosen.
 
     `algorithms`: of cuBLASLt, which `cublas` may run; the version is empty where this process can run none.
+    `other_nvrtc`: entries that were measured here with another NVRTC than `nvrtc`, which compiles another kernel of them.
     """
 
     device: int
@@ -22,6 +23,8 @@ class DeviceStatus(Record):
     fit: int = 0
     cublas: str = ""
     algorithms: int = 0
+    nvrtc: str = ""
+    other_nvrtc: int = 0
     cause: FallbackCause | None = None
 
 
@@ -98,7 +101,8 @@ def _read_device(service: ProductService, device: int) -> DeviceStatus:
     if not isinstance(found, DeviceDispatch):
         return DeviceStatus(device=device, cause=found)
     identity, library = found.identity, found.library
-    fit = sum(identity.measured(entry.evaluation.environment) is None and entry.wins for entry in library)
+    won = [one.evaluation.environment for one in library if identity.measured(one.evaluation.environment) is None and one.wins]
+    fit = sum(identity.compiled(environment) is None for environment in won)
     stored = (one for one in library.algorithms() if one.cublas == identity.cublas)
     return DeviceStatus(
         device=device,
@@ -109,6 +113,8 @@ def _read_device(service: ProductService, device: int) -> DeviceStatus:
         fit=fit,
         cublas=identity.cublas,
         algorithms=sum(identity.measured(one.environment) is None for one in stored),
+        nvrtc=identity.nvrtc,
+        other_nvrtc=len(won) - fit,
     )
 
 
@@ -117,4 +123,8 @@ def _device(status: DeviceStatus) -> str:
         return f"device {status.device}: nothing is served: {status.cause.sentence}"
     kind = f"{status.gpu} with driver {status.driver}"
     chosen = f"device {status.device}, {kind}: {status.fit} of {status.entries} entries of {status.library} may be chosen"
-    return f"{chosen}, {status.algorithms} algorithms of cuBLAS {status.cublas}" if status.algorithms else chosen
+    if status.algorithms:
+        chosen = f"{chosen}, {status.algorithms} algorithms of cuBLAS {status.cublas}"
+    if status.other_nvrtc:
+        chosen = f"{chosen}; {status.other_nvrtc} were measured with another NVRTC than {status.nvrtc} and are not used here"
+    return chosen

@@ -12,7 +12,7 @@ from cudal2_agent.contract.errors import CompilerMissing
 from cudal2_agent.sandbox.building import compile_child
 from cudal2_agent.sandbox.workers.process import Limits, run
 
-NVRTC_REMEDY = "install it with: pip install 'nvidia-cuda-nvrtc>=13.0,<13.1' 'cuda-bindings>=13.0,<14'"
+NVRTC_REMEDY = "install it with: pip install 'nvidia-cuda-nvrtc>=13.0,<14' 'cuda-bindings>=13.0,<14'"
 NVCC_REMEDY = "install the CUDA toolkit or set nvcc (CUDAL2_NVCC) to its path; candidates built by NVRTC need none"
 _TOOLKIT_BIN = Path("/usr/local/cuda/bin")
 _TOP = re.compile(r"^#\$ TOP=(?P<folder>\S+)", re.MULTILINE)

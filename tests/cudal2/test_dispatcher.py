@@ -57,6 +57,8 @@ def test_an_entry_that_wins_here_is_chosen() -> None:
         (1.3, {"gpu": "H100"}, FallbackCause.OTHER_GPU),
         (1.3, {"gpu": "H20"}, FallbackCause.OTHER_GPU),
         (1.3, {"driver": "580.10"}, FallbackCause.OTHER_DRIVER),
+        (1.3, {"nvrtc": "13.2"}, FallbackCause.OTHER_NVRTC),
+        (1.3, {"nvrtc": "13.01"}, FallbackCause.OTHER_NVRTC),
         (1.3, {"arch": Arch.SM_80}, FallbackCause.OTHER_GPU),
         (1.3, {"arch": None}, FallbackCause.OTHER_GPU),
     ],
@@ -65,6 +67,21 @@ def test_an_entry_that_was_not_measured_to_win_here_is_left(ratio: float, gpu: d
     decision = decide(library_entry(TASK, ratio=ratio), GPU.model_copy(update=gpu))
     assert (decision.choice, decision.entry, decision.cause) == (Choice.HEURISTIC, None, cause)
     assert decision.reason == cause.sentence
+
+
+@pytest.mark.parametrize(("here", "measured"), [("13.0", " toolkit-13.0"), ("", " toolkit-13.0"), ("13.2", "")])
+def test_an_entry_is_chosen_with_its_own_nvrtc_or_where_either_is_not_known(here: str, measured: str) -> None:
+    entry = library_entry(TASK, ratio=1.3)
+    environment = entry.evaluation.environment.replace(" toolkit-13.0", measured)
+    if not measured:
+        environment = environment.partition(" cublas-")[0]
+    entry = entry.model_copy(update={"evaluation": entry.evaluation.model_copy(update={"environment": environment})})
+    assert decide(entry, GPU.model_copy(update={"nvrtc": here})).choice is Choice.EXACT
+
+
+def test_a_stored_algorithm_needs_no_nvrtc() -> None:
+    decision = decide_beside(library_entry(TASK, ratio=1.3), nvrtc="13.2")
+    assert (decision.choice, decision.cause) == (Choice.AUTOTUNED, FallbackCause.OTHER_NVRTC)
 
 
 def test_a_product_without_an_entry_is_left() -> None:
@@ -211,6 +228,16 @@ def test_what_the_rule_does_not_allow_has_no_padded_m(m: int, entry: LibraryEntr
 def test_without_a_rule_no_m_is_padded() -> None:
     assert padded(60, LARGER).choice is Choice.PADDED_M
     assert padded(60, LARGER, rule=None).choice is Choice.HEURISTIC
+
+
+def test_no_m_is_padded_with_another_nvrtc_than_the_entry_s_or_the_rule_s() -> None:
+    newer = LARGER.evaluation.model_copy(update={"environment": LARGER.evaluation.environment.replace("13.0", "13.2")})
+    of_newer = LARGER.model_copy(update={"evaluation": newer})
+    with_newer = GPU.model_copy(update={"nvrtc": "13.2"})
+    rule = PADDED_M_RULE.model_copy(update={"measured": newer.environment})
+    assert padded(60, LARGER, rule=rule, gpu=with_newer).choice is Choice.HEURISTIC
+    assert padded(60, of_newer, gpu=with_newer).choice is Choice.HEURISTIC
+    assert padded(60, of_newer, rule=rule, gpu=with_newer).choice is Choice.PADDED_M
 
 
 def test_an_entry_that_was_measured_elsewhere_has_no_padded_m() -> None:

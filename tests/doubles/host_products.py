@@ -120,7 +120,7 @@ def prepare(prepared: PreparedKernels, order: BuildOrder) -> None:
         task=order.task,
         source_sha256=order.entry.source_sha256,
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),
-        compiler="none",
+        compiler="nvrtc 13.0",
         plan=plan,
         **more,
     )

@@ -57,7 +57,7 @@ def require_parts(settings: Settings) -> None:
     if settings.device in ("emulator", "none"):
         raise UsageError(f"calibrate measures, and --device {settings.device} does not; choose a GPU with --device cuda:0")
     if find_spec("torch") is None:
-        raise UsageError("calibrate trains a policy, which needs torch; run: pip install 'torch>=2.6,<2.14'")
+        raise UsageError("calibrate trains a policy, which needs torch; run: pip install 'torch>=2.11,<3'")
     if not visible_gpus():
         raise DeviceUnavailable("calibrate measures, and there is no GPU here; run it on a machine that has one")
     try:

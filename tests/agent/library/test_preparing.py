@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cudal2.library.prepared_kernels import PreparedKernels
+from cudal2_agent.agent.library import preparing
 from cudal2_agent.agent.library.entry_source import candidate_of
 from cudal2_agent.agent.library.preparing import PreparedEntry, library_cache, prepare
 from cudal2_agent.contract.errors import MachineError
@@ -71,6 +72,16 @@ def test_an_entry_that_cannot_be_built_fails_alone(settings: Settings) -> None:
     assert "is stale" in found[stale.id].message
     assert "no_such_function" in found[broken.id].message
     assert PreparedKernels(library_cache(settings)).find(broken, SMS) is None
+
+
+def test_another_nvrtc_builds_no_kernel_of_an_entry(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "nvrtc_version", lambda: "13.2 (13.2.86)")
+    entry = library_entry(TASKS[0])
+    found = prepared([entry], settings)[entry.id]
+    assert found.status == "failed"
+    assert "was measured with NVRTC 13.0, and 13.2, which is installed" in found.message
+    assert "install 'nvidia-cuda-nvrtc==13.0.*'" in found.message
+    assert PreparedKernels(library_cache(settings)).find(entry, SMS) is None
 
 
 def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -62,6 +62,19 @@ def test_a_lent_kernel_has_files_of_its_own(kernels: PreparedKernels) -> None:
             kernels.find(entry, SMS, fewer)
 
 
+@pytest.mark.parametrize("compiler", ["nvrtc 13.2 (13.2.86)", "nvrtc 13.01", "nvcc 13.0"])
+def test_a_kernel_of_another_compiler_than_was_measured_is_refused(kernels: PreparedKernels, compiler: str) -> None:
+    entry = library_entry(TASK)
+    put(kernels, entry)
+    plan = kernels.plan_path(entry, SMS)
+    record = prepared(entry, CUBIN, SMS)
+    plan.write_text(record.model_copy(update={"compiler": "nvrtc 13.0 (13.0.88)"}).model_dump_json())
+    assert kernels.find(entry, SMS) is not None
+    plan.write_text(record.model_copy(update={"compiler": compiler}).model_dump_json())
+    with pytest.raises(LibraryError, match=r"its entry measured with NVRTC 13\.0"):
+        kernels.find(entry, SMS)
+
+
 def test_damaged_files_are_refused(kernels: PreparedKernels) -> None:
     entry = library_entry(TASK)
     put(kernels, entry)

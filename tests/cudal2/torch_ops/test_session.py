@@ -90,6 +90,22 @@ def test_the_status_tells_of_another_gpu(serving: Serving) -> None:
     assert "was measured on H200, and this GPU is H100; nothing is chosen until `cudal2-agent library build`" in told
 
 
+def test_the_status_tells_of_entries_of_another_nvrtc(serving: Serving) -> None:
+    products = serving(TASK, platform=HostPlatform(IDENTITY.model_copy(update={"nvrtc": "13.2"})))
+    assert products.service.product(*operands()) is None
+    told = str(cudal2.status())
+    assert "0 of 1 entries" in told
+    assert "; 1 were measured with another NVRTC than 13.2 and are not used here" in told
+    assert f"1 fell back: {FallbackCause.OTHER_NVRTC.sentence}" in told
+    assert products.builder.orders == []
+
+
+def test_entries_of_the_same_nvrtc_are_served(serving: Serving) -> None:
+    products = serving(TASK, platform=HostPlatform(IDENTITY.model_copy(update={"nvrtc": "13.0"})))
+    assert products.service.product(*operands()) is not None
+    assert "1 of 1 entries" in str(cudal2.status())
+
+
 def test_a_library_is_configured_or_said_to_be_none(tmp_path: Path, serving: Serving) -> None:
     serving(TASK)
     before = torch_session.service()

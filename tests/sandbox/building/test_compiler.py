@@ -15,6 +15,7 @@ from cudal2_agent.contract.records.evaluation import CompileFailed, TimedOut
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import CompileOptions
 from cudal2_agent.sandbox.building import compile_child, headers, toolchain
+from cudal2_agent.sandbox.building import compiler as compiler_module
 from cudal2_agent.sandbox.building.compile_log import first_error
 from cudal2_agent.sandbox.building.compiler import Cancelled, Compiled, Compiler
 from cudal2_agent.sandbox.building.toolchain import find_nvcc, nvrtc_version
@@ -84,6 +85,14 @@ def test_source_flags_and_architecture_are_part_of_the_key(compiler: Compiler) -
     flagged = compiler.compile(candidate(NAIVE, flags=("-use_fast_math",)), Arch.SM_90A)
     assert isinstance(flagged, Compiled)
     assert len(paths | {flagged.artifact_path}) == 4
+
+
+def test_the_version_of_nvrtc_is_part_of_the_key(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compiled(compiler, NAIVE)
+    monkeypatch.setattr(compiler_module, "nvrtc_version", lambda: "13.2 (13.2.86)")
+    other = compiled(compiler, NAIVE)
+    assert not other.cached
+    assert other.artifact_path != first.artifact_path
 
 
 def test_our_headers_are_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
