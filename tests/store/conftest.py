@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.engine import URL, make_url
 
-HOMES = Path(__file__).parents[2] / "stored" / "b1f38a8" / "homes.tar.xz"  # of version 0.1
+HOMES = Path(__file__).parents[1] / "stored" / "b1f38a8" / "homes.tar.xz"  # of version 0.1
 DATABASES = ("sqlite", "postgresql")
 _numbers = count()
 

@@ -19,7 +19,7 @@ from cudal2_agent.store.store import Store, open_store
 from tests.doubles import CHIP, NOW, OBSERVATION, TASK, profile, run_record, step
 from tests.policies.chat.exchanges import exchange
 
-HOMES = Path(__file__).parents[2] / "stored" / "b1f38a8" / "homes.tar.xz"
+HOMES = Path(__file__).parents[1] / "stored" / "b1f38a8" / "homes.tar.xz"
 UNSEEN = Observation(task=TASK, chip=CHIP, round=2, seed=0, seconds_left=1.5)
 ENDED = {"status": "finished", "finished_at": NOW}
 

@@ -21,7 +21,7 @@ from cudal2_agent.store.plain_records import content_id
 from cudal2_agent.store.reader import PlainReader, unnamed
 from tests.doubles.scripted import profile
 
-HOMES = Path(__file__).parents[2] / "stored" / "b1f38a8" / "homes.tar.xz"
+HOMES = Path(__file__).parents[1] / "stored" / "b1f38a8" / "homes.tar.xz"
 EMPTY_BYTES = 50 * 4096  # pages of tables and indices with a few rows
 RECORDS = ("runs", "observations", "candidates", "steps", "prompts", "exchanges")
 Old = dict[str, dict[Any, Any]]

@@ -11,7 +11,7 @@ from cudal2_agent.contract.records.trajectory import Attempt, Observation
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
 from tests.doubles.slower_chip import EXPECTED
 
-HELD_OUT = Path(__file__).parents[3] / "benchmarks" / "campaigns" / "held_out.json"
+HELD_OUT = Path(__file__).parents[4] / "benchmarks" / "campaigns" / "held_out.json"
 TASKS = calibration_tasks(Arch.SM_90A, TimingMode.OFFLINE, AccumulatorType.F32)
 TASK = GemmTask(m=128, n=128, k=512)
 

@@ -12,7 +12,7 @@ from tests.agent.learning.environment.fixed_score import SMALL, FixedScore
 from tests.agent.learning.environment.scripted_generation import ScriptedGeneration, call
 from tests.agent.learning.environment.test_kernel_environment import BROAD, NARROW, value_of
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 _, PAGE = (ROOT / "docs" / "guide" / "training.md").read_text("utf-8").split("\n## The sandbox as an environment\n")
 FIRST, BATCH, TRL = re.findall(r"```python\n(.*?)```\n", PAGE, flags=re.DOTALL)
 [OUTPUT] = re.findall(r"it prints:\n\n```\n(.*?)```\n", PAGE, flags=re.DOTALL)

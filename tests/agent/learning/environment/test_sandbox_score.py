@@ -34,7 +34,7 @@ from tests.agent.learning.environment.scripted_scoring import (
 )
 from tests.doubles import CHIP, INSPECTION, PASSED, TASK, ScriptedSandbox, candidate, unmeasured
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def free(number: int):

@@ -14,7 +14,7 @@ from cudal2_agent.agent.learning.environment.score_cache import ScoreCache
 from cudal2_agent.contract.events import Notice
 from tests.doubles import measured, unmeasured
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 WRITER = """
 import sys
 from pathlib import Path

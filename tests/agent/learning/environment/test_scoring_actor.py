@@ -28,7 +28,7 @@ from tests.agent.learning.environment.scripted_scoring import (
 from tests.doubles import TASK
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'cudal2-agent[ray]'")
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray, about its own files
 
 

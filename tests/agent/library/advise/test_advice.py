@@ -28,7 +28,7 @@ from tests.doubles.campaign_rows import shape_result
 from tests.doubles.libraries import library_entry, speedup, stored_algorithm, write_entries
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
-ROWS = Path(__file__).parents[3] / "benchmarks/campaigns/rows/offline-2026-11-23.jsonl.gz"
+ROWS = Path(__file__).parents[4] / "benchmarks/campaigns/rows/offline-2026-11-23.jsonl.gz"
 PREDICTED_US = 100.0
 
 

@@ -126,7 +126,7 @@ def test_bad_input_is_one_line(arguments: list[str], said: str, capsys: pytest.C
 
 def test_the_page_shows_the_products_of_its_model(capsys: pytest.CaptureFixture[str]) -> None:
     """Times and what is served depend on the library that ships; the products do not."""
-    whole = (Path(__file__).parents[3] / "docs/guide/library.md").read_text("utf-8")
+    whole = (Path(__file__).parents[4] / "docs/guide/library.md").read_text("utf-8")
     _, page = whole.split("\n## What a model would gain: advise\n")
     model = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert model is not None
