@@ -8,14 +8,15 @@ ARGS ?=
 NATIVE = $(shell find sandbox/emulator/core cudal2/launcher/native cudal2/torch/native agent/library/export_cpp \
   agent/library/export_hub tests/doubles -name '*.?pp')
 
-.PHONY: help setup optimize test test-gpu lint check format clean
+.PHONY: help setup optimize test test-slow test-gpu lint check format clean
 
 help:
 	@echo "make optimize SHAPE=4096x1024x512   write, prove and time a kernel for a shape"
 	@echo "make test                           run the tests that need no GPU"
+	@echo "make test-slow                      run the tests that take longest and need no GPU"
 	@echo "make test-gpu                       run the tests that need a GPU"
 	@echo "make lint                           check format, lint and types"
-	@echo "make check                          make lint, then make test: what CI runs"
+	@echo "make check                          make lint, make test and make test-slow: what CI runs"
 	@echo "make format                         format the sources"
 
 setup: $(VENV)/.installed
@@ -38,10 +39,13 @@ $(VENV)/.installed-readers: $(VENV)/.installed
 test: setup $(VENV)/.installed-readers
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto $(ARGS)
 
+test-slow: setup $(VENV)/.installed-readers
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto -m 'slow and not gpu' $(ARGS)
+
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-check: lint test
+check: lint test test-slow
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -31,9 +31,9 @@ def test_a_rule_asks_for_all_of_its_patterns_and_none_of_the_absent() -> None:
     assert not rule.holds("- A: k 8\n- B: k 1")
 
 
-def test_feedbacks_name_what_is_at_fault(tmp_path: Path) -> None:
+def test_feedbacks_name_what_is_at_fault(tmp_path: Path, kept_builds: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        compile_in_this_process(patch)
+        compile_in_this_process(patch, kept_builds)
         leave_machine_code_unread(patch)
         judged = list(rows(QUICK, tmp_path))
     assert [row.fault for row in judged if row.named] == list(QUICK), judged
