@@ -11,14 +11,15 @@ NATIVE = $(shell find sandbox/emulator/core cudal2/launcher/native cudal2/torch/
 
 COMPILED = $(shell find sandbox/emulator/core cudal2/launcher/native -name '*.?pp')
 
-.PHONY: help setup packages optimize test test-gpu lint check format clean
+.PHONY: help setup packages optimize test test-slow test-gpu lint check format clean
 
 help:
 	@echo "make optimize SHAPE=4096x1024x512   write, verify and time a kernel for a shape"
 	@echo "make test                           run the tests that need no GPU"
+	@echo "make test-slow                      run the tests that take longest and need no GPU"
 	@echo "make test-gpu                       run the tests that need a GPU"
 	@echo "make lint                           check format, lint and types"
-	@echo "make check                          make lint, then make test: what CI runs"
+	@echo "make check                          make lint, make test and make test-slow: what CI runs"
 	@echo "make format                         format the sources"
 
 setup: $(VENV)/.installed
@@ -65,10 +66,13 @@ $(VENV)/.installed-readers: $(VENV)/.installed
 test: setup $(VENV)/.installed-readers
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto $(ARGS)
 
+test-slow: setup $(VENV)/.installed-readers
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto -m 'slow and not gpu' $(ARGS)
+
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-check: lint test
+check: lint test test-slow
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -1,7 +1,8 @@
-"""Settings of all tests, and what several of them share: the emulator's compiler, the C++ kernels for PyTorch."""
+"""Settings of all tests, and what several of them share: compiled kernels, the C++ kernels for PyTorch."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +14,22 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from tests.sandbox.emulator.compiled import PtxCompiler
 
+# A worker for each core is enough. Threads of OpenMP and OpenBLAS wait for work at full load: with two workers on two cores,
+# tests on small models took ten times as long. Processes that tests start inherit it.
+for _library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+
 # The result of CI depends only on the commit, and not on how busy its machine is. `pytest --hypothesis-profile=default`
 # searches for new examples.
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
+
+
+@pytest.fixture(scope="session")
+def kept_builds(request: pytest.FixtureRequest) -> Path:
+    """What compilers and nvdisasm left in this run and in earlier ones, for all workers; see `tests/doubles/building.py`."""
+    assert request.config.cache is not None
+    return Path(request.config.cache.mkdir("builds"))
 
 
 @pytest.fixture(scope="session")

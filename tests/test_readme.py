@@ -33,7 +33,7 @@ def test_bad_input_ends_with_exit_code_2() -> None:
     assert call(line).returncode == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_first_run_is_as_shown() -> None:
     """`.ci/run` compares the same output each time."""
     (line,) = [line for line in shown() if line.startswith(FIRST_RUN)]

@@ -1,5 +1,6 @@
 """Runs whose times are known: the analytic prior's, with an error that a policy can learn."""
 
+import functools
 from collections.abc import Sequence
 from itertools import product
 
@@ -26,24 +27,30 @@ def true_us(entries: Sequence[PoolEntry], task: GemmTask, share: float = 1.0) ->
 
     `share`: of the error.
     """
-    pool = SchedulePool(families(task.arch), task, H200, 0)
+    pool = _pool(task)
     errors = [-0.6 * (entry.family.name == "mma_sync") - 0.1 * np.log2(1 + entry.work.ctas_per_sm) for entry in entries]
     return [float(us * np.exp(share * error)) for us, error in zip(pool.predict_us(entries), errors, strict=True)]
 
 
 def drawn_entries(task: GemmTask, count: int = SCHEDULES, seed: int = 0) -> list[PoolEntry]:
-    pool = SchedulePool(families(task.arch), task, H200, 0)
+    pool = _pool(task)
     places = np.random.default_rng(seed).permutation(len(pool.entries))[:count]
     return [pool.entries[int(place)] for place in places]
+
+
+@functools.lru_cache(8)
+def _pool(task: GemmTask) -> SchedulePool:
+    return SchedulePool(families(task.arch), task, H200, 0)
 
 
 def tasks() -> list[GemmTask]:
     return [GemmTask(m=m, n=n, k=k) for m, n, k in product(SIZES, SIZES, SIZES)]
 
 
-def made_groups() -> list[ScheduleGroup]:
+@functools.cache
+def made_groups() -> tuple[ScheduleGroup, ...]:
     """The group of each task, whose schedules were screened in one round."""
-    return [_made_group(task) for task in tasks()]
+    return tuple(_made_group(task) for task in tasks())
 
 
 def _made_group(task: GemmTask) -> ScheduleGroup:

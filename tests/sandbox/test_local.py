@@ -44,11 +44,11 @@ extern "C" __global__ void gemm(const __half* a, const __half* b, __half* d, int
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _quick_builds():
+def _quick_builds(kept_builds):
     """One kernel is built again and again; how it is built does not matter."""
     with pytest.MonkeyPatch.context() as patch:
-        compile_in_this_process(patch)
-        disassemble_once(patch)
+        compile_in_this_process(patch, kept_builds)
+        disassemble_once(patch, kept_builds)
         yield
 
 

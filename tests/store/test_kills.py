@@ -4,6 +4,7 @@ Two writers share a store. One of them is killed at a random time, and another t
 by its index in a file, after the store's method returned.
 """
 
+import functools
 import random
 import signal
 import sqlite3
@@ -11,13 +12,14 @@ import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from itertools import count
+from itertools import count, islice
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, Step
+from cudal2_agent.policies.schedule.families.kernel_family import Family, Schedule
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.store.steps import export_steps, to_line
 from cudal2_agent.store.store import Store, open_store
@@ -29,9 +31,14 @@ MIGRATIONS = 8
 MAX_DELAY_S = 0.03  # after the first acknowledgement
 STEPS_PER_OBSERVATION, STEPS_PER_BATCH = 3, 5
 WGMMA_TASK = GemmTask(m=256, n=256, k=256, arch=Arch.SM_90A)
-SPACES = [(family, list(family.space(WGMMA_TASK, CHIP))) for family in families(Arch.SM_90A)]
-SCHEDULES = [(family, space[::97]) for family, space in SPACES if space]
 Write = Callable[[str, str, Path], None]
+
+
+@functools.cache
+def _schedules() -> list[tuple[Family[Any], list[Schedule]]]:
+    """Of each family that writes kernels for the task: twenty, since each writer lists them anew."""
+    spaces = [(family, list(islice(family.space(WGMMA_TASK, CHIP), 0, 200, 10))) for family in families(Arch.SM_90A)]
+    return [(family, space) for family, space in spaces if space]
 
 
 def observation_of(index: int) -> Observation:
@@ -40,7 +47,7 @@ def observation_of(index: int) -> Observation:
 
 def step_of(name: str, index: int) -> Step:
     """A step of every run's index. Sources that a family writes take turns with others."""
-    family, schedules = SCHEDULES[index % 2]
+    family, schedules = _schedules()[index % 2]
     written = family.write(schedules[index % len(schedules)], WGMMA_TASK) if index % 3 else candidate(index)
     seen = observation_of(index)
     return step(index, run_id=name, round=seen.round, observation_id=seen.id, candidate=written, evaluation=measured(5 + index))

@@ -22,7 +22,7 @@ from tests.agent.campaign.scripted_campaign import KILLS_ONCE, Shown, begun, scr
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'cudal2-agent[ray]'")
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray, about its own files
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings are of Ray, about its own files
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture
-def _quick_builds() -> Iterator[None]:
+def _quick_builds(kept_builds: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        compile_in_this_process(patch)
+        compile_in_this_process(patch, kept_builds)
         yield
 
 

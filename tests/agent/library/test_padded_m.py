@@ -169,8 +169,10 @@ def test_a_smaller_m_and_its_own_are_taken() -> None:
 
 
 @needs_core
-def test_the_emulator_proves_what_the_compiler_makes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    compile_in_this_process(monkeypatch)
+def test_the_emulator_proves_what_the_compiler_makes(
+    settings: Settings, kept_builds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_in_this_process(monkeypatch, kept_builds)
     leave_machine_code_unread(monkeypatch)
     entry = library_entry(TASK)
     found = prepare_padded(entry, FEWER, settings, SMS)
@@ -187,9 +189,11 @@ def test_the_emulator_proves_what_the_compiler_makes(settings: Settings, monkeyp
 
 
 @needs_core
-def test_the_emulator_proves_a_tensor_map_of_fewer_rows(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_emulator_proves_a_tensor_map_of_fewer_rows(
+    settings: Settings, kept_builds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The text of this family has no M in it: tensor maps and the grid have."""
-    compile_in_this_process(monkeypatch)
+    compile_in_this_process(monkeypatch, kept_builds)
     leave_machine_code_unread(monkeypatch)
     task = GemmTask(m=128, n=128, k=128)
     entry = wgmma_entry(task, block_n=64, consumers=1, stages=2)

@@ -98,6 +98,7 @@ def answer(outcome: RunResult, capsys: pytest.CaptureFixture[str]) -> dict[str, 
     return found
 
 
+@pytest.mark.slow
 def test_in_all_orders_the_run_ends_with_the_fastest_and_says_so(
     tmp_path: Path, cache: CompileOptions, modelled: tuple[Prediction, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from cudal2_agent.contract.records.evaluation import Measured
 from cudal2_agent.contract.records.trajectory import Step
 from cudal2_agent.contract.reward.reward import FLOOR
@@ -96,6 +98,7 @@ def kill_in_proof(process: subprocess.Popen[bytes], home: Path, count: int) -> N
     process.wait(10)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_proof_it_is_made_again_and_no_finished_one_is(tmp_path: Path) -> None:
     home = tmp_path / "home"
     kill_in_proof(start(home, "start", "written"), home, 1)

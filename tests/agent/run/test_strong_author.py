@@ -121,6 +121,7 @@ def test_a_whole_run_that_executes_nothing_and_its_replay_without_a_server(answe
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("cudal2_agent.sandbox.emulator._core") is None, reason="the emulator's core was not built here")
 def test_without_a_gpu_the_emulator_shows_the_author_its_mistake(answer: Answer, home: Path, tmp_path: Path) -> None:
     author = Author("emulated")
@@ -184,6 +185,7 @@ def test_results_and_counters_reach_the_author_where_there_are_any(
     assert why.count("(counters): ") == len(steps[5 : len(SCRIPT)])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("cudal2_agent.sandbox.emulator._core") is None, reason="the emulator's core was not built here")
 def test_a_wrong_kernel_that_fools_the_gpu_is_refuted_by_the_emulator_and_mended(
     answer: Answer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -157,6 +157,7 @@ def test_missing_headers_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         build(tmp_path, "CPU")
 
 
+@pytest.mark.slow
 def test_the_part_for_cuda_compiles_without_cuda(request: pytest.FixtureRequest) -> None:
     """Its headers are in every wheel of PyTorch. Checked once for each source and PyTorch."""
     assert request.config.cache is not None
@@ -202,6 +203,7 @@ def _build_small(folder: Path, start: Any) -> None:
     build(folder, "CPU")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_source")
 def test_processes_that_build_at_once_leave_one_whole_file(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")

@@ -114,6 +114,7 @@ def test_one_file_loads_without_its_card(exports: Path, tmp_path: Path, name: st
     assert len(datasets.load_dataset("json", data_files=file, cache_dir=str(tmp_path))["train"]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sft", "messages", "contrastive"])
 def test_a_step_of_supervised_training(
     load: Any, name: str, model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
@@ -122,6 +123,7 @@ def test_a_step_of_supervised_training(
     trained(SFTTrainer(model, arguments, train_dataset=load(name)["train"], processing_class=tokenizer), model)
 
 
+@pytest.mark.slow
 def test_a_step_of_direct_preference(
     load: Any, model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_step_of_direct_preference(
     trained(DPOTrainer(model, reference, args=arguments, train_dataset=rows, processing_class=tokenizer), model)
 
 
+@pytest.mark.slow
 def test_a_step_of_labelled_answers(
     load: Any, model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
@@ -140,6 +143,7 @@ def test_a_step_of_labelled_answers(
     trained(KTOTrainer(model, reference, args=arguments, train_dataset=rows, processing_class=tokenizer), model)
 
 
+@pytest.mark.slow
 def test_a_step_on_line_with_the_columns_in_the_reward_function(
     load: Any, model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:

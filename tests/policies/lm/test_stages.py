@@ -4,11 +4,12 @@ Children are forked from this process, because importing the trainers takes long
 """
 
 import errno
+import functools
 import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from cudal2_agent.policies.lm.stages.stages import SETTINGS, begin, begun, train
 from tests.policies.lm.tiny import TASKS, PriorScore, search, tiny_model
 
 STEPS = 4
-MADE = make_examples([search(task, f"run-{index}") for index, task in enumerate(TASKS)], STAGES, ShapeSplit(), 0, ignore)
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +58,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("models") / "base")
 
 
+@functools.cache
+def made() -> Mapping[Stage, Examples]:
+    searches = [search(task, f"run-{index}") for index, task in enumerate(TASKS)]
+    return make_examples(searches, STAGES, ShapeSplit(), 0, ignore)
+
+
 def examples(stage: Stage) -> Examples:
-    return MADE[stage]
+    return made()[stage]
 
 
 def settings(stage: Stage, model: Path, **changes: Any) -> StageSettings:

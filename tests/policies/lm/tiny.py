@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
@@ -44,6 +43,8 @@ def texts() -> list[str]:
 
 def tiny_model(folder: Path, *, template: str | None = _TEMPLATE, seed: int = 0, context: int = 4096) -> Path:
     """A model folder. One token is a word or two of a prompt."""
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trained.decoder = decoders.ByteLevel()

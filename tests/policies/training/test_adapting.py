@@ -53,6 +53,7 @@ def base(known: list[ScheduleGroup]) -> Tensors:
         return adapted(None, known)
 
 
+@pytest.mark.slow
 def test_it_orders_shapes_of_the_other_chip_better_than_before(base: Tensors, other: list[ScheduleGroup]) -> None:
     after = adapted(base, other[:LEARNED])
     figures = [judged(other[LEARNED:], partial(scores_of, weights)) for weights in (base, after)]

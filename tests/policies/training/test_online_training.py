@@ -92,6 +92,7 @@ def first_over_best(network: ScheduleNetwork, task: GemmTask) -> float:
     return times[int(np.argmin(pool.predicted_us))] / min(times)
 
 
+@pytest.mark.slow
 def test_it_finds_by_trying_what_the_analytic_prior_does_not_know(start: dict[str, np.ndarray], tmp_path: Path) -> None:
     before = [first_over_best(ScheduleNetwork.of(start).eval(), task) for task in TASKS]
     reports: list[StepReport] = []
@@ -103,6 +104,7 @@ def test_it_finds_by_trying_what_the_analytic_prior_does_not_know(start: dict[st
     assert [report.step for report in reports] == list(range(1, 13))
 
 
+@pytest.mark.slow
 def test_a_lost_worker_ends_it_and_it_goes_on_from_the_last_step(start: dict[str, np.ndarray], tmp_path: Path) -> None:
     plan = PLAN.model_copy(update={"steps": 4})
     whole = OnlineTraining(plan, TASKS, CARD, start, Checkpoints(tmp_path / "whole", "a")).run(KnownTimes())

@@ -24,7 +24,7 @@ SMALL = NetworkSize(members=2, width=32, depth=2, dimensions=4, dropout=0.0)
 
 @pytest.fixture(scope="module")
 def groups() -> list[ScheduleGroup]:
-    return made_groups()
+    return list(made_groups())
 
 
 def plan_of(epochs: int, stages: Sequence[Stage] = STAGES, rate: float = 3e-3) -> TrainingPlan:
@@ -53,6 +53,7 @@ def killed_after(stage: Stage, epoch: int) -> schedule_training.OnEpoch:
     return on_epoch
 
 
+@pytest.mark.slow
 def test_it_predicts_schedules_of_shapes_that_it_never_saw(groups: list[ScheduleGroup], tmp_path: Path) -> None:
     trained, held_out = groups[:6], groups[6:]
     network = ScheduleTraining(plan_of(120), trained, Checkpoints(tmp_path, "a")).run()

@@ -15,7 +15,6 @@ from cudal2_agent.policies.training.tree_training import grown_trees, utility_of
 from tests.doubles.learned_policies import random_weights
 from tests.doubles.timed_runs import made_groups
 
-GROUPS = made_groups()
 NETWORK = Network(random_weights())
 
 
@@ -26,13 +25,13 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def trees() -> ScheduleTrees:
-    return grown_trees(GROUPS[:6], NETWORK)
+    return grown_trees(made_groups()[:6], NETWORK)
 
 
 def test_both_kinds_order_schedules_of_shapes_that_they_never_saw(trees: ScheduleTrees) -> None:
-    behind = judged(GROUPS[6:], lambda group: trees.behind(group.features))
-    good = judged(GROUPS[6:], lambda group: -trees.good(group.features))
-    drawn = judged(GROUPS[6:], lambda group: np.random.default_rng(0).random(len(group.costs)))
+    behind = judged(made_groups()[6:], lambda group: trees.behind(group.features))
+    good = judged(made_groups()[6:], lambda group: -trees.good(group.features))
+    drawn = judged(made_groups()[6:], lambda group: np.random.default_rng(0).random(len(group.costs)))
     assert behind["rank correlation"] > 0.8 > drawn["rank correlation"]
     assert good["rank correlation"] > 0.5 > drawn["rank correlation"], "it tells a quarter from the others alone"
     assert behind["best of 8 over best"] < drawn["best of 8 over best"]
@@ -50,8 +49,8 @@ def test_numpy_computes_what_the_library_does(name: str, monkeypatch: pytest.Mon
             return super().fit(*data)
 
     monkeypatch.setattr(ensemble, name, Kept)
-    grown = grown_trees(GROUPS[:4], NETWORK)
-    features = np.concatenate([group.features for group in GROUPS])
+    grown = grown_trees(made_groups()[:4], NETWORK)
+    features = np.concatenate([group.features for group in made_groups()])
     if name == "HistGradientBoostingRegressor":
         assert grown.behind(features) == pytest.approx(made[0].predict(features), abs=1e-5)
     else:
@@ -68,6 +67,6 @@ def test_utilities_weigh_the_fastest_quarter() -> None:
 
 
 def test_equal_seeds_grow_equal_trees(trees: ScheduleTrees) -> None:
-    again, other = grown_trees(GROUPS[:6], NETWORK), grown_trees(GROUPS[:6], NETWORK, seed=1)
+    again, other = grown_trees(made_groups()[:6], NETWORK), grown_trees(made_groups()[:6], NETWORK, seed=1)
     assert all((again.tensors[name] == value).all() for name, value in trees.tensors.items())
     assert any(not np.array_equal(other.tensors[name], value) for name, value in trees.tensors.items())

@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +13,9 @@ collect_ignore_glob = [] if importlib.util.find_spec("cudal2_agent.sandbox.emula
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _quick_builds() -> Iterator[None]:
+def _quick_builds(kept_builds: Path) -> Iterator[None]:
     """The emulator runs PTX: neither the compiler's child nor the machine code is of interest here."""
     with pytest.MonkeyPatch.context() as patch:
-        compile_in_this_process(patch)
+        compile_in_this_process(patch, kept_builds)
         leave_machine_code_unread(patch)
         yield

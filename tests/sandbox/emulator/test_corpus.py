@@ -46,7 +46,7 @@ def test_a_fault_is_named_by_its_detector(compiler: PtxCompiler, fault: Fault) -
 
 
 @pytest.mark.parametrize("fault", RIGHT.values(), ids=RIGHT.keys())
-@pytest.mark.parametrize("random", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("random", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
 def test_the_kernel_without_its_fault_is_not_flagged(compiler: PtxCompiler, fault: Fault, random: int) -> None:
     right = fault.right()
     trial = Trial(compiler.compile(right, fault.task.arch), right, fault.task, fault.sms)

@@ -74,9 +74,9 @@ def test_without_a_library_the_shipped_one_is_read(capsys: pytest.CaptureFixture
 
 
 def test_prepare_writes_what_a_program_launches(
-    small: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small: str, home: Path, kept_builds: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compile_in_this_process(monkeypatch)
+    compile_in_this_process(monkeypatch, kept_builds)
     entry = library_entry(TASKS[0])
     words = ["library", "prepare", "--library", small, "--entry", entry.id, "--sms", "114"]
     assert main(words) == 0
@@ -93,9 +93,9 @@ def test_prepare_writes_what_a_program_launches(
 
 @needs_core
 def test_prepare_of_a_shape_proves_the_entry_for_fewer_rows(
-    small: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small: str, home: Path, kept_builds: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compile_in_this_process(monkeypatch)
+    compile_in_this_process(monkeypatch, kept_builds)
     leave_machine_code_unread(monkeypatch)
     entry = library_entry(TASKS[0])
     words = ["library", "prepare", "--library", small, "--entry", entry.id, "--sms", "132", "--shape"]
@@ -111,9 +111,9 @@ def test_prepare_of_a_shape_proves_the_entry_for_fewer_rows(
 
 
 def test_prepare_of_all_compiles_for_torch_too(
-    small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small: str, kept_builds: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compile_in_this_process(monkeypatch)
+    compile_in_this_process(monkeypatch, kept_builds)
     monkeypatch.setattr("torch.version.cuda", "13.0")
     monkeypatch.setattr("cudal2.torch.compiled_build.COMPILERS", ("no-such-compiler",))
     words = ["library", "prepare", "--library", small, "--sms", "114"]
@@ -139,9 +139,9 @@ def test_prepare_without_kernels_compiles_for_torch_all_the_same(
 
 
 def test_prepare_of_one_element_type_leaves_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, kept_builds: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compile_in_this_process(monkeypatch)
+    compile_in_this_process(monkeypatch, kept_builds)
     monkeypatch.setattr("cudal2.torch.compiled_build.COMPILERS", ("no-such-compiler",))
     both = [library_entry(TASKS[0]), library_entry(TASKS[0].model_copy(update={"element": ElementType.BF16}))]
     words = ["library", "prepare", "--library", str(write_entries(tmp_path / "both", both)), "--sms", "114"]
@@ -169,8 +169,10 @@ def test_prepare_of_an_element_type_that_is_not_there_is_one_line(
 
 
 @needs_core
-def test_check_on_the_emulator(small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    compile_in_this_process(monkeypatch)
+def test_check_on_the_emulator(
+    small: str, kept_builds: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile_in_this_process(monkeypatch, kept_builds)
     leave_machine_code_unread(monkeypatch)
     words = ["library", "check", "--library", small, "--sample", "1", "--device", "emulator"]
     assert main(words) == 0
@@ -192,9 +194,9 @@ def test_a_source_that_is_wrong_fails_the_check(tmp_path: Path, capsys: pytest.C
 
 
 def test_what_nothing_executed_is_not_called_right(
-    small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small: str, kept_builds: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compile_in_this_process(monkeypatch)
+    compile_in_this_process(monkeypatch, kept_builds)
     leave_machine_code_unread(monkeypatch)
     assert main(["library", "check", "--library", small, "--sample", "1", "--device", "none"]) == 1
     line, summary = capsys.readouterr().out.splitlines()

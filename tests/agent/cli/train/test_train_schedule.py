@@ -34,9 +34,9 @@ def _runs(home: Path) -> None:
 
 
 @pytest.fixture
-def _quick_builds() -> Iterator[None]:
+def _quick_builds(kept_builds: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        compile_in_this_process(patch)
+        compile_in_this_process(patch, kept_builds)
         yield
 
 

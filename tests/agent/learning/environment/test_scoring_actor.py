@@ -29,7 +29,7 @@ from tests.doubles import TASK
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'cudal2-agent[ray]'")
 ROOT = Path(__file__).parents[4]
-pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray, about its own files
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings are of Ray, about its own files
 
 
 @pytest.fixture(scope="module", autouse=True)

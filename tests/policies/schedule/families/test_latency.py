@@ -146,7 +146,8 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     return Builder(CompileOptions(cache_dir=str(cache), jobs=2), CHIP)
 
 
-def _drawn() -> Iterator[tuple[GemmTask, list[LatencySchedule]]]:
+def _drawn() -> Iterator[Any]:
+    """Seven schedules for each layout and type; types other than the default are in the slow tests."""
     types = (
         (ElementType.F16, AccumulatorType.F32),
         (ElementType.F16, AccumulatorType.F16),
@@ -156,7 +157,8 @@ def _drawn() -> Iterator[tuple[GemmTask, list[LatencySchedule]]]:
         for element, accumulate in types:
             wanted = task((64, 128, 2048), layout=layout, element=element, accumulate=accumulate)
             drawn = random.Random(f"{wanted.id}").sample(list(FAMILY.space(wanted, CHIP)), 2)
-            yield wanted, [PUSHED, SLICED, BOXED, AGAIN, AGAIN.model_copy(update={"loads": "tma"}), *drawn]
+            schedules = [PUSHED, SLICED, BOXED, AGAIN, AGAIN.model_copy(update={"loads": "tma"}), *drawn]
+            yield pytest.param(wanted, schedules, marks=[] if (element, accumulate) == types[0] else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,8 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     ("element", "accumulate"),
     [
         (ElementType.F16, AccumulatorType.F32),
-        (ElementType.F16, AccumulatorType.F16),
-        (ElementType.BF16, AccumulatorType.F32),
+        pytest.param(ElementType.F16, AccumulatorType.F16, marks=pytest.mark.slow),
+        pytest.param(ElementType.BF16, AccumulatorType.F32, marks=pytest.mark.slow),
     ],
 )
 def test_kernels_compile_to_the_instruction_the_schedule_names(

@@ -4,6 +4,7 @@ Each trait names a part of a family's space, and one schedule of each is drawn, 
 chip has few SMs, so that persistent CTAs take several tiles even of small tasks.
 """
 
+import functools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -121,9 +122,10 @@ TASKS = tuple(
 )
 
 
-def sampled(seed: int = 0) -> list[FamilyKernel]:
-    """One kernel for every trait that a family has at a task; equal seeds give equal kernels."""
-    return [kernel for task in TASKS for kernel in _of_task(task, random.Random(f"{seed} {task.id}"))]
+@functools.cache
+def sampled(seed: int = 0) -> tuple[FamilyKernel, ...]:
+    """One kernel for every trait that a family has at a task; equal seeds give equal kernels. It takes seconds."""
+    return tuple(kernel for task in TASKS for kernel in _of_task(task, random.Random(f"{seed} {task.id}")))
 
 
 def _of_task(task: GemmTask, rng: random.Random) -> list[FamilyKernel]:
