@@ -23,9 +23,8 @@ from cudal2_agent.policies.portfolio.policy import Portfolio
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.policy import SchedulePolicy
 from cudal2_agent.sandbox.building.headers import OWN_ROOT
-from cudal2_agent.store.exchanges import RunExchanges
 from cudal2_agent.store.precedents import StoredPrecedents
-from cudal2_agent.store.store import Store
+from cudal2_agent.store.store import RunExchanges, Store
 
 POLICIES = ("schedule", "chat", "portfolio", "lm")
 

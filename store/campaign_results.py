@@ -1,4 +1,7 @@
-"""Results of campaigns: rows that are recorded, filtered, and changed once their winner is proved."""
+"""Results of campaigns: rows that are recorded, filtered, and changed once their winner is proved; tuned baselines.
+
+Of a task and environment the last tuned baseline is kept.
+"""
 
 import time
 from collections.abc import Sequence
@@ -7,11 +10,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, true, update
 
 from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.campaign import ShapeResult
-from cudal2_agent.contract.records.task import Arch, Layout, TimingMode
+from cudal2_agent.contract.records.task import Arch, GemmTask, Layout, TimingMode
 from cudal2_agent.store.filters import sortable
 from cudal2_agent.store.packing import named
-from cudal2_agent.store.tables import campaigns, shape_results
+from cudal2_agent.store.tables import campaigns, shape_results, tuned_baselines
 
 PROOF_LEASE_S = 900.0  # longer than the proof of one winner takes
 
@@ -129,3 +133,27 @@ def _conditions(wanted: ResultFilter) -> ColumnElement[bool]:
 
 def _in(column: Any, values: Sequence[str]) -> ColumnElement[bool]:
     return column.in_(values) if values else true()
+
+
+_OWN = tuned_baselines.c
+
+
+def find_tuned(connection: Connection, task: GemmTask, environment: str) -> TunedBaseline | None:
+    """None where the task was never tuned there."""
+    query = select(_OWN.record).where(_OWN.task == task.id, _OWN.environment == environment)
+    text = connection.execute(query).scalar_one_or_none()
+    return TunedBaseline.model_validate_json(text) if text is not None else None
+
+
+def keep_tuned(connection: Connection, baseline: TunedBaseline) -> None:
+    """Within a transaction of `Store.writing`, so that no other process adds the same row."""
+    row = tuned_row(baseline)
+    same = (_OWN.task == row["task"], _OWN.environment == row["environment"])
+    if connection.execute(update(tuned_baselines).where(*same).values(**row)).rowcount == 0:
+        connection.execute(insert(tuned_baselines).values(**row))
+
+
+def tuned_row(baseline: TunedBaseline) -> dict[str, str]:
+    """The columns of a tuned baseline."""
+    record = baseline.model_dump_json()
+    return {"task": baseline.task.id, "environment": baseline.environment, "hash": named(digest(record)), "record": record}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.contract.errors import StoreError, UsageError
+from cudal2_agent.store.checking import check_store
 from cudal2_agent.store.filters import ALL_STEPS, StepFilter
+from cudal2_agent.store.pruning import prune
 from cudal2_agent.store.store import Store, open_store
-from cudal2_agent.store.upkeep.checking import check_store
-from cudal2_agent.store.upkeep.pruning import prune
 from tests.doubles import OBSERVATION, run_record
 from tests.store.small_store import small_store
 

@@ -17,7 +17,7 @@ from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.run_settings import RunSettings
-from cudal2_agent.store.campaigns.results import ResultFilter, StoredResult, add_result, read_results
+from cudal2_agent.store.campaign_results import ResultFilter, StoredResult, add_result, read_results
 from cudal2_agent.store.filters import sortable
 from cudal2_agent.store.store import Store
 from cudal2_agent.store.tables import campaign_items, campaigns, shape_results

@@ -11,14 +11,19 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, Table, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.errors import StoreError
 from cudal2_agent.contract.events import Emit, StoreProgress, ignore
+from cudal2_agent.contract.records.baseline import TunedBaseline
+from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.store import tables
+from cudal2_agent.store.campaign_results import result_row, tuned_row
 from cudal2_agent.store.packing import Packer, named
 from cudal2_agent.store.plain_records import content_id, exchange_hash, figures, observation_hash, step_hash
 from cudal2_agent.store.reader import PlainReader, unnamed
 from cudal2_agent.store.store import Store
-from cudal2_agent.store.upkeep.campaign_checking import campaign_faults
+from cudal2_agent.store.tables import campaign_items, shape_results, tuned_baselines
 from cudal2_agent.store.writer import run_columns
 
 KINDS = frozenset({"candidate", "prompt", "chunk", "profile"})
@@ -235,3 +240,32 @@ def _named(row: Row[Any]) -> str:
 def _line(said: object) -> str:
     """One line."""
     return " ".join(str(getattr(said, "orig", None) or said).split()) or type(said).__name__
+
+
+Expected = Callable[[str], Mapping[str, Any]]
+
+
+def campaign_faults(connection: Connection) -> Iterator[str]:
+    """One line each."""
+    yield from _faults(connection, shape_results, "result", lambda text: result_row(ShapeResult.model_validate_json(text)))
+    yield from _faults(connection, tuned_baselines, "baseline", lambda text: tuned_row(TunedBaseline.model_validate_json(text)))
+    yield from _faults(connection, campaign_items, "item", lambda text: {"task": GemmTask.model_validate_json(text).id})
+
+
+def _faults(connection: Connection, table: Table, what: str, expected: Expected) -> Iterator[str]:
+    for row in connection.execute(select(table).order_by(table.c.key)):
+        if fault := _fault(row, expected):
+            yield f"{what} {row.key}: {fault}"
+
+
+def _fault(row: Row[Any], expected: Expected) -> str:
+    held = row._mapping
+    if "hash" in held and held["hash"] != named(digest(row.record)):
+        return "its record does not have its hash"
+    try:
+        values = expected(row.record)
+    except ValueError as exc:
+        return f"it cannot be read: {str(exc).splitlines()[0]}"
+    # A record of another version may be written in other words now; its hash says that it is whole.
+    differing = [name for name, value in values.items() if name not in ("record", "hash") and held[name] != value]
+    return f"its {differing[0]} is {held[differing[0]]!r}, its record says {values[differing[0]]!r}" if differing else ""

@@ -7,13 +7,13 @@ import pytest
 from sqlalchemy import select, update
 
 from cudal2_agent.store import tables
+from cudal2_agent.store.checking import check_store
 from cudal2_agent.store.filters import ALL_STEPS, StepFilter
-from cudal2_agent.store.importing.importing import import_files
+from cudal2_agent.store.importing import import_files
 from cudal2_agent.store.merging import merge_store
+from cudal2_agent.store.pruning import prune
 from cudal2_agent.store.store import Store, open_store
 from cudal2_agent.store.sweep.sweep_files import SweepOptions, export_sweep
-from cudal2_agent.store.upkeep.checking import check_store
-from cudal2_agent.store.upkeep.pruning import prune
 from tests.store.small_store import fill, small_store
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from cudal2_agent.contract.errors import StoreError
 from cudal2_agent.contract.events import Event
+from cudal2_agent.store.checking import check_store
 from cudal2_agent.store.store import open_store
 from cudal2_agent.store.tables import metadata
-from cudal2_agent.store.upkeep.checking import check_store
 from tests.store.small_store import small_store
 
 # A flip here may change no record: a key to which nothing refers, what only chooses among sound dictionaries, and a number of

@@ -9,9 +9,15 @@ from pydantic_core import from_json
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.trajectory import RunRecord
-from cudal2_agent.store.importing.incoming import MARK_BYTES, Incoming, IncomingStep, LineReader
-from cudal2_agent.store.importing.input_lines import lines_of, shown
-from cudal2_agent.store.importing.step_lines import StepLineReader
+from cudal2_agent.store.incoming import (
+    MARK_BYTES,
+    Incoming,
+    IncomingStep,
+    LineReader,
+    StepLineReader,
+    lines_of,
+    shown,
+)
 from cudal2_agent.store.store import Store, Writer
 from cudal2_agent.store.sweep.sweep_lines import FORMAT
 from cudal2_agent.store.sweep.sweep_reading import SweepReader
