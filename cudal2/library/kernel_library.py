@@ -1,4 +1,7 @@
-"""A kernel library, opened for reading. Opening checks every entry's id; an entry's fields are validated when it is used."""
+"""A kernel library, opened for reading. Opening checks every entry's id; an entry's fields are validated when it is used.
+
+One library per chip comes with the product.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from cudal2.library.library_form import CUBINS, cubin_name, plan_name, read_library_files
+from cudal2.library.library_form import CUBINS, PACKED, cubin_name, plan_name, read_library_files
 from cudal2.library.prepared_kernels import CachedKernel, read_kernel
 from cudal2_agent.contract.errors import LibraryError, UsageError
 from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, StoredAlgorithm
@@ -154,3 +157,17 @@ def open_library(path: Path) -> KernelLibrary:
     """
     manifest, plain = read_library_files(path)
     return KernelLibrary(path, manifest, plain)
+
+
+SHIPPED = Path(__file__).parent / "shipped"
+
+
+def shipped_paths(folder: Path = SHIPPED) -> list[Path]:
+    """The largest first."""
+    return sorted(folder.glob(f"*{PACKED}"), key=lambda path: (-path.stat().st_size, path.name))
+
+
+def shipped_library(chip: str, folder: Path = SHIPPED) -> KernelLibrary | None:
+    """The library that was measured on a chip; None where none ships. Raises: LibraryError where one is damaged."""
+    libraries = (open_library(path) for path in shipped_paths(folder))
+    return next((library for library in libraries if library.manifest.chip == chip), None)

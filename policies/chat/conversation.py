@@ -20,14 +20,13 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.policies.chat.account import Account, Capped
 from cudal2_agent.policies.chat.assignment import POLICY
-from cudal2_agent.policies.chat.prompts.citing import cited_chunks
 from cudal2_agent.policies.chat.prompts.composition import ComposedPrompt, Prompts
-from cudal2_agent.policies.chat.prompts.quoting import inline
+from cudal2_agent.policies.chat.prompts.quoting import cited_chunks, inline
 from cudal2_agent.policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
 from cudal2_agent.policies.chat.replies.forms import read_reply
 from cudal2_agent.policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
-from cudal2_agent.policies.chat.tools.tool_talk import ToolTalk
-from cudal2_agent.policies.chat.tools.toolbox import Toolbox
+from cudal2_agent.policies.chat.tool_talk import ToolTalk
+from cudal2_agent.policies.chat.toolbox import Toolbox
 
 MIN_SECONDS = 5.0  # of search time; a useful reply takes longer
 _CUT_SHORT = frozenset({"truncated", "stopped", "cut"})

@@ -25,8 +25,7 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.contrast import MIN_WIDTH, draw_contrast
 from cudal2_agent.contract.whole_file import whole_file
 from cudal2_agent.policies.exports.splits import TEST, ShapeSplit
-from cudal2_agent.policies.lm.axes_version import axes_fingerprint
-from cudal2_agent.policies.lm.compact_prompt import SHOWN, ShownSchedule, messages_of, reply_of, speedup_score
+from cudal2_agent.policies.lm.compact_prompt import SHOWN, ShownSchedule, axes_fingerprint, messages_of, reply_of, speedup_score
 from cudal2_agent.policies.lm.stored_searches import ScoredSchedule, StoredSearch
 from cudal2_agent.policies.schedule.named_schedules import TaskSchedules
 

@@ -23,7 +23,7 @@ from cudal2_agent.store.sweep.sweep_files import export_sweep
 from tests.doubles import INSPECTION, NOW, OBSERVATION, profile, run_record, step
 from tests.policies.chat.exchanges import exchange
 
-FIXTURE = Path(__file__).parents[1] / "exported_steps_v1.jsonl"
+FIXTURE = Path(__file__).parent / "exported_steps_v1.jsonl"
 WRONG = Wrong(
     test=TestResult(tier="exact", name="wide-sums", passed=False, worst=math.nan, message="Ünïcode ✗ \u2028"),
     tests=(),

@@ -14,9 +14,8 @@ from cudal2_agent.contract.records.candidate import ScheduleValue
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.trajectory import Attempt, Observation
 from cudal2_agent.contract.settings.options import ReplyKind
-from cudal2_agent.policies.chat.prompts.fitting import take
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
-from cudal2_agent.policies.chat.tokens import estimate_tokens
+from cudal2_agent.policies.chat.tokens import estimate_tokens, take
 from cudal2_agent.policies.schedule.named_schedules import FamilySchedules, TaskSchedules, schedules_for
 
 EXAMPLES = 5

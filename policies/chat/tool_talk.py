@@ -4,11 +4,10 @@ import re
 from collections.abc import Sequence
 
 from cudal2_agent.contract.records.exchange import Message, Prompt, ToolCall, ToolResult
+from cudal2_agent.policies.chat.offered_tools import KERNEL, MalformedCall, ReadCall, read_call
 from cudal2_agent.policies.chat.prompts.quoting import plain
 from cudal2_agent.policies.chat.tokens import CHARS_PER_TOKEN, chars_of
-from cudal2_agent.policies.chat.tools.offered_tools import KERNEL
-from cudal2_agent.policies.chat.tools.tool_arguments import MalformedCall, ReadCall, read_call
-from cudal2_agent.policies.chat.tools.toolbox import Toolbox
+from cudal2_agent.policies.chat.toolbox import Toolbox
 
 NO_CALL_LEFT = "No further call is possible. Reply with the kernel."
 _HAND_IN = (

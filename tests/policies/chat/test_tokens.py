@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudal2_agent.policies.chat.prompts.fitting import fair_shares, shorten, shorten_log, take
-from cudal2_agent.policies.chat.tokens import estimate_tokens
+from cudal2_agent.policies.chat.tokens import estimate_tokens, fair_shares, shorten, shorten_log, take
 
 SIZES = st.lists(st.integers(0, 5000), min_size=1, max_size=6)
 

@@ -1,12 +1,14 @@
-"""What keeps a training safe: whole checkpoints, a stop at the first NaN, and a log of JSON lines.
+"""What keeps a training safe: whole checkpoints, a stop at the first NaN, a log of JSON lines, and prompts in a known order.
 
 A checkpoint counts once its marker is written, so that a kill in the middle of one leaves the one before it.
 """
 
 import json
 import math
+import random
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,10 @@ from transformers import TrainerCallback
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Emit, Notice
 from cudal2_agent.policies.lm.adapter_folder import is_disk_error
-from cudal2_agent.policies.lm.replies.step_seconds import StepSeconds
+from cudal2_agent.policies.lm.examples import LmExample
+from cudal2_agent.policies.lm.replies.reply_readers import TaskPlace
+from cudal2_agent.policies.lm.replies.reply_reward import StepSeconds
+from cudal2_agent.policies.lm.stage_settings import StageSettings
 
 MARKER = "whole"
 _PREFIX = "checkpoint-"
@@ -124,3 +129,34 @@ def _lines(file: Path) -> list[str]:
     """The whole lines of a log; a kill may have cut the last one."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     return text[: text.rfind("\n") + 1].splitlines()
+
+
+class PromptOrder:
+    """Each round over the examples has an order of its own. `stride`: prompts of one step, over all processes.
+
+    trl's sampler starts again with the first order where training resumes.
+    """
+
+    def __init__(self, examples: Sequence[LmExample], settings: StageSettings, processes: int) -> None:
+        rng = random.Random(settings.seed)
+        replies = settings.batch * settings.accumulate * processes
+        rounds = -(-settings.steps * replies // (settings.group * len(examples)))
+        self.examples = [one for _ in range(rounds) for one in rng.sample(examples, len(examples))]
+        self.places = [TaskPlace(one.task.model_dump_json(), one.chip.model_dump_json()) for one in self.examples]
+        self.stride = max(replies // settings.group, 1)
+        self._at = 0
+
+    def first(self) -> list[TaskPlace]:
+        """The tasks of the first step."""
+        return self.places[: self.stride]
+
+    def after(self, seen: Sequence[TaskPlace]) -> list[TaskPlace]:
+        """The tasks that this process is asked for after these; none where the order does not hold them."""
+        distinct = list(dict.fromkeys(seen))
+        onwards = [*range(self._at, len(self.places)), *range(self._at)]  # a task comes again in each round
+        found = next((begin for begin in onwards if self.places[begin : begin + len(distinct)] == distinct), None)
+        if not distinct or found is None:
+            return []
+        self._at = found
+        begin = found + self.stride
+        return self.places[begin : begin + len(distinct)]

@@ -40,16 +40,14 @@ from cudal2_agent.policies.lm.adapter_folder import (
     open_adapter,
     write_adapter,
 )
-from cudal2_agent.policies.lm.axes_version import axes_fingerprint
 from cudal2_agent.policies.lm.base_model import LoadedModel, load_base, quieten
+from cudal2_agent.policies.lm.compact_prompt import axes_fingerprint
 from cudal2_agent.policies.lm.examples import Examples, read_examples, write_examples
+from cudal2_agent.policies.lm.guarded_training import LogLines, PromptOrder, guard, latest_checkpoint, step_of
 from cudal2_agent.policies.lm.replies.reply_readers import ReplyReaders, reader_count
-from cudal2_agent.policies.lm.replies.reply_reward import ReplyReward, ScoredCandidates
+from cudal2_agent.policies.lm.replies.reply_reward import ReplyReward, ScoredCandidates, StepSeconds
 from cudal2_agent.policies.lm.replies.reply_sampler import merged_adapter
-from cudal2_agent.policies.lm.replies.step_seconds import StepSeconds
-from cudal2_agent.policies.lm.stages.guarded_training import LogLines, guard, latest_checkpoint, step_of
-from cudal2_agent.policies.lm.stages.prompt_order import PromptOrder
-from cudal2_agent.policies.lm.stages.stage_settings import StageSettings, work_of
+from cudal2_agent.policies.lm.stage_settings import StageSettings, work_of
 
 SETTINGS = "settings.json"
 EXAMPLES = "examples.json"

@@ -1,18 +1,71 @@
 """Conversations with tool calls: results reach the model, caps hold, and no request or tool is repeated after a kill."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from cudal2_agent.contract.errors import StoreError
+from cudal2_agent.contract.errors import StoreError, WorkerError
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Prediction, TestResult, Wrong
 from cudal2_agent.contract.records.exchange import Exchange, Prompt, ToolCall, Usage
+from cudal2_agent.contract.records.knowledge import Chunk, Hit
 from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Reply
 from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
-from cudal2_agent.policies.chat.tools.tool_talk import NO_CALL_LEFT
+from cudal2_agent.policies.chat.tool_talk import NO_CALL_LEFT
+from tests.doubles import INSPECTION, unmeasured
 from tests.policies.chat.conversing import AnsweringServer, MemoryLog, Table, candidate, source, written
-from tests.policies.chat.tools.scripted_workbench import PREDICTION, ScriptedWorkbench, hit
+
+PREDICTION = Prediction(predicted_us=7.25, model="scripted", floor_us=2.0, terms={"dram": 2.5, "issue": 6.5})
+
+
+def hit(text: str, name: str = "x.md") -> Hit:
+    chunk = Chunk(release="notes", path=name, start_line=1, end_line=2, symbol="x", kind="section", text=text)
+    return Hit(chunk=chunk, score=1.0)
+
+
+class ScriptedWorkbench:
+    """Kernels whose source says `// broken`, `// wrong`, `// endless` or `// lost` fail in that way."""
+
+    def __init__(self, hits: tuple[Hit, ...] = (), prediction: Prediction = PREDICTION) -> None:
+        self.used: list[tuple[str, str]] = []
+        self.seconds: list[float] = []
+        self._hits, self._prediction = hits, prediction
+
+    def compile(self, candidate: Candidate, seconds: float) -> Built | Evaluation:
+        return self._note("compile", candidate, seconds) or self._built(candidate)
+
+    def verify(self, candidate: Candidate, seconds: float) -> Evaluation:
+        failed = self._note("verify", candidate, seconds)
+        if failed is None and "// wrong" in candidate.source:
+            test = TestResult(tier="exact", name="zero-one", passed=False, worst=3.0, message="12 of 64 outputs are wrong")
+            return Wrong(test=test, tests=(test,), inspection=INSPECTION)
+        return failed or unmeasured(7.0, "emulator")
+
+    def predict(self, candidate: Candidate, seconds: float) -> Prediction | Evaluation:
+        return self._note("predict", candidate, seconds) or self._prediction
+
+    def search(self, words: str, seconds: float) -> list[Hit]:
+        self.used.append(("search", words))
+        self.seconds.append(seconds)
+        return list(self._hits)
+
+    def _note(self, tool: str, candidate: Candidate, seconds: float) -> Any:
+        self.used.append((tool, candidate.source))
+        self.seconds.append(seconds)
+        if "// endless" in candidate.source:
+            time.sleep(0.01)
+            raise TimeoutError
+        if "// lost" in candidate.source:
+            raise WorkerError("two workers in a row were lost")
+        return CompileFailed(message="error", log="k.cu(3): error: no") if "// broken" in candidate.source else None
+
+    def _built(self, candidate: Candidate) -> Built:
+        return Built(candidate=candidate, inspection=INSPECTION, artifact_path="", cached=False, seconds=0.1)
+
 
 Script = list[Reply | str]
 USAGE = Usage(prompt_tokens=1000, completion_tokens=100, counted="server")

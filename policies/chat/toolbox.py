@@ -11,12 +11,11 @@ from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, Unm
 from cudal2_agent.contract.records.exchange import ToolCall, ToolResult
 from cudal2_agent.contract.records.knowledge import Hit
 from cudal2_agent.policies.chat.assignment import POLICY
+from cudal2_agent.policies.chat.offered_tools import COMPILE, PREDICT, SEARCH, VERIFY, ReadCall
 from cudal2_agent.policies.chat.prompts.failures import failure_text
-from cudal2_agent.policies.chat.prompts.fitting import shorten, take
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline, plain
 from cudal2_agent.policies.chat.prompts.rendering import chunk_text, resources_text, result_text
-from cudal2_agent.policies.chat.tools.offered_tools import COMPILE, PREDICT, SEARCH, VERIFY
-from cudal2_agent.policies.chat.tools.tool_arguments import ReadCall
+from cudal2_agent.policies.chat.tokens import shorten, take
 
 MAX_SOURCE_CHARS = 256 * 1024
 
