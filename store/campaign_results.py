@@ -4,16 +4,15 @@ Of a task and environment the last tuned baseline is kept.
 """
 
 import time
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, true, update
+from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, update
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import Arch, GemmTask, Layout, TimingMode
-from cudal2_agent.store.filters import sortable
+from cudal2_agent.store.filters import one_of, sortable
 from cudal2_agent.store.packing import named
 from cudal2_agent.store.tables import campaigns, shape_results, tuned_baselines
 
@@ -123,16 +122,12 @@ def result_row(result: ShapeResult) -> dict[str, Any]:
 def _conditions(wanted: ResultFilter) -> ColumnElement[bool]:
     own = shape_results.c
     return and_(
-        _in(campaigns.c.name, wanted.campaigns),
-        _in(own.mode, [mode.value for mode in wanted.modes]),
-        _in(own.layout, [layout.value for layout in wanted.layouts]),
-        _in(own.arch, [arch.value for arch in wanted.archs]),
-        _in(own.environment, wanted.environments),
+        one_of(campaigns.c.name, wanted.campaigns),
+        one_of(own.mode, [mode.value for mode in wanted.modes]),
+        one_of(own.layout, [layout.value for layout in wanted.layouts]),
+        one_of(own.arch, [arch.value for arch in wanted.archs]),
+        one_of(own.environment, wanted.environments),
     )
-
-
-def _in(column: Any, values: Sequence[str]) -> ColumnElement[bool]:
-    return column.in_(values) if values else true()
 
 
 _OWN = tuned_baselines.c

@@ -180,7 +180,7 @@ class Store:
                 yield trajectory
 
     def results(self, wanted: ResultFilter = ALL_RESULTS) -> list[ShapeResult]:
-        """Results of campaigns by shape, layout and mode; of one task the oldest first. `queue.py` records them."""
+        """Results of campaigns by shape, layout and mode; of one task the oldest first. `campaign_queue.py` records them."""
         with self.reading() as (connection, _):
             return [stored.result for stored in read_results(connection, wanted)]
 

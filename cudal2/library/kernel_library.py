@@ -162,12 +162,12 @@ def open_library(path: Path) -> KernelLibrary:
 SHIPPED = Path(__file__).parent / "shipped"
 
 
-def shipped_paths(folder: Path = SHIPPED) -> list[Path]:
+def shipped_paths() -> list[Path]:
     """The largest first."""
-    return sorted(folder.glob(f"*{PACKED}"), key=lambda path: (-path.stat().st_size, path.name))
+    return sorted(SHIPPED.glob(f"*{PACKED}"), key=lambda path: (-path.stat().st_size, path.name))
 
 
-def shipped_library(chip: str, folder: Path = SHIPPED) -> KernelLibrary | None:
+def shipped_library(chip: str) -> KernelLibrary | None:
     """The library that was measured on a chip; None where none ships. Raises: LibraryError where one is damaged."""
-    libraries = (open_library(path) for path in shipped_paths(folder))
+    libraries = (open_library(path) for path in shipped_paths())
     return next((library for library in libraries if library.manifest.chip == chip), None)

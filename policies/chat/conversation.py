@@ -6,7 +6,7 @@ Every exchange is recorded as soon as it ends.
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -42,9 +42,8 @@ class Round:
     reply, while other conversations go on. `abandon`: the caller no longer waits for the round.
     """
 
-    def __init__(self, seconds_left: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._until = clock() + (_ENDLESS_SECONDS if seconds_left is None else seconds_left)
+    def __init__(self, seconds_left: float | None) -> None:
+        self._until = time.monotonic() + (_ENDLESS_SECONDS if seconds_left is None else seconds_left)
         self._over = threading.Event()
         self.error: EndpointError | UsageError | None = None
         self.capped = ""
@@ -54,7 +53,7 @@ class Round:
     @property
     def seconds_left(self) -> float:
         """Time for the next request; 0 if too little is left or the round is over."""
-        left = self._until - self._clock()
+        left = self._until - time.monotonic()
         return left if left >= MIN_SECONDS and not self._over.is_set() else 0.0
 
     def fail(self, error: EndpointError | UsageError) -> None:

@@ -8,7 +8,7 @@
 
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -87,18 +87,11 @@ class TaskExamples:
     unwritable: int
 
 
-# `map`, or that of a pool of processes: the spaces of a task take about half a second.
 OfStages = dict[Stage, TaskExamples]
-MapTasks = Callable[[Callable[[SearchedTask], OfStages], Iterable[SearchedTask]], Iterable[OfStages]]
 
 
 def make_examples(
-    searches: Iterable[StoredSearch],
-    stages: Sequence[Stage],
-    split: ShapeSplit,
-    seed: int,
-    emit: Emit,
-    map_tasks: MapTasks = map,
+    searches: Iterable[StoredSearch], stages: Sequence[Stage], split: ShapeSplit, seed: int, emit: Emit
 ) -> dict[Stage, Examples]:
     """The examples of each stage. Raises: UsageError where nothing is left to learn from."""
     found = sorted(searches, key=lambda one: (one.task.id, one.chip.name, one.run_id))
@@ -111,7 +104,7 @@ def make_examples(
         for _, members in groupby(kept, key=lambda one: (one.task.id, one.chip.name))
     ]
     made: dict[Stage, list[TaskExamples]] = {stage: [] for stage in stages}
-    for number, of_stages in enumerate(map_tasks(examples_of, tasks), 1):
+    for number, of_stages in enumerate(map(examples_of, tasks), 1):
         for stage, of_task in of_stages.items():
             made[stage].append(of_task)
         if number % _TOLD_TASKS == 0:

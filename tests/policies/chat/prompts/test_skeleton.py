@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
-
-from pathlib import Path
-
-import pytest
 
 from cudal2_agent.contract.events import ignore
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
