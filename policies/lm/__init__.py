@@ -4,7 +4,7 @@ Needs the extra `lm`; only this folder imports transformers, trl, peft and accel
 
 - `needs.py`: says what is not installed.
 - `compact_prompt.py`: the prompt and the reply, and the fingerprint of the axes, which an adapter is bound to.
-- `stored_searches.py`, `examples.py`: from the store to the examples of a stage.
+- `examples.py`: from the store to the examples of a stage.
 - `base_model.py`, `adapter_folder.py`: loads a model, and writes and reads a trained adapter.
 - `replies/`: replies sampled, read and rewarded.
 - `stages.py`: begins, trains and finishes a stage of training. `stage_settings.py`: its settings, kept beside its checkpoints.

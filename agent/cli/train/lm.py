@@ -111,8 +111,7 @@ class _Data:
         """Raises: UsageError, StoreError."""
         from cudal2_agent.agent.campaign.held_out import held_out_shapes
         from cudal2_agent.policies.exports.splits import ShapeSplit
-        from cudal2_agent.policies.lm.examples import make_examples, read_examples
-        from cudal2_agent.policies.lm.stored_searches import stored_searches
+        from cudal2_agent.policies.lm.examples import make_examples, read_examples, stored_searches
         from cudal2_agent.store.store import open_store
 
         if self.examples is not None:

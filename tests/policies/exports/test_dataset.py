@@ -14,7 +14,7 @@ import yaml
 from cudal2_agent.contract.errors import StoreError, UsageError
 from cudal2_agent.contract.records.evaluation import CompileFailed
 from cudal2_agent.contract.records.trajectory import Trajectory
-from cudal2_agent.policies.exports import dataset, whole_folder
+from cudal2_agent.policies.exports import dataset
 from cudal2_agent.policies.exports.columns import PARQUET, columns_of, hub_features
 from cudal2_agent.policies.exports.dataset import DATASET_FORMATS, export_dataset
 from cudal2_agent.policies.exports.flat_table import ROW_GROUP, table_rows
@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_moved_leaves_the_old_one(tmp_path: Path, monkey
         self.rename(target)
         return target
 
-    monkeypatch.setattr(whole_folder.Path, "replace", replace)
+    monkeypatch.setattr(dataset.Path, "replace", replace)
     with pytest.raises(UsageError, match="Input/output error"):
         export_dataset(many(2), "sft", tmp_path / "out", PLAIN, PROMPTS)
     assert len(lines(tmp_path / "out" / "train.jsonl")) == 8
