@@ -102,7 +102,6 @@ def replace_result(connection: Connection, key: int, result: ShapeResult) -> Non
 
 
 def result_row(result: ShapeResult) -> dict[str, Any]:
-    """The columns of a result."""
     task, record = result.task, result.model_dump_json()
     return {
         "task": task.id,
@@ -149,6 +148,5 @@ def keep_tuned(connection: Connection, baseline: TunedBaseline) -> None:
 
 
 def tuned_row(baseline: TunedBaseline) -> dict[str, str]:
-    """The columns of a tuned baseline."""
     record = baseline.model_dump_json()
     return {"task": baseline.task.id, "environment": baseline.environment, "hash": named(digest(record)), "record": record}

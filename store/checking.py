@@ -238,7 +238,6 @@ def _named(row: Row[Any]) -> str:
 
 
 def _line(said: object) -> str:
-    """One line."""
     return " ".join(str(getattr(said, "orig", None) or said).split()) or type(said).__name__
 
 

@@ -43,7 +43,6 @@ def sortable(date: str | datetime) -> str:
 
 
 def run_conditions(steps: StepFilter) -> ColumnElement[bool]:
-    """The conditions on the columns of `runs`."""
     own = tables.runs.c
     conditions = [
         one_of(own.run_id, steps.runs),
@@ -61,7 +60,6 @@ def run_conditions(steps: StepFilter) -> ColumnElement[bool]:
 
 
 def step_conditions(steps: StepFilter) -> ColumnElement[bool]:
-    """The conditions on the columns of `steps`."""
     own, environments = tables.steps.c, tables.environments.c
     conditions = [one_of(own.status, steps.outcomes)]
     if steps.environments:

@@ -55,7 +55,6 @@ class KernelLibrary:
             self._take(id_, self._algorithm_ids)
 
     def __len__(self) -> int:
-        """The number of entries."""
         return len(self.manifest.entries)
 
     def __iter__(self) -> Iterator[LibraryEntry]:
@@ -67,11 +66,9 @@ class KernelLibrary:
         return map(self._validated_algorithm, self.manifest.algorithms)
 
     def keys(self) -> Iterator[TaskKey]:
-        """The tasks that have an entry."""
         return iter(self._ids)
 
     def algorithm_keys(self) -> Iterator[TaskKey]:
-        """The tasks that have an algorithm."""
         return iter(self._algorithm_ids)
 
     def find(self, key: TaskKey) -> LibraryEntry | None:

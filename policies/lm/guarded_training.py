@@ -147,7 +147,6 @@ class PromptOrder:
         self._at = 0
 
     def first(self) -> list[TaskPlace]:
-        """The tasks of the first step."""
         return self.places[: self.stride]
 
     def after(self, seen: Sequence[TaskPlace]) -> list[TaskPlace]:
