@@ -43,15 +43,14 @@ def sortable(date: str | datetime) -> str:
 
 
 def run_conditions(steps: StepFilter) -> ColumnElement[bool]:
-    """The conditions on the columns of `runs`."""
     own = tables.runs.c
     conditions = [
-        _one_of(own.run_id, steps.runs),
-        _one_of(own.shape, steps.shapes),
-        _one_of(own.arch, steps.archs),
-        _one_of(own.chip, steps.chips),
-        _one_of(own.policy, steps.policies),
-        _one_of(own.cutlass, steps.cutlass),
+        one_of(own.run_id, steps.runs),
+        one_of(own.shape, steps.shapes),
+        one_of(own.arch, steps.archs),
+        one_of(own.chip, steps.chips),
+        one_of(own.policy, steps.policies),
+        one_of(own.cutlass, steps.cutlass),
     ]
     if steps.since is not None:
         conditions.append(own.created_at >= sortable(steps.since))
@@ -61,9 +60,8 @@ def run_conditions(steps: StepFilter) -> ColumnElement[bool]:
 
 
 def step_conditions(steps: StepFilter) -> ColumnElement[bool]:
-    """The conditions on the columns of `steps`."""
     own, environments = tables.steps.c, tables.environments.c
-    conditions = [_one_of(own.status, steps.outcomes)]
+    conditions = [one_of(own.status, steps.outcomes)]
     if steps.environments:
         named = select(environments.key).where(environments.label.in_(steps.environments))
         conditions.append(own.environment.in_(named))
@@ -74,5 +72,5 @@ def step_conditions(steps: StepFilter) -> ColumnElement[bool]:
     return and_(*conditions)
 
 
-def _one_of(column: Any, values: Sequence[str]) -> ColumnElement[bool]:
+def one_of(column: Any, values: Sequence[str]) -> ColumnElement[bool]:
     return column.in_(values) if values else true()

@@ -16,8 +16,11 @@ from sqlalchemy import Connection, func, select
 
 from cudal2_agent.contract.errors import StoreError
 from cudal2_agent.store import tables
-from cudal2_agent.store.compression import zstd
-from cudal2_agent.store.keys import Keyed
+
+try:  # of the standard library from Python 3.14 on, before that its backport
+    from compression import zstd as zstd  # type: ignore[import-not-found,unused-ignore]
+except ModuleNotFoundError:
+    from backports import zstd as zstd
 
 ALGORITHM = "sha256"
 LEVEL = 9
@@ -35,7 +38,7 @@ _OPTIONS = {
     zstd.CompressionParameter.dict_id_flag: 0,
 }
 
-_DICTIONARIES = Keyed(tables.dictionaries, "hash")
+_DICTIONARIES = tables.Keyed(tables.dictionaries, "hash")
 
 Packed = dict[str, Any]  # the columns `dictionary` and `data`
 

@@ -121,7 +121,6 @@ def run_count(store: Store, selected: StepFilter, *, empty: bool = False) -> int
 
 
 def step_count(store: Store, selected: StepFilter) -> int:
-    """The number of selected steps."""
     chosen = steps.c.run.in_(select(runs.c.key).where(run_conditions(selected)))
     with store.reading() as (connection, _):
         return connection.execute(select(func.count()).select_from(steps).where(chosen, step_conditions(selected))).scalar_one()

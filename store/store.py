@@ -8,14 +8,14 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import ColumnElement, Connection, Engine, func, select, true
 
 from cudal2_agent.contract.errors import StoreError, UsageError
+from cudal2_agent.contract.protocols.protocols import TrajectoryStore
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
 from cudal2_agent.store import tables
-from cudal2_agent.store.campaigns.results import ALL_RESULTS, ResultFilter, read_results
-from cudal2_agent.store.campaigns.tuned import find_tuned, keep_tuned
+from cudal2_agent.store.campaign_results import ALL_RESULTS, ResultFilter, find_tuned, keep_tuned, read_results
 from cudal2_agent.store.engine import BUSY_TIMEOUT_S, compact, open_engine, translated, writing
 from cudal2_agent.store.filters import ALL_STEPS, StepFilter, run_conditions, step_conditions
 from cudal2_agent.store.packing import Packer, named
@@ -180,7 +180,7 @@ class Store:
                 yield trajectory
 
     def results(self, wanted: ResultFilter = ALL_RESULTS) -> list[ShapeResult]:
-        """Results of campaigns by shape, layout and mode; of one task the oldest first. `queue.py` records them."""
+        """Results of campaigns by shape, layout and mode; of one task the oldest first. `campaign_queue.py` records them."""
         with self.reading() as (connection, _):
             return [stored.result for stored in read_results(connection, wanted)]
 
@@ -225,3 +225,18 @@ def _load(record: type[R], plain: Mapping[str, Any], what: str) -> R:
         return record.model_validate(plain)
     except ValidationError as exc:
         raise StoreError(f"{what} in the store cannot be read; another version may have written it", log=str(exc)) from exc
+
+
+class RunExchanges:
+    """`contract.protocols.protocols.ExchangeLog` of a run over the trajectory store."""
+
+    def __init__(self, store: TrajectoryStore, run_id: str) -> None:
+        self._store, self._run_id = store, run_id
+
+    def record(self, exchange: Exchange) -> None:
+        """Raises: StoreError where the run was never recorded."""
+        self._store.record_exchange(self._run_id, exchange)
+
+    def recorded(self) -> list[Exchange]:
+        """By round, sample and turn."""
+        return self._store.exchanges(self._run_id)

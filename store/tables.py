@@ -5,9 +5,13 @@ other columns hold what lists, filters and joins need. A hash is written as its 
 Integer keys are internal: exports and records never show them. Records of campaigns are plain JSON in `record`.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     Float,
     ForeignKey,
     Index,
@@ -18,6 +22,10 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    bindparam,
+    insert,
+    select,
+    update,
 )
 
 VERSION = "0003"  # of the newest migration
@@ -230,3 +238,31 @@ tuned_baselines = Table(
     Column("record", Text, nullable=False),
     UniqueConstraint("task", "environment"),
 )
+
+
+class Keyed:
+    """A table with an integer key whose rows are found by other columns, `natural`, that no two rows share.
+
+    Its statements are made once: making one costs more than running it. Writers take turns (`engine.writing`), so that no row
+    appears between a look and an insertion.
+    """
+
+    def __init__(self, table: Table, *natural: str) -> None:
+        matches = [table.c[name] == bindparam(f"natural_{name}") for name in natural]
+        self._natural = natural
+        self._find = select(table.c.key).where(*matches)
+        self._insert = insert(table)
+        self._overwrite = update(table).where(table.c.key == bindparam("natural_key"))
+
+    def find(self, connection: Connection, *values: Any) -> int | None:
+        """The key of the row whose natural columns hold these values; None where there is none."""
+        given = {f"natural_{name}": value for name, value in zip(self._natural, values, strict=True)}
+        return connection.execute(self._find, given).scalar_one_or_none()
+
+    def insert(self, connection: Connection, row: Mapping[str, Any]) -> int:
+        """The key of the new row."""
+        key: int = (connection.execute(self._insert, row).inserted_primary_key or (0,))[0]
+        return key
+
+    def overwrite(self, connection: Connection, key: int, row: Mapping[str, Any]) -> None:
+        connection.execute(self._overwrite, {**row, "natural_key": key})

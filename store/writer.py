@@ -9,7 +9,6 @@ from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.errors import StoreError
 from cudal2_agent.store import tables
 from cudal2_agent.store.filters import sortable
-from cudal2_agent.store.keys import Keyed
 from cudal2_agent.store.packing import Packer, named
 from cudal2_agent.store.plain_records import (
     Content,
@@ -22,6 +21,7 @@ from cudal2_agent.store.plain_records import (
     step_hash,
 )
 from cudal2_agent.store.reader import PlainReader
+from cudal2_agent.store.tables import Keyed
 
 RUNS = Keyed(tables.runs, "run_id")
 OBSERVATIONS = Keyed(tables.observations, "hash")

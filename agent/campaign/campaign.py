@@ -11,7 +11,7 @@ from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import WorkerError
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.settings import Settings
-from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaign_queue import CampaignQueue
 
 TICK_S = 0.2
 SEARCHES_PER_GPU = 10  # a round of a search takes seconds to propose and build, and tenths of a second to measure

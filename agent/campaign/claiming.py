@@ -12,7 +12,7 @@ from cudal2_agent.agent.wiring.host_use import HostMeter
 from cudal2_agent.contract.errors import Cudal2Error, StoreError, UsageError, WorkerError
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.store.campaigns.queue import LEASE_S, CampaignQueue, Claim
+from cudal2_agent.store.campaign_queue import LEASE_S, CampaignQueue, Claim
 
 IDLE_S = 0.5  # between two looks at a queue in which others hold what is left
 _REASON_CHARS = 300

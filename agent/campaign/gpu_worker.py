@@ -15,7 +15,7 @@ from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.processes.child import ParentLine
-from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import open_store
 
 

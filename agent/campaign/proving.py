@@ -25,7 +25,7 @@ from cudal2_agent.contract.records.trajectory import RunRecord, Step
 from cudal2_agent.contract.reward.reward import reward
 from cudal2_agent.policies.schedule.families.registry import written
 from cudal2_agent.processes.child import ParentLine
-from cudal2_agent.store.campaigns.results import ResultFilter, StoredResult, claim_unproved, replace_result
+from cudal2_agent.store.campaign_results import ResultFilter, StoredResult, claim_unproved, replace_result
 from cudal2_agent.store.store import Store, open_store
 
 LOW_PRIORITY = 19

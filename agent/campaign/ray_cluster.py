@@ -20,7 +20,7 @@ from cudal2_agent.agent.wiring.actors import open_cluster, start_actors
 from cudal2_agent.contract.errors import Cudal2Error, UsageError, WorkerError
 from cudal2_agent.contract.events import ignore
 from cudal2_agent.processes.ray_actors import ActorLost, ActorPlan, Cluster, own_gpu, own_name
-from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import Store, open_store
 
 MAX_RESTARTS = 5

@@ -15,7 +15,7 @@ from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import TimingMode
 from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.contract.whole_file import whole_file
-from cudal2_agent.store.campaigns.queue import CampaignQueue, campaign_names
+from cudal2_agent.store.campaign_queue import CampaignQueue, campaign_names
 from cudal2_agent.store.store import Store
 
 SUFFIX = ".jsonl.gz"

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from cudal2_agent.agent.campaign.overview import Overview, WorkerView, class_figures
 from cudal2_agent.contract.records.campaign import ShapeResult
-from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaign_queue import CampaignQueue
 
 LOOK_S = 1.0  # between two looks at the store
 GRACE_S = 20.0  # after the deadline, to the tasks in progress

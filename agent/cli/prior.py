@@ -59,7 +59,7 @@ def list_priors(as_json: AsJson = False) -> None:
     """The learned priors that are here: built in, and in the folder `policies` of the home folder."""
     from cudal2_agent.agent.cli.render.prior_table import prior_lines
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.policies.schedule.learned.known_policies import known_policies
+    from cudal2_agent.policies.schedule.learned.policy_file import known_policies
 
     settings = load_settings()
     known, reasons = known_policies(settings.home)
@@ -79,8 +79,7 @@ def use(
 ) -> None:
     """Choose what ranks schedules in later searches: a learned prior, the analytic one, or what fits the chip (auto)."""
     from cudal2_agent.contract.settings.settings import keep_choice, load_settings
-    from cudal2_agent.policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, find_policy
-    from cudal2_agent.policies.schedule.learned.policy_file import read_weights
+    from cudal2_agent.policies.schedule.learned.policy_file import ANALYTIC_NAME, AUTO, find_policy, read_weights
 
     settings = load_settings()
     value = prior

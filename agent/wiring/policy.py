@@ -14,8 +14,7 @@ from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.chat.account import Account
 from cudal2_agent.policies.chat.policy import ChatPolicy
-from cudal2_agent.policies.chat.server.chat_server import ChatServer
-from cudal2_agent.policies.chat.server.connection import open_server
+from cudal2_agent.policies.chat.server.chat_server import ChatServer, open_server
 from cudal2_agent.policies.chat.server.key import checked_base_url, resolve_key
 from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
 from cudal2_agent.policies.lm.needs import SAMPLING, require
@@ -23,9 +22,8 @@ from cudal2_agent.policies.portfolio.policy import Portfolio
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.policy import SchedulePolicy
 from cudal2_agent.sandbox.building.headers import OWN_ROOT
-from cudal2_agent.store.exchanges import RunExchanges
 from cudal2_agent.store.precedents import StoredPrecedents
-from cudal2_agent.store.store import Store
+from cudal2_agent.store.store import RunExchanges, Store
 
 POLICIES = ("schedule", "chat", "portfolio", "lm")
 

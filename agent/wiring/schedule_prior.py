@@ -9,9 +9,8 @@ from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
-from cudal2_agent.policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, find_policy, known_policies
 from cudal2_agent.policies.schedule.learned.learned_prior import LearnedPrior
-from cudal2_agent.policies.schedule.learned.policy_file import read_weights
+from cudal2_agent.policies.schedule.learned.policy_file import ANALYTIC_NAME, AUTO, find_policy, known_policies, read_weights
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf, RatedPrior
 
 logger = logging.getLogger(__name__)

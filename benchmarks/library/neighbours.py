@@ -25,8 +25,7 @@ from typing import Any
 
 from benchmarks import harness
 from cudal2.dispatch.padded_m_rule import margin, shipped_rule
-from cudal2.library.kernel_library import open_library
-from cudal2.library.shipped_libraries import shipped_paths
+from cudal2.library.kernel_library import open_library, shipped_paths
 from cudal2_agent.agent.library.entry_source import source_sha256
 from cudal2_agent.agent.library.library_writing import manifest_of, write_library
 from cudal2_agent.contract.base import Record

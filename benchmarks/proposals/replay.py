@@ -24,7 +24,7 @@ from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.policies.schedule.learned.known_policies import find_policy
+from cudal2_agent.policies.schedule.learned.policy_file import find_policy
 from cudal2_agent.policies.schedule.optimiser.acquisition import rank_by_prior
 from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC

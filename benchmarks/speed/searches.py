@@ -21,8 +21,7 @@ from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
 from cudal2_agent.contract.reward.speedup import ScreenedTime, steady_speedups
-from cudal2_agent.store.importing.incoming import IncomingStep
-from cudal2_agent.store.importing.input_lines import lines_of
+from cudal2_agent.store.incoming import IncomingStep, lines_of
 from cudal2_agent.store.sweep.sweep_reading import SweepReader
 
 SUFFIX = ".sweep.zst"

@@ -5,8 +5,7 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from cudal2.dispatch.causes import FallbackCause
-from cudal2.dispatch.decision import Choice, Decision, GpuIdentity
+from cudal2.dispatch.decision import Choice, Decision, FallbackCause, GpuIdentity
 from cudal2.dispatch.padded_m_rule import PaddedMRule
 from cudal2.library.kernel_library import TaskKey
 from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm

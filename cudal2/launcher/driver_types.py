@@ -94,7 +94,6 @@ class DriverLibrary:
             raise DeviceUnavailable(f"the NVIDIA driver does not start: cuInit: {self._name(status)}")
 
     def status(self, symbol: str, *arguments: Any) -> int:
-        """The status of a call."""
         return int(self._functions[symbol](*arguments))
 
     def call(self, symbol: str, *arguments: Any) -> None:

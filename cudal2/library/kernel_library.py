@@ -1,4 +1,7 @@
-"""A kernel library, opened for reading. Opening checks every entry's id; an entry's fields are validated when it is used."""
+"""A kernel library, opened for reading. Opening checks every entry's id; an entry's fields are validated when it is used.
+
+One library per chip comes with the product.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from cudal2.library.library_form import CUBINS, cubin_name, plan_name, read_library_files
+from cudal2.library.library_form import CUBINS, PACKED, cubin_name, plan_name, read_library_files
 from cudal2.library.prepared_kernels import CachedKernel, read_kernel
 from cudal2_agent.contract.errors import LibraryError, UsageError
 from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, StoredAlgorithm
@@ -52,7 +55,6 @@ class KernelLibrary:
             self._take(id_, self._algorithm_ids)
 
     def __len__(self) -> int:
-        """The number of entries."""
         return len(self.manifest.entries)
 
     def __iter__(self) -> Iterator[LibraryEntry]:
@@ -64,11 +66,9 @@ class KernelLibrary:
         return map(self._validated_algorithm, self.manifest.algorithms)
 
     def keys(self) -> Iterator[TaskKey]:
-        """The tasks that have an entry."""
         return iter(self._ids)
 
     def algorithm_keys(self) -> Iterator[TaskKey]:
-        """The tasks that have an algorithm."""
         return iter(self._algorithm_ids)
 
     def find(self, key: TaskKey) -> LibraryEntry | None:
@@ -154,3 +154,17 @@ def open_library(path: Path) -> KernelLibrary:
     """
     manifest, plain = read_library_files(path)
     return KernelLibrary(path, manifest, plain)
+
+
+SHIPPED = Path(__file__).parent / "shipped"
+
+
+def shipped_paths() -> list[Path]:
+    """The largest first."""
+    return sorted(SHIPPED.glob(f"*{PACKED}"), key=lambda path: (-path.stat().st_size, path.name))
+
+
+def shipped_library(chip: str) -> KernelLibrary | None:
+    """The library that was measured on a chip; None where none ships. Raises: LibraryError where one is damaged."""
+    libraries = (open_library(path) for path in shipped_paths())
+    return next((library for library in libraries if library.manifest.chip == chip), None)

@@ -1,7 +1,6 @@
 """Kernels of a library in PyTorch programs. Importing this package registers `torch.ops.cudal2.matmul`.
 
-- `matrix_product.py`: `cudal2.matmul`, with folding of leading sizes.
-- `custom_operator.py`: `torch.ops.cudal2.matmul` with its fake and its gradients.
+- `matrix_product.py`: `cudal2.matmul`, with folding of leading sizes; `torch.ops.cudal2.matmul` with its fake and gradients.
 - `aten_override.py`: the CUDA kernels of `aten::mm` and `aten::addmm` replaced, with the original ones as the fallback.
 - `inductor_choices.py`: the library as a choice of Inductor under `torch.compile`.
 - `compiled_kernels.py`: these kernels in C++, `native/aten_kernels.cpp`, and the services that they ask.

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.torch.compiled_kernels import CompiledKernels
 from cudal2.torch.product_service import ProductService
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2_agent.contract.errors import Cudal2Error, LibraryError, UsageError
 from cudal2_agent.contract.records.library import LibraryEntry
 from cudal2_agent.contract.records.task import GemmTask

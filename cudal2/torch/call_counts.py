@@ -4,7 +4,7 @@ import ctypes
 import threading
 from collections.abc import Mapping
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 
 
 class CallTally:

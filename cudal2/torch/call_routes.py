@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.launcher.loaded_kernel import LoadedKernel
 from cudal2.torch.call_counts import CallTally
 from cudal2.torch.matrix_signature import MatrixForm

@@ -14,7 +14,7 @@ from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_size_t, c_uin
 from pathlib import Path
 from typing import Any
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.launcher.loaded_kernel import LoadedKernel
 from cudal2.torch.call_counts import CallTally
 from cudal2.torch.call_routes import CallRoute

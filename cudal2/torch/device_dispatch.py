@@ -3,8 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from cudal2.dispatch.causes import FallbackCause
-from cudal2.dispatch.decision import GpuIdentity
+from cudal2.dispatch.decision import FallbackCause, GpuIdentity
 from cudal2.dispatch.dispatcher import Dispatcher
 from cudal2.dispatch.padded_m_rule import shipped_rule
 from cudal2.library.kernel_library import KernelLibrary

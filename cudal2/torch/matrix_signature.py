@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.dispatch.dispatcher import kind_code
 from cudal2_agent.contract.records.task import MAX_OPERAND_ELEMENTS, AccumulatorType, ElementType, Layout
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2.torch.background_builds import BackgroundBuilds, EntryBuilder
 from cudal2.torch.call_counts import CallCounts

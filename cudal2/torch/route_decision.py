@@ -5,8 +5,7 @@ CUDA graphs keep launching it. Nothing is compiled here: a kernel that is not bu
 Not covered: a kernel that is not loaded when a CUDA graph is captured. The graph then holds PyTorch's own kernel.
 """
 
-from cudal2.dispatch.causes import FallbackCause
-from cudal2.dispatch.decision import Decision
+from cudal2.dispatch.decision import Decision, FallbackCause
 from cudal2.launcher.loaded_kernel import LoadedKernel
 from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
 from cudal2.torch.background_builds import BackgroundBuilds, BuildOrder

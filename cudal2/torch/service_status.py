@@ -2,7 +2,7 @@
 
 import torch
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.torch.device_dispatch import DeviceDispatch
 from cudal2.torch.product_service import ProductService
 from cudal2_agent.contract.base import Record

@@ -7,9 +7,8 @@ from types import TracebackType
 import torch
 
 from cudal2.dispatch.decision import GpuIdentity
-from cudal2.library.kernel_library import KernelLibrary, open_library
+from cudal2.library.kernel_library import KernelLibrary, open_library, shipped_library
 from cudal2.library.prepared_kernels import PreparedKernels
-from cudal2.library.shipped_libraries import shipped_library
 from cudal2.torch import compiled_build
 from cudal2.torch.aten_override import OPERATORS, AtenOverride
 from cudal2.torch.background_builds import CommandBuilder

@@ -6,7 +6,7 @@ Every exchange is recorded as soon as it ends.
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -20,14 +20,13 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.policies.chat.account import Account, Capped
 from cudal2_agent.policies.chat.assignment import POLICY
-from cudal2_agent.policies.chat.prompts.citing import cited_chunks
 from cudal2_agent.policies.chat.prompts.composition import ComposedPrompt, Prompts
-from cudal2_agent.policies.chat.prompts.quoting import inline
+from cudal2_agent.policies.chat.prompts.quoting import cited_chunks, inline
 from cudal2_agent.policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
 from cudal2_agent.policies.chat.replies.forms import read_reply
 from cudal2_agent.policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
-from cudal2_agent.policies.chat.tools.tool_talk import ToolTalk
-from cudal2_agent.policies.chat.tools.toolbox import Toolbox
+from cudal2_agent.policies.chat.tool_talk import ToolTalk
+from cudal2_agent.policies.chat.toolbox import Toolbox
 
 MIN_SECONDS = 5.0  # of search time; a useful reply takes longer
 _CUT_SHORT = frozenset({"truncated", "stopped", "cut"})
@@ -43,9 +42,8 @@ class Round:
     reply, while other conversations go on. `abandon`: the caller no longer waits for the round.
     """
 
-    def __init__(self, seconds_left: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._until = clock() + (_ENDLESS_SECONDS if seconds_left is None else seconds_left)
+    def __init__(self, seconds_left: float | None) -> None:
+        self._until = time.monotonic() + (_ENDLESS_SECONDS if seconds_left is None else seconds_left)
         self._over = threading.Event()
         self.error: EndpointError | UsageError | None = None
         self.capped = ""
@@ -55,7 +53,7 @@ class Round:
     @property
     def seconds_left(self) -> float:
         """Time for the next request; 0 if too little is left or the round is over."""
-        left = self._until - self._clock()
+        left = self._until - time.monotonic()
         return left if left >= MIN_SECONDS and not self._over.is_set() else 0.0
 
     def fail(self, error: EndpointError | UsageError) -> None:

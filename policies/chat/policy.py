@@ -20,7 +20,7 @@ from cudal2_agent.policies.chat.prompts.primitives import Header
 from cudal2_agent.policies.chat.prompts.schedules import PromptedReplies
 from cudal2_agent.policies.chat.replies.candidates import shown_kernels
 from cudal2_agent.policies.chat.server.chat_server import ChatServer
-from cudal2_agent.policies.chat.tools.toolbox import Toolbox
+from cudal2_agent.policies.chat.toolbox import Toolbox
 
 
 class ChatPolicy:

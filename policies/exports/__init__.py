@@ -4,6 +4,6 @@
 - `steps.py`: steps as JSON lines, with everything that is stored of them.
 - `formats.py`, `contrastive.py`: the rows that trainers load. `columns.py`: their types. `flat_table.py`: the flat table.
 - `samples.py`, `schedule_reply.py`: what was asked and answered in each step, and what it earned.
-- `splits.py`, `counts.py`, `dataset_card.py`, `whole_folder.py`: splits by shape, counts, the card, folders that appear whole.
+- `splits.py`, `counts.py`, `dataset_card.py`: splits by shape, counts, the card.
 - `flashinfer/`: steps as a data set of flashinfer-bench.
 """

@@ -62,20 +62,10 @@ class ExportSummary(Record):
 
 
 def summed(counts: ExportCounts, format: str, target: str | None) -> ExportSummary:
-    return ExportSummary(
-        format=format,
-        target=target,
-        runs=counts.runs,
-        steps=counts.steps,
-        rows=dict(counts.rows),
-        shapes={split: len(shapes) for split, shapes in counts.shapes.items()},
-        measured_again=counts.measured_again,
-        unwritable=counts.unwritable,
-        withheld=counts.withheld,
-        duplicates=counts.duplicates,
-        leaked=counts.leaked,
-        policies=dict(sorted(counts.policies.items())),
-        environments=dict(sorted(counts.environments.items())),
-        licences=dict(sorted(counts.licences.items())),
-        versions={package: tuple(sorted(found)) for package, found in sorted(counts.versions.items())},
-    )
+    held = vars(counts) | {
+        "rows": dict(counts.rows),
+        "shapes": {split: len(shapes) for split, shapes in counts.shapes.items()},
+        "versions": {package: tuple(sorted(found)) for package, found in sorted(counts.versions.items())},
+    }
+    tallies = {name: dict(sorted(held[name].items())) for name in ("policies", "environments", "licences")}
+    return ExportSummary(format=format, target=target, **held | tallies)

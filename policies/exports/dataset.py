@@ -1,11 +1,13 @@
 """Writes trajectories as a data set: JSON lines or Parquet, in one file, on stdout, or in a folder with splits and a card.
 
+A folder appears whole or not at all: it is written next to its place and moved there once complete.
 Runs are read one at a time. Between runs only hashes of the rows, the shapes and the counts are kept.
 """
 
 import hashlib
 import json
 import pickle
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -15,7 +17,7 @@ from typing import IO, Any, Literal, Protocol
 
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.trajectory import Trajectory
-from cudal2_agent.contract.whole_file import whole_file
+from cudal2_agent.contract.whole_file import make_durable, whole_file
 from cudal2_agent.policies.chat.prompts.composition import Prompts
 from cudal2_agent.policies.exports.columns import columns_of
 from cudal2_agent.policies.exports.counts import ExportCounts, ExportSummary, summed
@@ -23,7 +25,6 @@ from cudal2_agent.policies.exports.dataset_card import render_card
 from cudal2_agent.policies.exports.flat_table import ParquetFile, table_rows
 from cudal2_agent.policies.exports.formats import FORMATS, ExportOptions, Row, TrainerFormat
 from cudal2_agent.policies.exports.splits import TEST, TRAIN, ShapeSplit, Split, texts_of
-from cudal2_agent.policies.exports.whole_folder import CARD, whole_folder
 from cudal2_agent.store.steps import export_steps, to_line
 
 DatasetFormat = Literal["steps", "parquet"] | TrainerFormat
@@ -211,3 +212,55 @@ def _storable(value: Any) -> Any:
     if isinstance(value, dict):
         return {_storable(name): _storable(part) for name, part in value.items()}
     return [_storable(part) for part in value] if isinstance(value, list) else value
+
+
+CARD = "README.md"
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """An empty folder to write to; afterwards it becomes `path`. An earlier export there is replaced.
+
+    Raises: UsageError where `path` is a file or holds anything but an earlier export; OSError.
+    """
+    _check_replaceable(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            make_durable(file)
+            file.chmod(0o644)
+        temporary.chmod(0o755)
+        _swap(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _check_replaceable(path: Path) -> None:
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise UsageError(f"{path} is a file; an export with splits needs a folder")
+    names = {file.name for file in path.iterdir()}
+    ours = {CARD} | {f"{split}.{suffix}" for split in ("train", "test") for suffix in ("jsonl", "parquet")}
+    if names and (CARD not in names or not names <= ours):
+        other = min(names - ours, default=CARD)
+        raise UsageError(f"folder {path} holds {other!r}, so it is not an earlier export; choose a new folder")
+
+
+def _swap(new: Path, path: Path) -> None:
+    """Moves the folder to its place; an earlier one is moved aside first and deleted afterwards."""
+    aside = None
+    if path.exists():
+        aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+        path.replace(aside)
+    try:
+        new.replace(path)
+    except OSError:
+        if aside:
+            aside.replace(path)
+        raise
+    if aside:
+        shutil.rmtree(aside, ignore_errors=True)

@@ -6,8 +6,7 @@ from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, axe
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.policies.chat.prompts.quoting import inline
-from cudal2_agent.policies.chat.replies.forms import read_reply
-from cudal2_agent.policies.chat.replies.kernel_file import KernelFile
+from cudal2_agent.policies.chat.replies.forms import KernelFile, read_reply
 
 _TICKS = re.compile(r"`{3,}")
 _SENTENCE_CHARS = 400

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.whole_file import make_durable
-from cudal2_agent.policies.lm.axes_version import axes_fingerprint
 from cudal2_agent.policies.lm.base_model import LoadedModel, load_base
+from cudal2_agent.policies.lm.compact_prompt import axes_fingerprint
 from cudal2_agent.policies.lm.examples import ExampleCounts, Stage
-from cudal2_agent.policies.lm.stages.stage_settings import StageSettings
+from cudal2_agent.policies.lm.stage_settings import StageSettings
 
 RECORD = "cudal2.json"
 LOG = "log.jsonl"

@@ -1,22 +1,26 @@
 """The prompt for a small language model: the task, the chip, the axes of the families worth trying, and scored schedules.
 
 The reply is one schedule as one line of JSON, which `policies.chat.replies` reads. A prompt takes 400 to 560 of SmolLM2's
-tokens, and 50 to 90 more for each schedule shown; so does a reply.
+tokens, and 50 to 90 more for each schedule shown; so does a reply. A model that
+learned other axes names schedules that no longer exist: `axes_fingerprint`.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from math import ceil
 
+from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.plan.chip import LIMITS, Chip
 from cudal2_agent.contract.records.candidate import ScheduleValue
 from cudal2_agent.contract.records.exchange import Message
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.records.trajectory import Attempt
 from cudal2_agent.contract.reward.roofline import arithmetic_us, memory_us
 from cudal2_agent.policies.chat.prompts.schedules import SLOWER
+from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.named_schedules import FamilySchedules, TaskSchedules
 
 SYSTEM = (
@@ -113,3 +117,17 @@ def _listed(values: Sequence[ScheduleValue]) -> str:
     if len(numbers) == len(values) >= _MIN_RUN and len(steps) == 1:
         return f"{numbers[0]}..{numbers[-1]}/{steps.pop()}"
     return " ".join(str(value) for value in values)
+
+
+@cache
+def axes_fingerprint() -> str:
+    """A hash of the families of all architectures with the name, type, bounds and default of each axis."""
+    known = {family.name: family for arch in Arch for family in families(arch)}
+    axes = {
+        name: {
+            axis: [str(field.annotation), str(field.metadata), str(field.default)]
+            for axis, field in family.schedule.model_fields.items()
+        }
+        for name, family in known.items()
+    }
+    return digest(axes)

@@ -1,4 +1,4 @@
-"""The examples of a stage, made from a store. Shapes that are held out never occur.
+"""The examples of a stage, made from the measured schedules of a store's runs. Shapes that are held out never occur.
 
 - `sft`: the prompt without schedules; the completion is one of a run's best.
 - `contrastive`: the prompt shows two schedules of different score buckets, and the completion is a clearly better one
@@ -8,27 +8,75 @@
 
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
+from sqlalchemy import Connection, select
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Emit, Notice
 from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import ScheduleValue
 from cudal2_agent.contract.records.exchange import Message
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.contrast import MIN_WIDTH, draw_contrast
+from cudal2_agent.contract.reward.reward import FLOOR
 from cudal2_agent.contract.whole_file import whole_file
 from cudal2_agent.policies.exports.splits import TEST, ShapeSplit
-from cudal2_agent.policies.lm.axes_version import axes_fingerprint
-from cudal2_agent.policies.lm.compact_prompt import SHOWN, ShownSchedule, messages_of, reply_of, speedup_score
-from cudal2_agent.policies.lm.stored_searches import ScoredSchedule, StoredSearch
+from cudal2_agent.policies.lm.compact_prompt import SHOWN, ShownSchedule, axes_fingerprint, messages_of, reply_of, speedup_score
 from cudal2_agent.policies.schedule.named_schedules import TaskSchedules
+from cudal2_agent.store import tables
+from cudal2_agent.store.reader import PlainReader
+from cudal2_agent.store.store import Store
+
+
+class ScoredSchedule(NamedTuple):
+    """A measured schedule. `reward`: logarithm of the speedup, clipped. `speedup`: over cuBLASLt-AutoTuning."""
+
+    values: dict[str, ScheduleValue]
+    reward: float
+    speedup: float
+
+
+class StoredSearch(NamedTuple):
+    """One run's schedules that were measured and have a reward, the best first."""
+
+    run_id: str
+    task: GemmTask
+    chip: Chip
+    scored: tuple[ScoredSchedule, ...]
+
+
+def stored_searches(store: Store) -> Iterator[StoredSearch]:
+    """The runs with a rewarded schedule, by the time of their start."""
+    own = tables.runs.c
+    with store.reading() as (connection, reader):
+        for row in connection.execute(select(tables.runs).order_by(own.created_at, own.run_id)).all():
+            scored = _scored(connection, reader, row.key)
+            if scored:
+                plain = reader.run(row)
+                task, chip = GemmTask.model_validate(plain["task"]), Chip.model_validate(plain["chip"])
+                yield StoredSearch(row.run_id, task, chip, scored)
+
+
+def _scored(connection: Connection, reader: PlainReader, run: int) -> tuple[ScoredSchedule, ...]:
+    """Of a schedule that was measured again, the later step counts."""
+    own = tables.steps.c
+    measured = select(own.index, own.reward, own.speedup).where(
+        (own.run == run) & own.speedup.is_not(None) & (own.reward > FLOOR)
+    )
+    figures = {row[0]: (row[1], row[2]) for row in connection.execute(measured)}
+    latest: dict[frozenset[tuple[str, ScheduleValue]], ScoredSchedule] = {}
+    for index, parts in reader.step_parts(run, figures.keys()):
+        if values := parts["origin"]["schedule"]:
+            latest[frozenset(values.items())] = ScoredSchedule(values, *figures[index])
+    return tuple(sorted(latest.values(), key=lambda one: -one.reward))
+
 
 Stage = Literal["sft", "contrastive", "grpo"]
 STAGES: tuple[Stage, ...] = ("sft", "contrastive", "grpo")
@@ -88,18 +136,11 @@ class TaskExamples:
     unwritable: int
 
 
-# `map`, or that of a pool of processes: the spaces of a task take about half a second.
 OfStages = dict[Stage, TaskExamples]
-MapTasks = Callable[[Callable[[SearchedTask], OfStages], Iterable[SearchedTask]], Iterable[OfStages]]
 
 
 def make_examples(
-    searches: Iterable[StoredSearch],
-    stages: Sequence[Stage],
-    split: ShapeSplit,
-    seed: int,
-    emit: Emit,
-    map_tasks: MapTasks = map,
+    searches: Iterable[StoredSearch], stages: Sequence[Stage], split: ShapeSplit, seed: int, emit: Emit
 ) -> dict[Stage, Examples]:
     """The examples of each stage. Raises: UsageError where nothing is left to learn from."""
     found = sorted(searches, key=lambda one: (one.task.id, one.chip.name, one.run_id))
@@ -112,7 +153,7 @@ def make_examples(
         for _, members in groupby(kept, key=lambda one: (one.task.id, one.chip.name))
     ]
     made: dict[Stage, list[TaskExamples]] = {stage: [] for stage in stages}
-    for number, of_stages in enumerate(map_tasks(examples_of, tasks), 1):
+    for number, of_stages in enumerate(map(examples_of, tasks), 1):
         for stage, of_task in of_stages.items():
             made[stage].append(of_task)
         if number % _TOLD_TASKS == 0:

@@ -18,8 +18,7 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.reward import FLOOR
 from cudal2_agent.contract.reward.score import Scored, TaskCandidates
 from cudal2_agent.policies.lm.compact_prompt import messages_of, replies_of
-from cudal2_agent.policies.lm.replies.reply_readers import schedules_of
-from cudal2_agent.policies.lm.replies.reply_reading import read_schedule
+from cudal2_agent.policies.lm.replies.reply_readers import read_schedule, schedules_of
 from cudal2_agent.policies.lm.replies.reply_reward import ScoredCandidates
 from cudal2_agent.policies.schedule.named_schedules import PredictedSchedule, TaskSchedules
 

@@ -9,8 +9,7 @@ from cudal2_agent.contract.events import Emit, Notice, ignore
 from cudal2_agent.contract.protocols.protocols import Policy
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.trajectory import Observation
-from cudal2_agent.policies.portfolio.bandit import Pull, posteriors, split
-from cudal2_agent.policies.portfolio.evidence import costs, first_tries, improved
+from cudal2_agent.policies.portfolio.bandit import Pull, costs, first_tries, improved, posteriors, split
 
 OPENING_ROUNDS = 1  # that the first arm has alone, so that the others start from a proven kernel
 SURE_ROUNDS = 4  # after the opening, in which every arm has at least one slot

@@ -15,13 +15,17 @@ from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Attempt, Observation, Precedent
 from cudal2_agent.policies.schedule.families.kernel_family import Family
-from cudal2_agent.policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
-from cudal2_agent.policies.schedule.optimiser.neighbours import draw_near, neighbours_of_best, steady_times_us
+from cudal2_agent.policies.schedule.optimiser.acquisition import (
+    draw_near,
+    neighbours_of_best,
+    rank_by_draws,
+    rank_by_prior,
+    steady_times_us,
+)
 from cudal2_agent.policies.schedule.optimiser.pool_entry import Key, PoolEntry, schedule_key
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, EntryEncoding, PriorOf, SecondOpinion
-from cudal2_agent.policies.schedule.optimiser.risk import Risk
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
-from cudal2_agent.policies.schedule.optimiser.surrogate import Surrogate
+from cudal2_agent.policies.schedule.optimiser.surrogate import Risk, Surrogate
 
 # Schedules of earlier runs on similar tasks, the most promising first.
 Precedents = Callable[[GemmTask, Chip], Sequence[Precedent]]

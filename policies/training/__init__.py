@@ -11,7 +11,7 @@
 | `tree_training` | the trees of second opinions |
 | `adapting` | a policy trained on with the few runs of another chip or kind of task |
 | `online_training` | training by trying: groups that a score evaluates |
-| `checkpoints`, `training_log` | what a killed training goes on from, and what it said |
+| `checkpoints` | what a killed training resumes from, and the log |
 | `judging` | what scores are worth on groups that were not trained on |
 | `trainer` | from a store to a policy file |
 """

@@ -12,7 +12,7 @@ from cudal2_agent.policies.schedule.prior import Floats
 from cudal2_agent.policies.training.checkpoints import Checkpoints
 from cudal2_agent.policies.training.groups import ScheduleGroup
 from cudal2_agent.policies.training.judging import first_losses
-from cudal2_agent.policies.training.schedule_training import OnEpoch, ScheduleTraining
+from cudal2_agent.policies.training.schedule_training import ScheduleTraining
 from cudal2_agent.policies.training.training_plan import ADAPTING, ANEW
 
 QUARTER = 0.25  # of the way from the weights before to the trained ones
@@ -21,12 +21,7 @@ MIN_APART = 4  # of these; fewer tell nothing
 SURE = 2.0  # standard errors
 
 
-def adapted(
-    start: Tensors | None,
-    groups: Sequence[ScheduleGroup],
-    seed: int = 0,
-    on_epoch: OnEpoch = lambda _report, _network: None,
-) -> Tensors:
+def adapted(start: Tensors | None, groups: Sequence[ScheduleGroup], seed: int = 0) -> Tensors:
     """Weights between `start` and those that were trained on with the groups; new ones where it is None.
 
     A few dozen groups also teach what is chance in them. A policy that knew other shapes well then orders them worse. So
@@ -37,9 +32,9 @@ def adapted(
     Raises: TrainingFailed where the loss is not a number.
     """
     if start is None:
-        return _trained(None, groups, seed, on_epoch)
+        return _trained(None, groups, seed)
     whole = _whole_way(start, groups, seed)
-    trained = _trained(start, groups, seed, on_epoch)
+    trained = _trained(start, groups, seed)
     return trained if whole else mixed(start, trained, QUARTER)
 
 
@@ -60,16 +55,11 @@ def _whole_way(start: Tensors, groups: Sequence[ScheduleGroup], seed: int) -> bo
     return bool(gain.mean() > SURE * gain.std(ddof=1) / len(apart) ** 0.5)
 
 
-def _trained(
-    start: Tensors | None,
-    groups: Sequence[ScheduleGroup],
-    seed: int,
-    on_epoch: OnEpoch = lambda _report, _network: None,
-) -> Tensors:
+def _trained(start: Tensors | None, groups: Sequence[ScheduleGroup], seed: int) -> Tensors:
     plan = (ADAPTING if start is not None else ANEW).model_copy(update={"seed": seed})
     with TemporaryDirectory(prefix="cudal2-adapting-") as folder:
         training = ScheduleTraining(plan, groups, Checkpoints(Path(folder), "adapting"), start)
-        return training.run(on_epoch).tensors()
+        return training.run().tensors()
 
 
 def scores_of(tensors: Tensors, group: ScheduleGroup) -> Floats:

@@ -24,11 +24,10 @@ from cudal2_agent.policies.schedule.learned.network import Network, Tensors
 from cudal2_agent.policies.schedule.learned.policy_file import PolicyCard, read_weights, write_weights
 from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
-from cudal2_agent.policies.training.checkpoints import Checkpoint, Checkpoints
+from cudal2_agent.policies.training.checkpoints import Checkpoint, Checkpoints, TrainingLog
 from cudal2_agent.policies.training.group_tensors import GroupTensors, advantages
 from cudal2_agent.policies.training.losses import TEMPERATURE, group_relative
 from cudal2_agent.policies.training.schedule_network import ScheduleNetwork
-from cudal2_agent.policies.training.training_log import TrainingLog
 
 EXPLORATION = 3.0  # times the temperature of the policy, at which it draws: else it would only repeat its favourites
 MIN_SCORED = 2  # of a group; one alone has nothing to be compared with

@@ -16,13 +16,12 @@ from cudal2_agent.policies.schedule.learned.boosted_trees import ScheduleTrees
 from cudal2_agent.policies.schedule.learned.features import FINGERPRINT
 from cudal2_agent.policies.schedule.learned.network import Network
 from cudal2_agent.policies.schedule.learned.policy_file import PolicyCard, as_read, read_weights, write_weights
-from cudal2_agent.policies.training.checkpoints import Checkpoints
+from cudal2_agent.policies.training.checkpoints import Checkpoints, TrainingLog
 from cudal2_agent.policies.training.group_cache import GroupCache
 from cudal2_agent.policies.training.groups import ScheduleGroup, read_runs
 from cudal2_agent.policies.training.judging import judged
 from cudal2_agent.policies.training.schedule_network import ScheduleNetwork
 from cudal2_agent.policies.training.schedule_training import EpochReport, ScheduleTraining
-from cudal2_agent.policies.training.training_log import TrainingLog
 from cudal2_agent.policies.training.training_plan import TREES, TrainingPlan, stages_of
 from cudal2_agent.policies.training.tree_training import grown_trees
 from cudal2_agent.store.store import Store

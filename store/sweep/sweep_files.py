@@ -13,7 +13,7 @@ from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.evaluation import Environment, Measured
 from cudal2_agent.contract.records.trajectory import RunRecord, Step, Trajectory
 from cudal2_agent.contract.whole_file import whole_file
-from cudal2_agent.store.compression import zstd
+from cudal2_agent.store.packing import zstd
 from cudal2_agent.store.sweep.sweep_lines import (
     SweepAxes,
     SweepBaseline,

@@ -7,7 +7,7 @@ from pydantic_core import from_json
 
 from cudal2_agent.contract.records.evaluation import Environment
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
-from cudal2_agent.store.importing.incoming import Incoming, IncomingStep, mark_of
+from cudal2_agent.store.incoming import Incoming, IncomingStep, mark_of
 from cudal2_agent.store.sweep.sweep_lines import (
     VERSION,
     SweepAxes,

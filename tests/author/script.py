@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from cudal2_agent.contract.records.task import Arch, GemmTask
-from cudal2_agent.policies.chat.replies.forms import read_reply
-from cudal2_agent.policies.chat.replies.kernel_file import KernelFile
+from cudal2_agent.policies.chat.replies.forms import KernelFile, read_reply
 from tests.doubles.chat_server import Request, Text
 
 FOLDER = Path(__file__).parent

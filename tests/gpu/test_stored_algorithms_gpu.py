@@ -16,8 +16,7 @@ import pytest
 import torch
 
 import cudal2
-from cudal2.dispatch.causes import FallbackCause
-from cudal2.dispatch.decision import GpuIdentity
+from cudal2.dispatch.decision import FallbackCause, GpuIdentity
 from cudal2.torch import aten_override, compiled_build, torch_session
 from cudal2.torch.gpu_platform import CudaPlatform
 from cudal2_agent.agent.library.algorithms.algorithm_check import DRAWS, _times_us, fault_of, run_algorithm

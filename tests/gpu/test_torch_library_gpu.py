@@ -19,8 +19,7 @@ import pytest
 import torch
 
 import cudal2
-from cudal2.dispatch.causes import FallbackCause
-from cudal2.dispatch.decision import Choice
+from cudal2.dispatch.decision import Choice, FallbackCause
 from cudal2.dispatch.dispatcher import kind_code
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.torch import aten_override, compiled_build, torch_session

@@ -1,5 +1,7 @@
 """A store with a little of everything: two runs, shared parts, every table filled."""
 
+import io
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,8 +11,12 @@ from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.evaluation import CompileFailed, Measured
 from cudal2_agent.contract.records.knowledge import Chunk, Hit
 from cudal2_agent.contract.records.task import Arch, GemmTask
-from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.contract.records.trajectory import Attempt, Observation, Step, Trajectory
+from cudal2_agent.store.incoming import IncomingStep
+from cudal2_agent.store.packing import zstd
 from cudal2_agent.store.store import Store, open_store
+from cudal2_agent.store.sweep.sweep_files import write_sweep
+from cudal2_agent.store.sweep.sweep_reading import SweepReader
 from tests.doubles import CHIP, NOW, OBSERVATION, TASK, candidate, measured, profile, run_record, step
 from tests.policies.chat.exchanges import exchange
 
@@ -68,3 +74,17 @@ def small_store(path: Path) -> str:
 
 
 __all__ = ["CHIP", "OTHER_CHIP", "OTHER_TASK", "TASK", "fill", "observation", "small_store"]
+
+
+def lines_in(trajectories: Iterable[Trajectory]) -> list[bytes]:
+    """The lines that are written for trajectories."""
+    file = io.BytesIO()
+    write_sweep(trajectories, file)
+    return zstd.decompress(file.getvalue()).splitlines()
+
+
+def read_back(trajectories: Iterable[Trajectory]) -> list[Step]:
+    """The steps that an import would record."""
+    reader = SweepReader()
+    records = [one for line in lines_in(trajectories) for one in reader.read(line)]
+    return [one.step for one in records if isinstance(one, IncomingStep)]

@@ -12,8 +12,7 @@ from backports import zstd
 from cudal2_agent.contract.errors import StoreError, UsageError
 from cudal2_agent.contract.records.candidate import Origin
 from cudal2_agent.contract.records.evaluation import TestResult, Wrong
-from cudal2_agent.store.exchanges import RunExchanges
-from cudal2_agent.store.store import Store, open_store
+from cudal2_agent.store.store import RunExchanges, Store, open_store
 from tests.doubles import INSPECTION, NOW, OBSERVATION, TASK, candidate, measured, run_record, step
 from tests.policies.chat.exchanges import exchange
 

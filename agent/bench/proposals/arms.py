@@ -21,7 +21,7 @@ from cudal2_agent.contract.protocols.protocols import Policy
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.records.trajectory import Precedent
 from cudal2_agent.policies.schedule.families.registry import families
-from cudal2_agent.policies.schedule.learned.known_policies import find_policy
+from cudal2_agent.policies.schedule.learned.policy_file import find_policy
 from cudal2_agent.policies.schedule.policy import Precedents, SchedulePolicy
 from cudal2_agent.store.precedents import StoredPrecedents
 from cudal2_agent.store.store import Store

@@ -22,7 +22,7 @@ from cudal2_agent.contract.records.trajectory import Step
 from cudal2_agent.contract.reward.speedup import baseline_of
 from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
 from cudal2_agent.sandbox.diagnosis.differences import explain as differences_between
-from cudal2_agent.store.campaigns.results import StoredResult, replace_result
+from cudal2_agent.store.campaign_results import StoredResult, replace_result
 from cudal2_agent.store.store import Store
 
 

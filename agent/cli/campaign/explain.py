@@ -30,7 +30,7 @@ def explain(
     from cudal2_agent.contract.events import ignore
     from cudal2_agent.contract.records.task import TimingMode
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.store.campaigns.results import ResultFilter, read_results
+    from cudal2_agent.store.campaign_results import ResultFilter, read_results
     from cudal2_agent.store.store import open_store
 
     settings = load_settings()

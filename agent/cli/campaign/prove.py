@@ -25,8 +25,8 @@ def prove(
     from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
     from cudal2_agent.contract.events import ignore
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.store.campaigns.queue import CampaignQueue
-    from cudal2_agent.store.campaigns.results import ResultFilter
+    from cudal2_agent.store.campaign_queue import CampaignQueue
+    from cudal2_agent.store.campaign_results import ResultFilter
     from cudal2_agent.store.store import open_store
 
     settings = load_settings(device="emulator", compile_jobs=jobs)

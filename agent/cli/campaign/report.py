@@ -54,7 +54,7 @@ def report(
     from cudal2_agent.agent.campaign.result_files import read_results, write_results
     from cudal2_agent.contract.settings.settings import load_settings
     from cudal2_agent.contract.whole_file import whole_file
-    from cudal2_agent.store.campaigns.results import ResultFilter
+    from cudal2_agent.store.campaign_results import ResultFilter
     from cudal2_agent.store.store import open_store
 
     if results and name:

@@ -35,7 +35,7 @@ def results(
     from cudal2_agent.agent.cli.arguments import choice
     from cudal2_agent.contract.records.task import Layout, TimingMode
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.store.campaigns.results import ResultFilter, read_results
+    from cudal2_agent.store.campaign_results import ResultFilter, read_results
     from cudal2_agent.store.store import open_store
 
     wanted = ResultFilter(

@@ -8,7 +8,7 @@ from cudal2_agent.agent.cli.render.campaign_table import CampaignTable
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.settings import Settings
-from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import open_store
 
 INTERRUPTED = 130

@@ -10,7 +10,7 @@ def status(name: CampaignName = NAME, as_json: AsJson = False) -> None:
     """How far a campaign is: shapes, speedups by class, cost, and the shapes that failed."""
     from cudal2_agent.agent.cli.render.campaign_answer import print_campaign
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.store.campaigns.queue import CampaignQueue
+    from cudal2_agent.store.campaign_queue import CampaignQueue
     from cudal2_agent.store.store import open_store
 
     with open_store(load_settings().store_url) as store:

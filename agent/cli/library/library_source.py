@@ -28,8 +28,7 @@ ALL = "all"
 
 def opened(path: Path | None) -> "KernelLibrary":
     """Raises: UsageError, LibraryError."""
-    from cudal2.library.kernel_library import open_library
-    from cudal2.library.shipped_libraries import shipped_paths
+    from cudal2.library.kernel_library import open_library, shipped_paths
     from cudal2_agent.agent.wiring.gpus import visible_gpus
     from cudal2_agent.contract.errors import UsageError
 

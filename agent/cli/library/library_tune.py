@@ -97,8 +97,7 @@ def tune(
 
 def _base(library: Path | None, gpu: str) -> "KernelLibrary | None":
     """The library that is extended; without a name that which ships for this GPU. Raises: UsageError, LibraryError."""
-    from cudal2.library.kernel_library import open_library
-    from cudal2.library.shipped_libraries import shipped_library
+    from cudal2.library.kernel_library import open_library, shipped_library
     from cudal2_agent.contract.errors import UsageError
 
     if library is None:

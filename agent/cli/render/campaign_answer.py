@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from cudal2_agent.agent.campaign.overview import CampaignCost, ClassFigures, class_figures, cost_of
 from cudal2_agent.agent.cli.render.alignment import aligned, cell
 from cudal2_agent.contract.records.campaign import ShapeResult
-from cudal2_agent.store.campaigns.queue import FailedItem, QueueCounts
+from cudal2_agent.store.campaign_queue import FailedItem, QueueCounts
 
 _SHOWN_FAILURES = 10
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from cudal2_agent.agent.bench.proposals.estimates import Estimate
 from cudal2_agent.agent.bench.proposals.proposal_figures import ArmFigures, BenchFigures
 from cudal2_agent.agent.cli.render.alignment import aligned, cell
-from cudal2_agent.policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, KnownPolicy
+from cudal2_agent.policies.schedule.learned.policy_file import ANALYTIC_NAME, AUTO, KnownPolicy
 
 _RIGHT = frozenset(range(1, 9))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cudal2_agent.contract.settings.settings import Settings
     from cudal2_agent.policies.lm.adapter_folder import AdapterRecord
     from cudal2_agent.policies.lm.examples import Examples, Stage
-    from cudal2_agent.policies.lm.stages.stage_settings import StageSettings
+    from cudal2_agent.policies.lm.stage_settings import StageSettings
 
 EXAMPLE = (
     "\b\nExamples:\n  cudal2-agent train lm --stage sft --held-out benchmarks/campaigns/held_out.json --out lm-sft\n"
@@ -111,8 +111,7 @@ class _Data:
         """Raises: UsageError, StoreError."""
         from cudal2_agent.agent.campaign.held_out import held_out_shapes
         from cudal2_agent.policies.exports.splits import ShapeSplit
-        from cudal2_agent.policies.lm.examples import make_examples, read_examples
-        from cudal2_agent.policies.lm.stored_searches import stored_searches
+        from cudal2_agent.policies.lm.examples import make_examples, read_examples, stored_searches
         from cudal2_agent.store.store import open_store
 
         if self.examples is not None:
@@ -126,7 +125,7 @@ def _trained(stage: str | None, out: Path, given: dict[str, Any], data: _Data, d
     """Begin a stage, or take up the one that was interrupted, and train it."""
     from cudal2_agent.agent.cli.render.progress import Progress
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.policies.lm.stages.stages import begin, begun, local_device, train_stage
+    from cudal2_agent.policies.lm.stages import begin, begun, local_device, train_stage
 
     settings = load_settings(device=device or local_device())
     with Progress() as progress:
@@ -142,7 +141,7 @@ def _settings(stage: str, given: dict[str, Any]) -> "StageSettings":
     from pydantic import ValidationError
 
     from cudal2_agent.policies.lm.examples import STAGES
-    from cudal2_agent.policies.lm.stages.stage_settings import LEARNING_RATES, StageSettings
+    from cudal2_agent.policies.lm.stage_settings import LEARNING_RATES, StageSettings
 
     if stage not in STAGES:
         raise UsageError(f"--stage {stage!r} is not known; choose from {', '.join(STAGES)}")

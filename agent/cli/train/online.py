@@ -44,7 +44,7 @@ def online(
     from cudal2_agent.agent.run.versions import own_version
     from cudal2_agent.contract.events import Notice
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.policies.schedule.learned.known_policies import find_policy
+    from cudal2_agent.policies.schedule.learned.policy_file import find_policy
     from cudal2_agent.policies.training.online_training import train_online
 
     settings = load_settings(device=device)

@@ -11,7 +11,7 @@ from cudal2_agent.agent.cli.trajectories.selecting import filtered, opened
 
 if TYPE_CHECKING:
     from cudal2_agent.store.filters import StepFilter
-    from cudal2_agent.store.upkeep.pruning import Pruned
+    from cudal2_agent.store.pruning import Pruned
 
 PRUNE_EXAMPLE = "\b\nExample:\n  cudal2-agent trajectories prune --outcome rejected --until 2026-11-01 --dry-run"
 VERIFY_EXAMPLE = "\b\nExample:\n  cudal2-agent trajectories verify"
@@ -38,8 +38,8 @@ def prune(
     """
     from cudal2_agent.contract.errors import UsageError
     from cudal2_agent.store.filters import ALL_STEPS
+    from cudal2_agent.store.pruning import prune as prune_store
     from cudal2_agent.store.statistics import store_bytes
-    from cudal2_agent.store.upkeep.pruning import prune as prune_store
 
     everything = selected == ALL_STEPS and keep_best is None
     if everything and not compact:
@@ -84,8 +84,8 @@ def verify(as_json: AsJson = False) -> None:
     """Check every hash, packed record, reference and count of the store; fails where one is wrong."""
     from cudal2_agent.agent.cli.render.progress import Progress
     from cudal2_agent.contract.settings.settings import load_settings
+    from cudal2_agent.store.checking import check_store
     from cudal2_agent.store.store import open_store
-    from cudal2_agent.store.upkeep.checking import check_store
 
     faults = []
     with open_store(load_settings().store_url) as store, Progress() as progress:

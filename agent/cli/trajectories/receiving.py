@@ -22,7 +22,7 @@ def import_(
     from cudal2_agent.agent.cli.render.progress import Progress
     from cudal2_agent.contract.events import StoreProgress
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.store.importing.importing import import_files
+    from cudal2_agent.store.importing import import_files
     from cudal2_agent.store.store import open_store
 
     with open_store(load_settings().store_url) as store, Progress() as progress:

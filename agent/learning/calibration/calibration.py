@@ -22,10 +22,9 @@ from cudal2_agent.contract.records.evaluation import Environment
 from cudal2_agent.contract.records.task import AccumulatorType, GemmTask, TimingMode
 from cudal2_agent.policies.schedule.learned.boosted_trees import ScheduleTrees
 from cudal2_agent.policies.schedule.learned.features import FINGERPRINT
-from cudal2_agent.policies.schedule.learned.known_policies import IN_HOME
 from cudal2_agent.policies.schedule.learned.learned_prior import LearnedPrior
 from cudal2_agent.policies.schedule.learned.network import Network, Tensors
-from cudal2_agent.policies.schedule.learned.policy_file import SUFFIX, PolicyCard, kind_of, write_weights
+from cudal2_agent.policies.schedule.learned.policy_file import IN_HOME, SUFFIX, PolicyCard, kind_of, write_weights
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf, RatedPrior
 from cudal2_agent.policies.schedule.rate_fitting import RATES
 from cudal2_agent.policies.training.training_plan import ADAPTING, ANEW, stages_of

@@ -16,8 +16,7 @@ from cudal2_agent.contract.errors import DeviceUnavailable, UsageError
 from cudal2_agent.contract.events import Emit
 from cudal2_agent.contract.records.task import AccumulatorType, TimingMode
 from cudal2_agent.contract.settings.settings import Settings
-from cudal2_agent.policies.schedule.learned.known_policies import known_policies
-from cudal2_agent.policies.schedule.learned.policy_file import read_weights
+from cudal2_agent.policies.schedule.learned.policy_file import known_policies, read_weights
 from cudal2_agent.store.store import open_store
 
 

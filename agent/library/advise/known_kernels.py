@@ -7,8 +7,7 @@ from typing import NamedTuple
 from cudal2.dispatch.decision import Choice, GpuIdentity, gpu_and_driver
 from cudal2.dispatch.dispatcher import Dispatcher, kind_code
 from cudal2.dispatch.padded_m_rule import PaddedMRule, shipped_rule
-from cudal2.library.kernel_library import KernelLibrary, key_of, open_library
-from cudal2.library.shipped_libraries import shipped_paths
+from cudal2.library.kernel_library import KernelLibrary, key_of, open_library, shipped_paths
 from cudal2_agent.agent.library.measured_kernels import MeasuredKernel
 from cudal2_agent.contract.errors import MachineError
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS

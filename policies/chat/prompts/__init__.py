@@ -5,9 +5,7 @@
 - `failures`: a failure as text, with what points at its cause.
 - `schedules`: the kernel families that a reply may name schedules of.
 - `primitives`: the device headers as signatures with their comments.
-- `citing`: marks of the chunks that are shown, and which of them a reply names.
-- `quoting`: untrusted text inside a prompt, fenced.
-- `fitting`: text made to fit a number of tokens.
+- `quoting`: untrusted text inside a prompt, fenced; marks of the chunks that are shown, and which of them a reply names.
 - `templates/`: the Markdown templates of the system message and of each kind of request.
 - `skeletons/`: one executed kernel for a target, which tests prove on the emulator.
 """

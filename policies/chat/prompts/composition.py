@@ -26,15 +26,13 @@ from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.contract.records.trajectory import Failure, Observation
 from cudal2_agent.contract.reward.roofline import arithmetic_us, bound_of, memory_us, roofline_us
 from cudal2_agent.policies.chat.assignment import Assignment
-from cudal2_agent.policies.chat.prompts.citing import mark_of
 from cudal2_agent.policies.chat.prompts.failures import failure_text, proven_text
-from cudal2_agent.policies.chat.prompts.fitting import fair_shares, shorten, take
 from cudal2_agent.policies.chat.prompts.history import exemplar_text, recent_text, tried_text, yardstick_text
 from cudal2_agent.policies.chat.prompts.primitives import Header, primitives_for
-from cudal2_agent.policies.chat.prompts.quoting import fenced, plain
+from cudal2_agent.policies.chat.prompts.quoting import fenced, mark_of, plain
 from cudal2_agent.policies.chat.prompts.rendering import chunk_text, diagnosis_text, result_text, source_text
 from cudal2_agent.policies.chat.prompts.schedules import PromptedReplies, families_section, schedule_values
-from cudal2_agent.policies.chat.tokens import estimate_tokens
+from cudal2_agent.policies.chat.tokens import estimate_tokens, fair_shares, shorten, take
 
 MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9

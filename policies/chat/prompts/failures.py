@@ -22,9 +22,9 @@ from cudal2_agent.contract.records.evaluation import (
     Wrong,
 )
 from cudal2_agent.contract.records.symptoms import BarrierWait, Lines, Symptoms, WrongPlaces
-from cudal2_agent.policies.chat.prompts.fitting import shorten, shorten_log
 from cudal2_agent.policies.chat.prompts.quoting import fenced
 from cudal2_agent.policies.chat.prompts.rendering import resource_lines
+from cudal2_agent.policies.chat.tokens import shorten, shorten_log
 
 _AROUND = 2  # lines of source shown before and after a line that broke a rule
 _NEAR = 1  # before and after a line that a fault names

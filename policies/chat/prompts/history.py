@@ -25,7 +25,7 @@ def tried_text(observation: Observation) -> list[str]:
     The fastest come first, measured times before predictions, as they rank; then all others, latest first.
     """
     latest = {attempt.candidate_id: attempt for attempt in observation.attempts}
-    timed = sorted((one for one in latest.values() if _time_us(one) is not None), key=_order)[:FASTEST]
+    timed = sorted((one for one in latest.values() if time_us(one) is not None), key=_order)[:FASTEST]
     shown = {one.candidate_id for one in timed}
     others = [one for one in reversed(latest.values()) if one.candidate_id not in shown]
     rows = [_row(attempt, observation) for attempt in (*timed, *others)]
@@ -78,10 +78,10 @@ def yardstick_text(observation: Observation) -> str:
 
 
 def _order(attempt: Attempt) -> tuple[bool, float]:
-    return attempt.time_us is None, _time_us(attempt) or 0.0
+    return attempt.time_us is None, time_us(attempt) or 0.0
 
 
-def _time_us(attempt: Attempt) -> float | None:
+def time_us(attempt: Attempt) -> float | None:
     return attempt.time_us if attempt.time_us is not None else attempt.modelled_us
 
 

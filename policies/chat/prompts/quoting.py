@@ -1,10 +1,12 @@
 """Untrusted text inside a prompt: fenced so that it cannot end its fence, without marks that a chat template acts on.
 
+Also the marks of the chunks that a prompt shows, and the chunks that a reply names by them.
 Covered: backtick runs of any length, control and direction characters, the role marks of common chat templates.
 Not covered: a model that obeys the data anyway. Its candidate then passes through the sandbox like any other.
 """
 
 import re
+from collections.abc import Sequence
 
 _TICKS = re.compile(r"`{3,}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
@@ -29,3 +31,19 @@ def inline(text: str, max_chars: int = 200) -> str:
     """The text on one line, without backticks, of at most `max_chars` characters."""
     line = " ".join(plain(text).replace("`", "'").split())
     return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
+
+
+_CITED = re.compile(r"\[(K\d{1,3}(?:\s*,\s*K\d{1,3})*)\]")
+_FENCE = re.compile(r"^ {0,3}(?:`{3,}|~{3,})", re.MULTILINE)
+
+
+def mark_of(number: int) -> str:
+    """The mark of the chunk at a place in the prompt, counted from 1."""
+    return f"[K{number}]"
+
+
+def cited_chunks(reply: str, shown: Sequence[str]) -> tuple[str, ...]:
+    """The ids in `shown` whose marks the prose before the first code block names, in the order in which they are shown."""
+    prose = _FENCE.split(reply, maxsplit=1)[0]
+    numbers = {int(mark.strip()[1:]) for found in _CITED.findall(prose) for mark in found.split(",")}
+    return tuple(id_ for number, id_ in enumerate(shown, 1) if number in numbers)

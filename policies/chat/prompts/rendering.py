@@ -12,8 +12,8 @@ from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.knowledge import Hit
 from cudal2_agent.contract.records.profile import Difference, Profile
 from cudal2_agent.contract.reward.speedup import median_us, speedup_over
-from cudal2_agent.policies.chat.prompts.fitting import shorten
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
+from cudal2_agent.policies.chat.tokens import shorten
 
 _TERMS = 4  # of a predicted time that are shown
 _OPCODES = 8  # most frequent opcodes of a kernel that are shown

@@ -14,9 +14,9 @@ from cudal2_agent.contract.records.candidate import ScheduleValue
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.trajectory import Attempt, Observation
 from cudal2_agent.contract.settings.options import ReplyKind
-from cudal2_agent.policies.chat.prompts.fitting import take
+from cudal2_agent.policies.chat.prompts.history import time_us
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
-from cudal2_agent.policies.chat.tokens import estimate_tokens
+from cudal2_agent.policies.chat.tokens import estimate_tokens, take
 from cudal2_agent.policies.schedule.named_schedules import FamilySchedules, TaskSchedules, schedules_for
 
 EXAMPLES = 5
@@ -97,8 +97,8 @@ def _meaning(one: FamilySchedules, *, explained: bool) -> str:
 
 def _tried(attempts: Sequence[Attempt], schedules: TaskSchedules) -> Iterator[str]:
     """The fastest attempts, then the latest without a time, each on a line."""
-    timed = sorted((one for one in attempts if _time_us(one) is not None), key=lambda one: (one.time_us is None, _time_us(one)))
-    rest = [one for one in reversed(attempts) if _time_us(one) is None]
+    timed = sorted((one for one in attempts if time_us(one) is not None), key=lambda one: (one.time_us is None, time_us(one)))
+    rest = [one for one in reversed(attempts) if time_us(one) is None]
     latest = {one.candidate_id: one for one in [*timed, *rest]}
     for attempt in list(latest.values())[:SHOWN_ATTEMPTS]:
         yield f"{_outcome(attempt)}: {_named(attempt.schedule, schedules)}"
@@ -109,10 +109,6 @@ def _named(values: dict[str, ScheduleValue] | None, schedules: TaskSchedules) ->
     if values is None:
         return "a kernel without a schedule"
     return json.dumps(schedules.brief(values) or values)
-
-
-def _time_us(attempt: Attempt) -> float | None:
-    return attempt.time_us if attempt.time_us is not None else attempt.modelled_us
 
 
 def _outcome(attempt: Attempt) -> str:

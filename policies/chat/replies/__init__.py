@@ -2,7 +2,6 @@
 
 - `fenced_blocks.py`: the prose and the fenced blocks of a reply.
 - `forms.py`: which form a reply has: a whole file, a patch or schedules.
-- `kernel_file.py`: the whole kernel file in a reply.
 - `patch.py`: hunks against a kernel that the prompt shows, applied strictly.
 - `schedule_json.py`: schedules as JSON.
 - `candidates.py`: from what was read to candidates, or to the reason why there is none.

@@ -23,21 +23,24 @@ from cudal2_agent.contract.errors import EndpointError
 from cudal2_agent.contract.events import Emit, Notice, Replying
 from cudal2_agent.contract.records.exchange import Prompt, ToolCall
 from cudal2_agent.contract.settings.options import ChatOptions
-from cudal2_agent.policies.chat.server.api_errors import (
+from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Limit, Reply
+from cudal2_agent.policies.chat.server.client import Background, open_client, request_headers
+from cudal2_agent.policies.chat.server.key import LogGuard, Redactor, checked_base_url, warn_of_plain_text
+from cudal2_agent.policies.chat.server.pending import (
+    Answered,
+    EmptyReply,
     ModelMissing,
+    PendingRequest,
     RequestFailed,
+    TryEnd,
     Unusable,
+    cut_reply,
+    ending_of,
     failure_of,
     message_of,
     one_line,
     unreachable,
 )
-from cudal2_agent.policies.chat.server.background import Background
-from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Limit, Reply
-from cudal2_agent.policies.chat.server.client import open_client, request_headers
-from cudal2_agent.policies.chat.server.key import checked_base_url, warn_of_plain_text
-from cudal2_agent.policies.chat.server.pending import Answered, EmptyReply, PendingRequest, TryEnd, cut_reply, ending_of
-from cudal2_agent.policies.chat.server.redaction import LogGuard, Redactor
 from cudal2_agent.policies.chat.server.request_parameters import RequestParameters
 from cudal2_agent.policies.chat.server.retrying import Again, retrying
 from cudal2_agent.policies.chat.server.stream import (

@@ -1,13 +1,84 @@
-"""A request in flight: the reply so far, and the ways in which a try of it can end."""
+"""A request in flight, and the ways in which a try of it can end. Only this module translates errors of the `openai` package.
 
+An error of the package contains the request, whose header contains the key, and the server's message, which may contain
+it. An error is therefore never chained to an exception that is raised.
+"""
+
+import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from openai import APIConnectionError, APIStatusError
+
 from cudal2_agent.contract.records.exchange import Prompt, ReplyStatus, Usage
-from cudal2_agent.policies.chat.server.api_errors import RequestFailed, Unusable
 from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Limit
-from cudal2_agent.policies.chat.server.retrying import Again
+from cudal2_agent.policies.chat.server.retrying import Again, wait_asked_for
 from cudal2_agent.policies.chat.server.stream import PartialReply
+
+_MAX_MESSAGE_CHARS = 300
+_RETRIED = frozenset({408, 409, 425, 429})
+_NO_SUCH_MODEL = frozenset({"model_not_found", "invalid_model", "model_not_available", "unknown_model"})
+_NO_MONEY = frozenset({"insufficient_quota", "billing_hard_limit_reached", "insufficient_credits"})
+
+
+@dataclass(frozen=True)
+class RequestFailed:
+    """This request cannot succeed. Other requests may."""
+
+    problem: str
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """No request to this server can succeed."""
+
+    problem: str
+
+
+class ModelMissing(Unusable):
+    """The server has no such model: status 404, or an error code that says so."""
+
+
+def failure_of(error: APIStatusError, redact: Callable[[str], str], *, with_key: bool) -> Again | RequestFailed | Unusable:
+    """The meaning of an HTTP error. `with_key`: whether the request had a key."""
+    code, said = error.status_code, f"HTTP {error.status_code}{_said(error, redact)}"
+    if code in {401, 403}:
+        remedy = "check the key in CUDAL2_API_KEY or its file" if with_key else "it requires a key: set CUDAL2_API_KEY"
+        return Unusable(f"refuses the request ({said}); {remedy}")
+    if code == 402 or error.code in _NO_MONEY:
+        return Unusable(f"requires payment ({said}); check the account that the key belongs to")
+    if code == 404 or error.code in _NO_SUCH_MODEL:
+        return ModelMissing(said)
+    if code in _RETRIED or code >= 500:
+        return Again(said, "unusable", wait_asked_for(error.response.headers))
+    return RequestFailed(said)
+
+
+def unreachable(error: APIConnectionError, redact: Callable[[str], str]) -> Again:
+    """A connection that failed, or that closed before the server answered."""
+    cause: BaseException = error
+    while cause.__cause__ is not None or cause.__context__ is not None:
+        cause = cause.__cause__ or cause.__context__ or cause
+    return Again(f"cannot be reached ({one_line(redact(str(cause))) or type(cause).__name__})", "unusable")
+
+
+def one_line(text: str) -> str:
+    """A server's text on one line, for an error message. The key must be removed already."""
+    plain = re.sub(r"[\s\x00-\x1f\x7f-\x9f]+", " ", text[: 4 * _MAX_MESSAGE_CHARS]).strip()
+    return plain if len(plain) <= _MAX_MESSAGE_CHARS else plain[:_MAX_MESSAGE_CHARS] + "…"
+
+
+def message_of(error: APIStatusError) -> str:
+    """The server's message, unchanged. It may contain the key."""
+    body = error.body
+    message = body.get("message") or body.get("detail") or body.get("error") if isinstance(body, dict) else body
+    return str(message) if message else ""
+
+
+def _said(error: APIStatusError, redact: Callable[[str], str]) -> str:
+    message = message_of(error)
+    return f": {one_line(redact(message))}" if message else ""
 
 
 @dataclass(frozen=True)

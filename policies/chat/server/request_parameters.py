@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 from cudal2_agent.contract.settings.options import ChatOptions
-from cudal2_agent.policies.chat.tools.offered_tools import TOOLS
+from cudal2_agent.policies.chat.offered_tools import TOOLS
 
 # Servers use different names for the token limit of a reply. A server that knows neither name keeps its own limit, and the
 # reply is stopped when it is too long.

@@ -1,6 +1,6 @@
 """Replies of a language model: sampled, read, rewarded.
 
 - `reply_sampler.py`: samples replies of a model in this process; `reply_tree.py`: only such that name a schedule of the task.
-- `reply_reading.py`, `reply_readers.py`: a reply to a candidate, here or in processes that have the spaces of tasks ready.
-- `reply_reward.py`, `step_seconds.py`: from replies to the rewards of group-relative optimisation, and where the time goes.
+- `reply_readers.py`: a reply to a candidate, here or in processes that have the spaces of tasks ready.
+- `reply_reward.py`: from replies to the rewards of group-relative optimisation, and where the time goes.
 """

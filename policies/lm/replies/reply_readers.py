@@ -1,29 +1,71 @@
-"""Processes that read replies, so that the spaces of a step's tasks are enumerated in parallel and before they are needed.
+"""From a reply to a candidate, by the readers of the chat policy, here or in processes.
 
-A space takes about a second of one processor. Each task belongs to one process, which keeps its space. What a process reads
-is what `read_schedule` reads here.
+In processes the spaces of a step's tasks are enumerated in parallel and before they are needed. A space takes about a second
+of one processor. Each task belongs to one process, which keeps its space. A process reads what `read_schedule` reads here.
 
 Covered: a process that dies, is killed or does not answer. It is started again; the second time this process reads instead.
 A parent that dies, with which its readers end. Scripts need `if __name__ == "__main__"`, as for any spawn.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cudal2_agent.contract.events import Emit, Notice, ignore
 from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.policies.lm.replies.reply_reading import ScheduleReply, read_schedule
-from cudal2_agent.policies.schedule.named_schedules import TaskSchedules
+from cudal2_agent.policies.chat.replies.fenced_blocks import Malformed
+from cudal2_agent.policies.chat.replies.forms import read_reply
+from cudal2_agent.policies.chat.replies.schedule_json import NamedSchedules
+from cudal2_agent.policies.schedule.named_schedules import TaskSchedules, Unwritable
 from cudal2_agent.processes.child import Child, ChildLost, ChildPlan, ParentLine
 
+# Shares of validity: an object that could be read, a family of the task, its axes. Only a schedule that can be written has 1.
+READABLE, FAMILY, AXES = 0.2, 0.2, 0.4
 KEPT_TASKS = 64  # whose schedules stay in the memory of a process, about 16 MB each
 MAX_READERS = 4  # a step asks for a few tasks
 PROCESSORS_PER_READER = 4  # most are left to builds and to the trainer
 READ_LIMIT_S = 120.0  # for the replies to one task, its space included
+
+
+@dataclass(frozen=True)
+class ScheduleReply:
+    """A reply that was read. `validity`: from 0 to 1, and 1 only with a candidate. `problem`: why there is none."""
+
+    candidate: Candidate | None
+    validity: float
+    problem: str = ""
+
+
+def read_schedule(text: str, schedules: TaskSchedules, *, cut: bool = False) -> ScheduleReply:
+    """The candidate of a reply that names exactly one schedule."""
+    read = read_reply(text, cut=cut)
+    if isinstance(read, Malformed):
+        return ScheduleReply(None, 0.0, read.problem)
+    if not isinstance(read, NamedSchedules) or len(read.values) != 1:
+        return ScheduleReply(None, 0.0, "the reply is not one schedule")
+    [values] = read.values
+    written = schedules.expand(values)
+    if isinstance(written, Unwritable):
+        return ScheduleReply(None, _validity(values, schedules), "; ".join(written.reasons))
+    return ScheduleReply(written, 1.0)
+
+
+def _validity(values: object, schedules: TaskSchedules) -> float:
+    """The share of a schedule that cannot be written which is right by itself."""
+    if not isinstance(values, Mapping):
+        return 0.0
+    family = schedules.families.get(str(values.get("family")))
+    given = {str(axis): value for axis, value in values.items() if axis != "family"}
+    if family is None:
+        return READABLE
+    right = sum(not any(family.wrong_axes({axis: value})) for axis, value in given.items())
+    return READABLE + FAMILY + AXES * (right / len(given) if given else 1.0)
+
 
 schedules_of = lru_cache(maxsize=KEPT_TASKS)(TaskSchedules)
 

@@ -4,11 +4,13 @@
 
 `value` is the floor for a reply without a candidate and for a candidate that fails. Every reply with a candidate has the same
 validity, 1. So the second part orders failed replies among themselves and never changes which candidate is better.
+`StepSeconds` counts where a step's time goes: `sample`, `read`, `build` and `measure`; the rest is the update of weights.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from cudal2_agent.contract.errors import WorkerError
@@ -18,10 +20,32 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.reward import FLOOR
 from cudal2_agent.contract.reward.score import JointScore, Scored, TaskCandidates
 from cudal2_agent.policies.lm.replies.reply_readers import ReplyReaders, TaskPlace, TaskReplies
-from cudal2_agent.policies.lm.replies.step_seconds import StepSeconds
 
 VALIDITY_WEIGHT = 0.5
 KEPT_SCORES = 100_000
+
+
+class StepSeconds:
+    """Wall-clock seconds by part since they were last taken."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        begin_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(name, time.monotonic() - begin_s)
+
+    def add(self, name: str, seconds: float) -> None:
+        self._spent[name] = self._spent.get(name, 0.0) + seconds
+
+    def taken(self, steps: int) -> dict[str, float]:
+        """Seconds per step as `sample_s` and so on; the next ones begin at 0."""
+        spent, self._spent = self._spent, {}
+        return {f"{name}_s": seconds / max(steps, 1) for name, seconds in spent.items()}
 
 
 class ScoredCandidates:

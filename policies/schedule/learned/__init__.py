@@ -5,8 +5,7 @@
 | `features` | schedules of a task on a chip as columns of numbers |
 | `network` | the ensemble that corrects the analytic prior |
 | `boosted_trees` | other learners, whose opinions end a first round |
-| `policy_file` | weights and their card as one file |
-| `known_policies` | the files that are here, by name |
+| `policy_file` | weights and their card as one file; the files that are here, by name |
 | `learned_prior` | what a search asks |
 | `shipped/` | the policies that ship with the product |
 """

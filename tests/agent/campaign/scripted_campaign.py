@@ -19,9 +19,9 @@ from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.processes.child import ParentLine
-from cudal2_agent.store.campaigns import queue
-from cudal2_agent.store.campaigns.queue import CampaignQueue
-from cudal2_agent.store.campaigns.results import ResultFilter, claim_unproved, replace_result
+from cudal2_agent.store import campaign_queue as queue
+from cudal2_agent.store.campaign_queue import CampaignQueue
+from cudal2_agent.store.campaign_results import ResultFilter, claim_unproved, replace_result
 from cudal2_agent.store.store import Store, open_store
 from tests.store.campaigns.rows import result
 

@@ -16,7 +16,7 @@ from cudal2_agent.agent.campaign.campaign import Campaign, CampaignPlan
 from cudal2_agent.contract.errors import WorkerError
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.settings import Settings
-from cudal2_agent.store.campaigns.queue import MAX_ATTEMPTS, CampaignQueue
+from cudal2_agent.store.campaign_queue import MAX_ATTEMPTS, CampaignQueue
 from cudal2_agent.store.store import Store, open_store
 from tests.agent.campaign.scripted_campaign import (
     BREAKS_ONCE,

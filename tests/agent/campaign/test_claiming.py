@@ -12,7 +12,7 @@ from cudal2_agent.contract.errors import StoreError
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
-from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import open_store
 from tests.agent.campaign.scripted_campaign import ScriptedSearch, Shown, tasks_of
 from tests.store.campaigns.rows import result

@@ -16,8 +16,8 @@ from cudal2_agent.contract.records.evaluation import Evaluation, TestResult, Wro
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.policies.schedule.families.registry import families
-from cudal2_agent.store.campaigns.queue import CampaignQueue
-from cudal2_agent.store.campaigns.results import ResultFilter, replace_result
+from cudal2_agent.store.campaign_queue import CampaignQueue
+from cudal2_agent.store.campaign_results import ResultFilter, replace_result
 from cudal2_agent.store.store import Store, open_store
 from tests.agent.campaign.test_winners import raced
 from tests.doubles import CHIP, INSPECTION, OBSERVATION, TASK, ScriptedSandbox, run_record, step, unmeasured

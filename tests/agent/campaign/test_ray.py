@@ -16,7 +16,7 @@ from cudal2_agent.agent.campaign.ray_cluster import run_on_ray
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.settings import Settings
-from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import Store, open_store
 from tests.agent.campaign.scripted_campaign import KILLS_ONCE, Shown, begun, scripted_search, tasks_of
 

@@ -12,8 +12,8 @@ from cudal2_agent.agent.campaign.shapes import GRID, RecordedProduct, ShapeFile,
 from cudal2_agent.contract.errors import StoreError, UsageError
 from cudal2_agent.contract.records.task import Layout
 from cudal2_agent.contract.settings.run_settings import RunSettings
-from cudal2_agent.store.campaigns.queue import CampaignQueue
-from cudal2_agent.store.campaigns.results import ResultFilter
+from cudal2_agent.store.campaign_queue import CampaignQueue
+from cudal2_agent.store.campaign_results import ResultFilter
 from cudal2_agent.store.store import open_store
 from tests.store.campaigns.rows import result, tasks
 

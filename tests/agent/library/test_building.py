@@ -45,7 +45,7 @@ from cudal2_agent.contract.reward.speedup import Speedup
 from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.contract.settings.settings import load_settings
 from cudal2_agent.policies.schedule.families.registry import written
-from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import Store, open_store
 from tests.doubles import ENVIRONMENT, NOW, OBSERVATION, PLAN, measured, run_record, step
 from tests.doubles.libraries import LATENCY, library_entry, small_tasks, write_entries

@@ -1,5 +1,6 @@
 """Many threads on few streams, and the launcher that stands in where the C++ one is missing."""
 
+import ctypes
 import logging
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import cudal2.launcher.launcher as way_in
 from tests.cudal2.launcher.conftest import OUT, kernel_of
 from tests.cudal2.launcher.test_launches import MAP_A, SCRATCH, words
+from tests.doubles.fake_driver import FakeDriver, fake_driver_file
 
 B, D = 0x20000, 0x30000
 THREADS, LAUNCHES = 32, 20
@@ -64,3 +66,13 @@ def test_the_import_needs_neither_torch_nor_a_gpu():
     code = "import sys, cudal2.launcher.launcher\nprint(sorted({'torch', 'cupy', 'cuda', 'numpy'} & sys.modules.keys()))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+# The fake driver itself: no other part of the process may take it for the machine's driver.
+def test_the_fake_is_not_found_under_the_name_of_the_real_driver():
+    assert hasattr(ctypes.CDLL(FakeDriver(fake_driver_file()).file), "fake_reset")
+    try:
+        real = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return
+    assert not hasattr(real, "fake_reset")

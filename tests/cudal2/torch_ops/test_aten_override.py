@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import linear
 
 import cudal2
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.torch import aten_override, torch_session
 from cudal2.torch.aten_override import original_kernel
 from cudal2_agent.contract.records.task import GemmTask

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.torch import background_builds
 from cudal2.torch.background_builds import BackgroundBuilds, BuildOrder, CommandBuilder
 from cudal2_agent.contract.errors import LibraryError, UsageError

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import cudal2
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.torch import aten_override, torch_session
 from cudal2_agent.contract.records.task import GemmTask, Layout
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands

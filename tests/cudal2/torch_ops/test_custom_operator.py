@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import cudal2
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, backward_tasks, operands
 from tests.doubles.host_products import HostProducts

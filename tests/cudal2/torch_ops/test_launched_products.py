@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.launcher.launcher import open_launcher
 from cudal2.launcher.loaded_kernel import ALIGNMENT, BuiltKernel, LoadedKernel
 from cudal2.library.prepared_kernels import CachedKernel

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.dispatch.dispatcher import kind_code
 from cudal2.torch.matrix_signature import MatrixForm, MatrixSignature, form_of, read_signature
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, Layout

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.doubles.host_products import HostProducts
 from tests.doubles.libraries import PADDED_M_RULE

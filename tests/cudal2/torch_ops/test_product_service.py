@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.torch.product_service import ProductService
 from cudal2_agent.contract.errors import DeviceUnavailable
 from cudal2_agent.contract.records.task import ElementType, Layout

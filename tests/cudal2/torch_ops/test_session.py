@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import cudal2
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.torch import gpu_platform, torch_session
 from cudal2.torch.gpu_platform import CudaPlatform
 from cudal2_agent.contract.errors import LibraryError, UsageError

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import cudal2
-from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import FallbackCause
 from cudal2.launcher.launcher import open_launcher
 from cudal2.launcher.loaded_kernel import ALIGNMENT, LoadedKernel
 from cudal2.torch import gpu_platform

@@ -21,8 +21,8 @@ from cudal2_agent.policies.lm.adapter_folder import (
     write_merged,
     write_whole,
 )
-from cudal2_agent.policies.lm.axes_version import axes_fingerprint
 from cudal2_agent.policies.lm.base_model import load_base
+from cudal2_agent.policies.lm.compact_prompt import axes_fingerprint
 from cudal2_agent.policies.lm.replies.reply_sampler import ReplySampler
 from tests.policies.lm.tiny import tiny_model
 

@@ -4,7 +4,7 @@ import pytest
 
 from cudal2_agent.contract.records.trajectory import Attempt
 from cudal2_agent.policies.lm.compact_prompt import SYSTEM, ShownSchedule, messages_of, reply_of, score_of
-from cudal2_agent.policies.lm.replies.reply_reading import read_schedule
+from cudal2_agent.policies.lm.replies.reply_readers import read_schedule
 from cudal2_agent.policies.schedule.named_schedules import schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS

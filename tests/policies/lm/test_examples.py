@@ -9,8 +9,16 @@ from cudal2_agent.contract.events import ignore
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.policies.exports.splits import ShapeSplit
 from cudal2_agent.policies.lm.compact_prompt import messages_of, reply_of
-from cudal2_agent.policies.lm.examples import BEST_OF_RUN, STAGES, Examples, Stage, make_examples, read_examples, write_examples
-from cudal2_agent.policies.lm.stored_searches import stored_searches
+from cudal2_agent.policies.lm.examples import (
+    BEST_OF_RUN,
+    STAGES,
+    Examples,
+    Stage,
+    make_examples,
+    read_examples,
+    stored_searches,
+    write_examples,
+)
 from cudal2_agent.policies.schedule.named_schedules import schedules_for
 from cudal2_agent.store.store import Store, open_store
 from tests.doubles import CHIP

@@ -1,8 +1,12 @@
 """The prompts of a group-relative stage: their order, and which tasks come after those of a step."""
 
+import json
+
+import pytest
+
 from cudal2_agent.policies.lm.examples import LmExample
-from cudal2_agent.policies.lm.stages.prompt_order import PromptOrder
-from cudal2_agent.policies.lm.stages.stage_settings import StageSettings
+from cudal2_agent.policies.lm.guarded_training import PromptOrder
+from cudal2_agent.policies.lm.stage_settings import StageSettings
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS
 
@@ -48,3 +52,12 @@ def test_training_that_resumes_finds_its_place_and_other_tasks_are_no_error() ->
     stranger = made.places[0]._replace(chip="{}")
     assert made.after([stranger]) == []
     assert made.after([]) == []
+
+
+# Settings of a stage: those that an older version kept are read.
+@pytest.mark.parametrize("server", [None, "http://127.0.0.1:8000"])
+def test_settings_with_a_field_of_an_older_version_are_read(server: str | None) -> None:
+    kept = {"stage": "grpo", "steps": 100, "vllm_server": server}
+    read = StageSettings.model_validate_json(json.dumps(kept))
+    assert read == StageSettings(stage="grpo", steps=100)
+    assert "vllm_server" not in read.model_dump()

@@ -22,17 +22,17 @@ from safetensors.torch import load_file
 from cudal2_agent.contract.errors import UsageError, WorkerError
 from cudal2_agent.contract.events import Event, Notice, ignore
 from cudal2_agent.policies.exports.splits import ShapeSplit
+from cudal2_agent.policies.lm import stages
 from cudal2_agent.policies.lm.adapter_folder import LOG, read_record
 from cudal2_agent.policies.lm.base_model import PACKAGED, LoadedModel, load_base
 from cudal2_agent.policies.lm.compact_prompt import reply_of
 from cudal2_agent.policies.lm.examples import STAGES, Examples, Stage, make_examples
+from cudal2_agent.policies.lm.guarded_training import MARKER
 from cudal2_agent.policies.lm.replies import reply_reward
 from cudal2_agent.policies.lm.replies.reply_readers import TaskPlace, TaskReplies
 from cudal2_agent.policies.lm.replies.reply_sampler import merged_adapter
-from cudal2_agent.policies.lm.stages import stages
-from cudal2_agent.policies.lm.stages.guarded_training import MARKER
-from cudal2_agent.policies.lm.stages.stage_settings import StageSettings, work_of
-from cudal2_agent.policies.lm.stages.stages import SETTINGS, begin, begun, train_stage
+from cudal2_agent.policies.lm.stage_settings import StageSettings, work_of
+from cudal2_agent.policies.lm.stages import SETTINGS, begin, begun, train_stage
 from tests.policies.lm.tiny import TASKS, PriorScore, search, tiny_model
 
 STEPS = 4

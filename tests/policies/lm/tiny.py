@@ -20,7 +20,7 @@ from cudal2_agent.contract.reward.reward import FLOOR
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.reward.score import Scored, TaskCandidates
 from cudal2_agent.policies.lm.compact_prompt import messages_of, reply_of
-from cudal2_agent.policies.lm.stored_searches import ScoredSchedule, StoredSearch
+from cudal2_agent.policies.lm.examples import ScoredSchedule, StoredSearch
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.named_schedules import schedules_for
 from cudal2_agent.policies.schedule.prior import predict_us

@@ -9,7 +9,7 @@ import pytest
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.run_settings import RunSettings
-from cudal2_agent.store.campaigns.queue import LEASE_S, MAX_ATTEMPTS, CampaignQueue, Claim
+from cudal2_agent.store.campaign_queue import LEASE_S, MAX_ATTEMPTS, CampaignQueue, Claim
 from cudal2_agent.store.store import Store, open_store
 from tests.store.campaigns.rows import result, tasks
 

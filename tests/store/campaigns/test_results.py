@@ -11,11 +11,11 @@ from cudal2_agent.contract.records.campaign import Explanation
 from cudal2_agent.contract.records.task import GemmTask, Layout, TimingMode
 from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.store import tables
-from cudal2_agent.store.campaigns.queue import CampaignQueue
-from cudal2_agent.store.campaigns.results import ResultFilter, claim_unproved, replace_result
+from cudal2_agent.store.campaign_queue import CampaignQueue
+from cudal2_agent.store.campaign_results import ResultFilter, claim_unproved, replace_result
+from cudal2_agent.store.checking import check_store
 from cudal2_agent.store.engine import open_engine
 from cudal2_agent.store.store import Store, open_store
-from cudal2_agent.store.upkeep.checking import check_store
 from tests.store.campaigns.rows import result, tasks, tuned
 from tests.store.small_store import small_store
 

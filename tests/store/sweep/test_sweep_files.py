@@ -16,8 +16,8 @@ from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured, Timing
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.records.trajectory import RunRecord, Step, Trajectory
 from cudal2_agent.policies.schedule.families.registry import families
-from cudal2_agent.store.compression import zstd
-from cudal2_agent.store.importing.importing import import_files
+from cudal2_agent.store.importing import import_files
+from cudal2_agent.store.packing import zstd
 from cudal2_agent.store.store import Store, open_store
 from cudal2_agent.store.sweep.sweep_files import MIN_PIECE_BYTES, SweepOptions, export_sweep
 from tests.doubles import NOW, measured, run_record, step

@@ -22,11 +22,11 @@ from cudal2_agent.contract.records.evaluation import (
 )
 from cudal2_agent.contract.records.trajectory import Step, Trajectory
 from cudal2_agent.contract.reward.speedup import ratio_over
-from cudal2_agent.store.importing.incoming import IncomingStep
+from cudal2_agent.store.incoming import IncomingStep
 from cudal2_agent.store.sweep.sweep_reading import SweepReader
 from cudal2_agent.store.sweep.sweep_steps import compact, reduced, restored, seen_in
 from tests.doubles import ENVIRONMENT, INSPECTION, OBSERVATION, diagnose, measured, profile, run_record, step, unmeasured
-from tests.store.sweep.reading import lines_in, read_back
+from tests.store.small_store import lines_in, read_back
 
 UNICODE = "Ünïcode ✗ \u202e\u0000\u2028 🧨 'quotes' \"double\" \\ back"
 TEST = TestResult(tier="exact", name="zero-one", passed=False, worst=math.nan, message=UNICODE, seed=7)

@@ -14,8 +14,8 @@ from cudal2_agent.contract.records.evaluation import AUTOTUNED, Timing
 from cudal2_agent.contract.records.profile import Difference, LaunchProfile, Profile
 from cudal2_agent.contract.records.task import GemmTask, Layout
 from cudal2_agent.contract.settings.run_settings import RunSettings
-from cudal2_agent.store.campaigns.queue import CampaignQueue
-from cudal2_agent.store.campaigns.results import StoredResult, read_results
+from cudal2_agent.store.campaign_queue import CampaignQueue
+from cudal2_agent.store.campaign_results import StoredResult, read_results
 from cudal2_agent.store.store import Store, open_store
 from tests.doubles import OBSERVATION, TASK, ScriptedSandbox, measured, run_record, step
 from tests.doubles.campaign_rows import shape_result

@@ -7,7 +7,7 @@ import pytest
 
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.contract.settings.run_settings import RunSettings
-from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import open_store
 from tests.store.campaigns.rows import result, tasks
 

@@ -14,7 +14,7 @@ from cudal2_agent.agent.cli.campaign.report import report
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.contract.settings.settings import load_settings
-from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import open_store
 from tests.doubles import OBSERVATION, measured, run_record, step
 from tests.doubles.campaign_rows import START, shape_result

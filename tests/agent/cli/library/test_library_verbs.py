@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cudal2.library.kernel_library import shipped_library
 from cudal2.library.prepared_kernels import PreparedKernels
-from cudal2.library.shipped_libraries import shipped_library
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.contract.records.task import ElementType
 from tests.doubles.building import compile_in_this_process, leave_machine_code_unread

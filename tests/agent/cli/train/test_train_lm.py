@@ -71,7 +71,7 @@ def test_an_interrupted_stage_resumes_by_its_folder_alone(model: str, capsys: py
     begin = ["train", "lm", "--stage", "sft", "--model", model, "--out", "sft", "--held-out", "held.json", *QUICK]
     Path("held.json").write_text('["64x64x64"]')
     with pytest.MonkeyPatch.context() as patch:
-        from cudal2_agent.policies.lm.stages import stages
+        from cudal2_agent.policies.lm import stages
 
         def interrupted(*_: Any) -> None:
             raise KeyboardInterrupt

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from cudal2.dispatch.padded_m_rule import shipped_rule
-from cudal2.library.kernel_library import open_library
-from cudal2.library.shipped_libraries import shipped_library
+from cudal2.library.kernel_library import open_library, shipped_library
 from cudal2_agent.agent.cli.render.advice_table import advice_lines
 from cudal2_agent.agent.library.advise.advice import Advice, ProductAdvice, Status, advise
 from cudal2_agent.agent.library.advise.known_kernels import (

@@ -27,7 +27,7 @@ from cudal2_agent.contract.records.evaluation import AUTOTUNED, HEURISTIC, TORCH
 from cudal2_agent.contract.records.library import StoredAlgorithm
 from cudal2_agent.contract.records.task import AccumulatorType, GemmTask, Layout
 from cudal2_agent.contract.settings.run_settings import RunSettings
-from cudal2_agent.store.campaigns.queue import CampaignQueue
+from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import open_store
 from tests.agent.library.test_building import H200, build, from_store, row, rows_in
 from tests.doubles import NOW

@@ -2,8 +2,11 @@
 
 from cudal2_agent.contract.records.evaluation import NOT_COVERED, TestResult, TimedOut, Wrong
 from cudal2_agent.contract.records.symptoms import BarrierWait, Lines, Symptoms, WrongPlaces
+from cudal2_agent.contract.records.trajectory import Attempt, Exemplar
+from cudal2_agent.policies.chat.assignment import Assignment
+from cudal2_agent.policies.chat.prompts.composition import Prompts
 from cudal2_agent.policies.chat.prompts.failures import failure_text, proven_text
-from tests.doubles import INSPECTION, candidate
+from tests.doubles import INSPECTION, OBSERVATION, candidate
 
 WHOLE = 10**6
 SOURCE = "\n".join(f"line {number};" for number in range(1, 41))
@@ -79,3 +82,19 @@ def test_a_proven_kernel_is_shown_by_its_differences_if_these_are_few() -> None:
     other = proven_text("nothing\nof\nit", proven, WHOLE)
     assert "Its source" in other
     assert proven.source.splitlines()[0] in other
+
+
+# A prompt records the exemplars that it contains.
+def exemplar(number: int, lines: int) -> Exemplar:
+    body = "\n".join(f"float value_{number}_{line};" for line in range(lines))
+    one = candidate(number).model_copy(update={"source": f"// candidate {number}\n{body}"})
+    attempt = Attempt(candidate_id=one.id, policy="p", schedule=None, status="measured", time_us=9.0)
+    return Exemplar(candidate=one, attempt=attempt, bucket=number)
+
+
+def test_only_those_that_fit() -> None:
+    near, far = exemplar(1, 3), exemplar(2, 100_000)
+    request = Prompts(24_000, ()).first(OBSERVATION, Assignment(0, None, (far, near)))
+    assert request.exemplar_ids == (near.candidate.id,)
+    assert "value_1_0" in request.prompt.messages[-1].content
+    assert "value_2_0" not in request.prompt.messages[-1].content

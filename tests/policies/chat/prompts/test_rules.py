@@ -15,8 +15,7 @@ from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layo
 from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.composition import Prompts
-from cudal2_agent.policies.chat.replies.forms import read_reply
-from cudal2_agent.policies.chat.replies.kernel_file import KernelFile
+from cudal2_agent.policies.chat.replies.forms import KernelFile, read_reply
 from cudal2_agent.policies.schedule.prediction import predict
 from cudal2_agent.sandbox.building.check import check
 from cudal2_agent.sandbox.local import open_sandbox

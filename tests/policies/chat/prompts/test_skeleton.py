@@ -2,21 +2,29 @@
 
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
+from cudal2_agent.contract.events import ignore
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Unmeasured
 from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.composition import Prompts
+from cudal2_agent.policies.schedule.prediction import predict
+from cudal2_agent.sandbox.local import open_sandbox
 from cudal2_agent.sandbox.verification.executor import Violation
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 from tests.policies.chat.conversing import observe
 from tests.policies.chat.prompts.test_composition import EXAMPLES, blocks
 from tests.sandbox.emulator.compiled import PtxCompiler
-from tests.sandbox.emulator.trial import WRONG_RESULT, Trial, schedules
+from tests.sandbox.emulator.trial import WRONG_RESULT, Trial, interleavings
 
 SMS = REFERENCE_CHIPS[Arch.SM_90A].sms
 TASKS = [task.model_copy(update={"m": 136, "n": 136, "k": 328}) for task in EXAMPLES if task.arch is Arch.SM_90A]
@@ -30,7 +38,7 @@ def skeleton(task: GemmTask) -> str:
 def verdicts(source: str, task: GemmTask, compiler: PtxCompiler) -> Sequence[Violation | None]:
     candidate = Candidate.from_source(source, Origin(policy="chat"))
     trial = Trial(compiler.compile(candidate, task.arch), candidate, task, SMS)
-    return [trial.verdict(conditions) for conditions in islice(schedules(1), 3)]
+    return [trial.verdict(conditions) for conditions in islice(interleavings(1), 3)]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.layout}-{task.element}-{task.accumulate}")
@@ -54,3 +62,37 @@ def test_what_the_skeleton_shows_is_needed(right: str, wrong: str, kind: str, co
     assert source.count(right) == 1
     found = verdicts(source.replace(right, wrong), TASKS[0], compiler)
     assert kind in [violation.kind for violation in found if violation]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(130, 77, 51), (264, 136, 200)], ids=["prime", "whole-rows"])
+@pytest.mark.parametrize("task", EXAMPLES[6:], ids=lambda task: f"{task.layout}-{task.element}-{task.accumulate}")
+def test_the_example_is_right(task: GemmTask, shape: tuple[int, int, int], tmp_path: Path) -> None:
+    pool = WorkerPool([WorkerOptions()])
+    try:
+        arch = pool.ready().chip.arch
+    finally:
+        pool.close()
+    m, n, k = shape
+    task = task.model_copy(update={"arch": arch, "m": m, "n": n, "k": k})
+    observation = observe(task=task, chip=REFERENCE_CHIPS[arch])
+    text = blocks(Prompts(24_000, ()).first(observation, Assignment(0, None, ())).prompt)[1]
+    sandbox = open_sandbox(
+        arch=task.arch,
+        device="cuda:0",
+        compile_options=CompileOptions(cache_dir=str(tmp_path)),
+        verify_options=VerifyOptions(),
+        quick=TimeOptions(rounds=3, all_baselines=False, side=False),
+        full=TimeOptions(rounds=3),
+        worker=WorkerOptions(),
+        predict=predict,
+        emit=ignore,
+    )
+    try:
+        for _, outcome in sandbox.build([Candidate.from_source(text, Origin(policy="chat"))], task):
+            assert isinstance(outcome, Built), outcome
+            found = sandbox.verify(outcome, task)
+            assert isinstance(found, Unmeasured), found
+            assert found.verified_by == "gpu"
+    finally:
+        sandbox.close()

@@ -7,8 +7,7 @@ import pytest
 
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.policies.chat.replies.fenced_blocks import Malformed
-from cudal2_agent.policies.chat.replies.forms import read_reply
-from cudal2_agent.policies.chat.replies.kernel_file import KernelFile
+from cudal2_agent.policies.chat.replies.forms import KernelFile, read_reply
 
 PLAN = (
     '/* cudal2: {"arch": "sm_90a", "launches": [{"entry": "gemm", "grid": [1, 1, 1], "block": [32, 1, 1], '

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from cudal2_agent.policies.chat.prompts.fitting import shorten
 from cudal2_agent.policies.chat.replies.fenced_blocks import Malformed
 from cudal2_agent.policies.chat.replies.forms import MAX_CHARS as MAX_REPLY_CHARS
 from cudal2_agent.policies.chat.replies.forms import read_reply
 from cudal2_agent.policies.chat.replies.patch import MAX_CHARS, Patch, apply_patch, choose_base
+from cudal2_agent.policies.chat.tokens import shorten
 
 SOURCE = """/* cudal2: {} */
 __global__ void gemm(int* d) {

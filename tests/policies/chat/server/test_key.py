@@ -13,8 +13,7 @@ from pydantic import SecretStr
 
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Event, Notice, ignore
-from cudal2_agent.policies.chat.server.key import OPENAI, checked_base_url, resolve_key, warn_of_plain_text
-from cudal2_agent.policies.chat.server.redaction import MASK, Redactor
+from cudal2_agent.policies.chat.server.key import MASK, OPENAI, Redactor, checked_base_url, resolve_key, warn_of_plain_text
 
 KEY = 'sk-proj-Ab3/+x9=Zq_secret\\"k&y-0123456789'
 keys = st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=64)

@@ -15,8 +15,7 @@ from cudal2_agent.contract.reward.score import Scored
 from cudal2_agent.policies.lm.compact_prompt import reply_of
 from cudal2_agent.policies.lm.replies import reply_readers
 from cudal2_agent.policies.lm.replies.reply_readers import ReplyReaders, TaskPlace
-from cudal2_agent.policies.lm.replies.reply_reward import VALIDITY_WEIGHT, ReplyReward, ScoredCandidates
-from cudal2_agent.policies.lm.replies.step_seconds import StepSeconds
+from cudal2_agent.policies.lm.replies.reply_reward import VALIDITY_WEIGHT, ReplyReward, ScoredCandidates, StepSeconds
 from cudal2_agent.policies.schedule.named_schedules import TaskSchedules, schedules_for
 from tests.doubles import CHIP
 from tests.policies.lm.tiny import TASKS, PriorScore

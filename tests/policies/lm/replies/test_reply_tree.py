@@ -8,7 +8,7 @@ import torch
 
 from cudal2_agent.policies.lm.base_model import load_base
 from cudal2_agent.policies.lm.compact_prompt import messages_of, replies_of, reply_of
-from cudal2_agent.policies.lm.replies.reply_reading import read_schedule
+from cudal2_agent.policies.lm.replies.reply_readers import read_schedule
 from cudal2_agent.policies.lm.replies.reply_sampler import ReplySampler
 from cudal2_agent.policies.lm.replies.reply_tree import OnlyReplies, ReplyTree, ReplyWalk
 from cudal2_agent.policies.schedule.named_schedules import schedules_for

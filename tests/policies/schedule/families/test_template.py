@@ -3,15 +3,24 @@
 import random
 from collections.abc import Collection
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import Arch, GemmTask, Layout
+from cudal2_agent.contract.records.trajectory import Attempt
 from cudal2_agent.policies.schedule.families.kernel_family import Family
-from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.policies.schedule.families.registry import families, rewrite
+from cudal2_agent.policies.schedule.families.resident.schedule import ResidentSchedule
 from cudal2_agent.policies.schedule.families.template import KernelConstant, SourceTemplate, template_of
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.policies.schedule.policy import SchedulePolicy
+from cudal2_agent.policies.schedule.prediction import predict
+from cudal2_agent.store.steps import ExportedStep
+from tests.doubles import INSPECTION
 from tests.sandbox.emulator.kernels.families import CHIP, TASKS
 
 TEXT = """\
@@ -69,3 +78,51 @@ def test_every_section_is_used_by_some_schedule() -> None:
         }
         used |= {"any-shape"} & template_of(family.name).sections  # the spaces compile small shapes in
         assert used == template_of(family.name).sections
+
+
+# What an earlier version wrote still loads, its schedules can be written again, and a resumed run does not repeat them.
+LINES = (Path(__file__).parent / "written_b1f38a8.jsonl").read_text().splitlines()
+
+
+@pytest.mark.parametrize("line", LINES, ids=["mma_sync", "wgmma_tma"])
+def test_a_schedule_of_an_earlier_version_is_written_again(line: str) -> None:
+    step = ExportedStep.model_validate_json(line)
+    assert isinstance(step.candidate, Candidate)
+    assert step.candidate.id == step.candidate_id
+    again = rewrite(step.candidate, step.task)
+    assert again is not None
+    stored = step.candidate.origin.schedule
+    assert again.plan == step.candidate.plan
+    assert stored is not None
+    assert again.origin.schedule == {**(again.origin.schedule or {}), **stored}
+    assert predict(step.candidate, step.task, INSPECTION) == predict(again, step.task, INSPECTION)
+
+
+@pytest.mark.parametrize("line", LINES, ids=["mma_sync", "wgmma_tma"])
+def test_a_resumed_run_does_not_repeat_a_schedule_whose_source_has_changed(line: str) -> None:
+    step = ExportedStep.model_validate_json(line)
+    schedule = step.candidate.origin.schedule
+    attempt = Attempt(candidate_id=step.candidate_id, policy="schedule", status="measured", schedule=schedule, time_us=1.0)
+    observation = step.observation.model_copy(update={"attempts": (attempt,), "round": 1})
+    proposed = SchedulePolicy(families(step.task.arch)).propose(observation, 16)
+    assert proposed
+    assert all(one.origin.schedule != schedule for one in proposed)
+
+
+# Warpgroups that hand registers over: a CTA never asks for more than its threads had at launch, for it would wait for ever.
+TMA = [
+    WgmmaTmaSchedule(consumers=consumers, atoms=1, block_n=64, block_k=64, stages=2, ctas_per_sm=ctas, push=push)
+    for consumers, ctas, push in product((1, 2, 3), (1, 2, 3), (False, True))
+]
+RESIDENT = [ResidentSchedule(consumers=consumers, block_n=64, slots=4) for consumers in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("schedule", [one for one in TMA if one.hands_over])
+def test_wgmma_tma_takes_no_more_than_it_gave(schedule: WgmmaTmaSchedule) -> None:
+    asked = 128 * (schedule.producer_registers + schedule.consumers * schedule.consumer_registers)
+    assert asked <= schedule.threads * schedule.launch_registers
+
+
+@pytest.mark.parametrize("schedule", [one for one in RESIDENT if one.hands_over])
+def test_resident_takes_no_more_than_it_gave(schedule: ResidentSchedule) -> None:
+    assert 128 * (40 + schedule.consumers * schedule.consumer_registers) <= schedule.threads * schedule.launch_registers

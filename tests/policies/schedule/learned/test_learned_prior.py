@@ -12,9 +12,8 @@ from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, 
 from cudal2_agent.contract.records.trajectory import Observation, Precedent
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.learned.features import NAMES, features_of
-from cudal2_agent.policies.schedule.learned.known_policies import find_policy
 from cudal2_agent.policies.schedule.learned.learned_prior import ASKED, LearnedPrior
-from cudal2_agent.policies.schedule.learned.policy_file import kind_of, read_weights
+from cudal2_agent.policies.schedule.learned.policy_file import find_policy, kind_of, read_weights
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
 from cudal2_agent.policies.schedule.policy import Precedents, SchedulePolicy

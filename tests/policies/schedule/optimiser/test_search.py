@@ -16,13 +16,10 @@ from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSch
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.optimiser import schedule_pool
 from cudal2_agent.policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
-from cudal2_agent.policies.schedule.optimiser.encoding import Encoding
-from cudal2_agent.policies.schedule.optimiser.gaussian_process import GaussianProcess
 from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
-from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
-from cudal2_agent.policies.schedule.optimiser.risk import Risk
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, Encoding
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import MAX_OF_FAMILY, SchedulePool
-from cudal2_agent.policies.schedule.optimiser.surrogate import Surrogate
+from cudal2_agent.policies.schedule.optimiser.surrogate import GaussianProcess, Risk, Surrogate
 from cudal2_agent.policies.schedule.prior import Floats
 
 TASK = GemmTask(m=256, n=256, k=1024, arch=Arch.SM_80)
