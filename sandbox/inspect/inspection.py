@@ -20,8 +20,7 @@ from cudal2_agent.sandbox.building.cache import CompileCache, sha256_of
 from cudal2_agent.sandbox.building.compiler import Compiled
 from cudal2_agent.sandbox.inspect.code import Entry
 from cudal2_agent.sandbox.inspect.facts import CodeFacts, facts_of
-from cudal2_agent.sandbox.inspect.occupancy import occupancy
-from cudal2_agent.sandbox.inspect.ptxas_log import Resources, parse_resources, parse_warnings
+from cudal2_agent.sandbox.inspect.resources import Resources, occupancy, parse_resources, parse_warnings
 
 PUT_OFF = "SASS was not judged yet; it is before the kernel is verified in full"
 NOT_JUDGED = "SASS was not judged: there is no nvdisasm that can read it; PTX alone was"

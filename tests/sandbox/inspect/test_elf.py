@@ -11,8 +11,7 @@ from cudal2_agent.contract.records.evaluation import Rejected
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import CompileOptions
 from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
-from cudal2_agent.sandbox.inspect.cubin import cubin_rules
-from cudal2_agent.sandbox.inspect.elf import MAX_SECTIONS, ElfError, ModuleVariable, module_variables, read
+from cudal2_agent.sandbox.inspect.elf import MAX_SECTIONS, ElfError, ModuleVariable, cubin_rules, module_variables, read
 from tests.sandbox.building.build_kernels import body, candidate
 
 BEFORE = """__device__ const int table[3] = {1, 2, 3};
