@@ -91,7 +91,7 @@ class ModuleVariable:
     """Memory of a module that lasts from launch to launch. `name`: as cuModuleGetGlobal takes it.
 
     `image`: its bytes when the module is loaded. `initialised`: the bytes are in the file; others start as zeros.
-    `linkage`: NVRTC makes all variables local; the driver promises a look-up by name for the others (`by_name`).
+    `linkage`: NVRTC makes all variables local; the driver promises a look-up by name for the others.
     """
 
     name: str
@@ -100,10 +100,6 @@ class ModuleVariable:
     space: Literal["global", "constant"]
     linkage: Literal["local", "global", "weak"]
     initialised: bool
-
-    @property
-    def by_name(self) -> bool:
-        return self.linkage != "local"
 
 
 @dataclass(frozen=True)

@@ -139,11 +139,7 @@ def _kernel(entry: str, threads: int, dynamic_smem: int, used: Resources, limits
     held = occupancy(threads, used.registers, used.static_smem_bytes + dynamic_smem, limits) if threads else None
     return KernelResources(
         entry=entry,
-        registers=used.registers,
-        spill_store_bytes=used.spill_store_bytes,
-        spill_load_bytes=used.spill_load_bytes,
-        stack_bytes=used.stack_bytes,
-        static_smem_bytes=used.static_smem_bytes,
+        **vars(used),
         dynamic_smem_bytes=dynamic_smem,
         threads=threads,
         ctas_per_sm=held.ctas_per_sm if held else 0,

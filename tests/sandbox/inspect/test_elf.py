@@ -49,7 +49,7 @@ def test_variables_are_listed_with_their_images(cubin: bytes) -> None:
     assert found["table"] == ModuleVariable("table", 12, struct.pack("<3i", 1, 2, 3), "global", "local", True)
     assert found["zeros"] == ModuleVariable("zeros", 16, bytes(16), "global", "local", False)
     assert found["kept"] == ModuleVariable("kept", 4, struct.pack("<2h", 7, 8), "constant", "local", True)
-    assert (found["counter"].initialised, found["counter"].image, found["counter"].by_name) == (False, bytes(4), False)
+    assert (found["counter"].initialised, found["counter"].image, found["counter"].linkage) == (False, bytes(4), "local")
     assert len(found) == 4
 
 

@@ -35,7 +35,7 @@ class ScriptedGpu:
         device = SimpleNamespace(stream=stream, synchronize=lambda: self._do("synchronize"))
         monkeypatch.setattr("cudal2_agent.sandbox.cuda.device.Device", lambda index: self._do(f"device {index}") or device)
         monkeypatch.setattr("cudal2_agent.sandbox.cuda.evaluator.load", lambda *_: self._do("load") or self)
-        monkeypatch.setattr("cudal2_agent.sandbox.profiling.child.RandomOperands", self._random)
+        monkeypatch.setattr("cudal2_agent.sandbox.profiling.random_operands.RandomOperands", self._random)
         monkeypatch.setattr("cudal2_agent.sandbox.cuda.driver.call", lambda function: self._do(function.__name__))
         monkeypatch.setattr("cupy.zeros", lambda size, **_: f"{size} zero bytes")
 
@@ -171,7 +171,7 @@ def test_a_kernel_of_cublaslt_runs_in_its_own_layout(gpu, tmp_path, monkeypatch)
     tasks = []
     scripted = gpu._random
     monkeypatch.setattr(
-        "cudal2_agent.sandbox.profiling.child.RandomOperands",
+        "cudal2_agent.sandbox.profiling.random_operands.RandomOperands",
         lambda task, seed: tasks.append(task) or scripted(task, seed),
     )
     request = REQUEST.model_copy(update={"subject": LibraryKernel(detail="layout tn, algorithm 66")})
