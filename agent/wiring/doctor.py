@@ -21,9 +21,7 @@ from cudal2_agent.sandbox.building.builder import Builder
 from cudal2_agent.sandbox.building.toolchain import find_nvcc, find_nvdisasm
 from cudal2_agent.sandbox.jail.kind import REMEDY as JAIL_REMEDY
 from cudal2_agent.sandbox.jail.kind import confinement
-from cudal2_agent.sandbox.profiling.complaints import PERMISSION_REMEDY
-from cudal2_agent.sandbox.profiling.ncu import find_ncu, ncu_version
-from cudal2_agent.sandbox.profiling.permission import counters_allowed
+from cudal2_agent.sandbox.profiling.ncu import PERMISSION_REMEDY, counters_allowed, find_ncu, ncu_version
 from cudal2_agent.store.filters import ALL_STEPS
 from cudal2_agent.store.statistics import run_count
 from cudal2_agent.store.store import open_store

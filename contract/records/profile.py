@@ -16,7 +16,7 @@ class LaunchProfile(Record):
 
 
 class Profile(Record):
-    """One profiled run of a candidate, launch by launch. `metric_set`: name of a set in `sandbox/profiling/metrics/`.
+    """One profiled run of a candidate, launch by launch. `metric_set`: name of a set in `sandbox/profiling/metrics.toml`.
 
     `seconds`: wall-clock time of profiling. The run is serialised, with cold caches and unlocked clocks. So its
     `duration_ns` is not a measurement of the candidate and is never compared with one.

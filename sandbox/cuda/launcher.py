@@ -31,7 +31,7 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.cuda.contender import Operands
 from cudal2_agent.sandbox.cuda.driver import DriverFault, Fault, call
 from cudal2_agent.sandbox.cuda.guard.buffers import address
-from cudal2_agent.sandbox.cuda.guard.module_variables import ModuleVariables
+from cudal2_agent.sandbox.cuda.guard.comparing import ModuleVariables
 from cudal2_agent.sandbox.cuda.tensor_map import TensorMaps
 
 _ATTRIBUTE = driver.CUlaunchAttributeID

@@ -1,6 +1,6 @@
 """Findings from counters: every rule on every launch, and their combination.
 
-Covered: what the counters of `metrics/` show.
+Covered: what the counters of `metrics.toml` show.
 Not covered: which line of the code waits; what happens within the launch over time; the overlap of programmatic launches,
 since the profiler runs launches one by one; caches that are warm from preceding work.
 """

@@ -7,7 +7,7 @@
 | `machine.py` | memory with operands, tensor maps, launches |
 | `kernel.py`, `chain.py` | a plan's launches, and which of them may run concurrently |
 | `judgement.py`, `detector.py` | findings judged and in words; the names of detectors |
-| `waits.py`, `locations.py` | who waits where when a run does not end; instructions and addresses in words |
+| `waits.py` | who waits where when a run does not end; instructions and addresses in words |
 | `executor.py` | the tests' backend: every run under another interleaving of its warps |
 | `large/` | what is run of a large task |
 | `evaluator.py`, `worker.py` | a candidate's outcome; the worker process |

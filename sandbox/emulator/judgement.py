@@ -15,11 +15,10 @@ from cudal2_agent.contract.records.symptoms import BarrierWait
 from cudal2_agent.sandbox.emulator.core_module import core
 from cudal2_agent.sandbox.emulator.detector import Detector
 from cudal2_agent.sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, Launched
-from cudal2_agent.sandbox.emulator.locations import address_in_words, instruction_at, located
 from cudal2_agent.sandbox.emulator.lowering.program import Program
 from cudal2_agent.sandbox.emulator.machine import Conditions, Interleaving
 from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
-from cudal2_agent.sandbox.emulator.waits import waits_of
+from cudal2_agent.sandbox.emulator.waits import address_in_words, instruction_at, located, waits_of
 from cudal2_agent.sandbox.verification.executor import Violation
 
 # Kinds of findings that are not faults of the kernel.

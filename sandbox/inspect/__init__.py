@@ -5,10 +5,9 @@
 | `inspection.py` | the rules over launches, resources and accumulators, and what is reported of a kernel |
 | `facts.py` | what depends on the code alone: read once, kept in the cache, with the rules over PTX, SASS and ELF |
 | `code.py` | facts of a parsed PTX module |
-| `addresses.py` | whether addresses of module variables and parameters serve for reading only |
-| `parameter_loads.py` | whether loads from parameters stay inside them |
-| `elf.py`, `cubin.py` | the cubin's sections, symbols and module variables; the rules over them |
+| `addresses.py` | whether addresses of module variables and parameters serve for reading only, and loads stay inside them |
+| `elf.py` | the cubin's sections, symbols and module variables; the rules over them |
 | `sass.py` | nvdisasm's listing |
-| `opcodes.py`, `special_registers.py`, `constant_bank.py` | the allow-lists, with the reason for each entry |
-| `ptxas_log.py`, `occupancy.py` | registers, spills, shared memory; CTAs per SM |
+| `allow_lists.py` | opcodes, special registers and constant words that a kernel may use, with the reason for each |
+| `resources.py` | registers, spills, shared memory; CTAs per SM |
 """

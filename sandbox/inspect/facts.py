@@ -13,12 +13,11 @@ from cudal2_agent.sandbox.building.cache import CompileCache, sha256_of
 from cudal2_agent.sandbox.building.compiler import Compiled
 from cudal2_agent.sandbox.emulator.ptx.lexer import MAX_CHARS
 from cudal2_agent.sandbox.emulator.ptx.module import PtxError, Unsupported
-from cudal2_agent.sandbox.inspect import code, elf, opcodes, sass
+from cudal2_agent.sandbox.inspect import code, elf, sass
 from cudal2_agent.sandbox.inspect.addresses import Misuse, misuses
+from cudal2_agent.sandbox.inspect.allow_lists import BANKS, refusal, refused_rule
 from cudal2_agent.sandbox.inspect.code import Code, Entry
-from cudal2_agent.sandbox.inspect.constant_bank import BANKS
-from cudal2_agent.sandbox.inspect.cubin import cubin_rules
-from cudal2_agent.sandbox.inspect.special_registers import refused_rule
+from cudal2_agent.sandbox.inspect.elf import cubin_rules
 
 FORMAT = 1  # raise it when a rule or the meaning of a fact changes
 _FACTS = "facts.json"
@@ -163,7 +162,7 @@ def _sass_rules(machine_code: sass.Sass, arch: Arch) -> Iterator[Rejected]:
     for line in machine_code.unread:
         yield Rejected(rule="opcode", message=f"{line!r} is not a machine instruction of a known form")
     for word in machine_code.opcodes:
-        refused = opcodes.refusal(word)
+        refused = refusal(word)
         if refused is not None and (word != "BPT" or machine_code.traps):
             yield Rejected(rule=refused[0], message=f"{word}: {refused[1]}")
     for offset, indexed in machine_code.constants:

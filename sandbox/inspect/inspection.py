@@ -20,8 +20,7 @@ from cudal2_agent.sandbox.building.cache import CompileCache, sha256_of
 from cudal2_agent.sandbox.building.compiler import Compiled
 from cudal2_agent.sandbox.inspect.code import Entry
 from cudal2_agent.sandbox.inspect.facts import CodeFacts, facts_of
-from cudal2_agent.sandbox.inspect.occupancy import occupancy
-from cudal2_agent.sandbox.inspect.ptxas_log import Resources, parse_resources, parse_warnings
+from cudal2_agent.sandbox.inspect.resources import Resources, occupancy, parse_resources, parse_warnings
 
 PUT_OFF = "SASS was not judged yet; it is before the kernel is verified in full"
 NOT_JUDGED = "SASS was not judged: there is no nvdisasm that can read it; PTX alone was"
@@ -140,11 +139,7 @@ def _kernel(entry: str, threads: int, dynamic_smem: int, used: Resources, limits
     held = occupancy(threads, used.registers, used.static_smem_bytes + dynamic_smem, limits) if threads else None
     return KernelResources(
         entry=entry,
-        registers=used.registers,
-        spill_store_bytes=used.spill_store_bytes,
-        spill_load_bytes=used.spill_load_bytes,
-        stack_bytes=used.stack_bytes,
-        static_smem_bytes=used.static_smem_bytes,
+        **vars(used),
         dynamic_smem_bytes=dynamic_smem,
         threads=threads,
         ctas_per_sm=held.ctas_per_sm if held else 0,

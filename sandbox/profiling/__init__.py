@@ -4,9 +4,7 @@
 - `child.py`: that process, which runs the candidate
 - `request.py`: what the two exchange
 - `random_operands.py`: the operands of a profiled run
-- `ncu.py`: where ncu is, its version, its command line
-- `complaints.py`: ncu's errors, and what follows from them
+- `ncu.py`: where ncu is, its version, its command line, its errors; whether this process may read counters
 - `reading.py`: ncu's table as records
-- `metric_set.py`, `metrics/`: what is counted on an arch
-- `permission.py`: whether this process may read counters
+- `metric_set.py`, `metrics.toml`: what is counted on an arch
 """

@@ -3,7 +3,6 @@
 import tomllib
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.task import Arch
@@ -30,12 +29,7 @@ class MetricSet(Record):
 @cache
 def load_metric_set(arch: Arch) -> MetricSet:
     """The set of an arch: the common one, with the metrics that the arch names differently or has alone."""
-    common, own = _read(_COMMON), _read(arch.value)
+    sets = tomllib.loads(resources.files("cudal2_agent.sandbox.profiling").joinpath("metrics.toml").read_text("utf-8"))
+    common, own = sets[_COMMON], sets.get(arch.value, {})
     merged = {short: {**common.get(short, {}), **own.get(short, {})} for short in {**common, **own}}
     return MetricSet(name=arch.value, metrics={short: MetricSpec(**spec) for short, spec in merged.items()})
-
-
-def _read(name: str) -> dict[str, dict[str, Any]]:
-    text = resources.files("cudal2_agent.sandbox.profiling").joinpath("metrics", f"{name}.toml").read_text(encoding="utf-8")
-    metrics: dict[str, dict[str, Any]] = tomllib.loads(text).get("metrics", {})
-    return metrics

@@ -19,9 +19,8 @@ from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, Hos
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import ProfileOptions, WorkerOptions
-from cudal2_agent.sandbox.profiling.complaints import complaints_in, unavailable, unknown_metrics
 from cudal2_agent.sandbox.profiling.metric_set import MetricSet, load_metric_set
-from cudal2_agent.sandbox.profiling.ncu import command_of, find_ncu, ncu_version
+from cudal2_agent.sandbox.profiling.ncu import command_of, complaints_in, find_ncu, ncu_version, unavailable, unknown_metrics
 from cudal2_agent.sandbox.profiling.reading import Unreadable, read_launches
 from cudal2_agent.sandbox.profiling.request import LibraryKernel, ProfileRequest, StageReport, Subject, last_report
 from cudal2_agent.sandbox.workers.process import ChildExit, Limits, network_isolated, run

@@ -8,6 +8,5 @@
 | `simulation.py` | steps replayed in time, for all CTAs that one SM runs |
 | `launches.py` | one launch: waves, programmatic launch, and the time of each resource alone |
 | `kernel_features` | numbers of the trace and the launch that exist for any source |
-| `correction.py` | a bounded factor of these features, fitted to what the replay leaves unexplained (`correction.npz`) |
-| `model.py` | the prediction: the launches of a plan, and the correction |
+| `model.py` | the prediction: a plan's launches, and a bounded factor fitted to what these leave (`correction.npz`) |
 """

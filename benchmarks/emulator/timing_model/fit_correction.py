@@ -28,7 +28,7 @@ from benchmarks.harness import cache_argument, execute, script
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import Measured
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
-from cudal2_agent.sandbox.timing_model.correction import FITTED, LEAF, MAX_FACTOR, MIN_FACTOR, Correction
+from cudal2_agent.sandbox.timing_model.model import FITTED, LEAF, MAX_FACTOR, MIN_FACTOR, Correction
 from cudal2_agent.store.store import Store, open_store
 
 DRAWN_FIT = SETS / "fit" / "drawn.json.gz"

@@ -3,10 +3,9 @@
 - `timer.py`: a whole measurement, round by round
 - `sample_plan.py`: what is decided before the GPU is touched: operand sets, launches, pairs, order, arrival times
 - `sampling.py`: one sample, offline or server
-- `track.py`: the memory that all contenders of a task run over, before and after a sample
-- `operand_pools.py`, `ring.py`: the pools of A and B; the outputs and workspaces
+- `track.py`: the memory that all contenders of a task run over, before and after a sample; overwrites what one could leave
+- `operand_pools.py`: the pools of A and B; the outputs and workspaces
 - `outputs.py`: checks of the outputs of a timed sample
-- `residue.py`: overwrites what one sample could leave for the next
 - `watch.py`: checks around every sample
 - `cuda_graph.py`: back-to-back launches as a CUDA graph
 - `telemetry.py`: clocks, temperature, power and throttle reasons

@@ -120,3 +120,38 @@ def matrices(memory: Any, count: int, rows: int, columns: int) -> Any:
     """Bit patterns of matrices, each at the start of a slot. Shape: memory (bytes,), out (count, rows, columns) uint16."""
     stride = slot_bytes(2 * rows * columns)
     return cupy.lib.stride_tricks.as_strided(memory.view(cupy.uint16), (count, rows, columns), (stride, 2 * columns, 2))
+
+
+class Ring:
+    """A slot of `size_bytes` for the output, or the workspace, of every launch of a sample. Raises: MemoryError.
+
+    Covered: before a sample every slot holds unpredictable bytes, so that nothing is kept there from one sample to the next. Of
+    a workspace declared `restored` the declared bytes are zero, and are checked after the sample.
+    """
+
+    def __init__(
+        self, name: str, size_bytes: int, slots: int, device: int, trusted: TrustedTiming, *, zero_bytes: int = 0
+    ) -> None:
+        self.slots, self.stride_bytes = slots, slot_bytes(size_bytes)
+        self._size_bytes, self._zero_bytes, self._trusted = size_bytes, zero_bytes, trusted
+        self._mapping = Mapping(slots * self.stride_bytes, device, name)
+        self.memory = self._mapping.bytes()
+
+    def slot(self, index: int) -> Any:
+        """Shape: (size_bytes,), uint8."""
+        start = index * self.stride_bytes
+        return self.memory[start : start + self._size_bytes]
+
+    def refill(self, used: int, key: int) -> None:
+        """Fill the first `used` slots anew."""
+        self._trusted.fill_ring(self.memory[: used * self.stride_bytes], self.stride_bytes, self._zero_bytes, key)
+
+    def unrestored(self, used: int) -> int:
+        """Bytes among the first `used` slots that should be zero again and are not."""
+        if not self._zero_bytes:
+            return 0
+        shape, strides = (used, self._zero_bytes), (self.stride_bytes, 1)
+        return int(cupy.count_nonzero(cupy.lib.stride_tricks.as_strided(self.memory, shape, strides)))
+
+    def close(self) -> None:
+        self._mapping.close()

@@ -18,8 +18,7 @@ import cupy
 import numpy as np
 
 from cudal2_agent.contract.records.task import ElementType, GemmTask
-from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools, matrices
-from cudal2_agent.sandbox.cuda.timing.ring import Ring
+from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools, Ring, matrices
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 from cudal2_agent.sandbox.verification.bounds import LAMBDA, Growth, accumulation_factor
 from cudal2_agent.sandbox.verification.comparison import Comparison, compare_bounded

@@ -10,7 +10,7 @@ from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.contender import Bound, Contender
 from cudal2_agent.sandbox.cuda.timing.cuda_graph import TimedGraph
-from cudal2_agent.sandbox.cuda.timing.ring import Ring
+from cudal2_agent.sandbox.cuda.timing.operand_pools import Ring
 from cudal2_agent.sandbox.cuda.timing.sample_plan import arrival_intervals_us, count_launches, launches_needed, trimmed_mean
 from cudal2_agent.sandbox.cuda.timing.track import Pair, Track
 

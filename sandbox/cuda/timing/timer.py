@@ -3,7 +3,7 @@
 Covered: device time only (events are nodes of the graph); cold operands; random data; clocks and throttling recorded;
 outputs of every timed launch judged (`watch.py`). No state of a launch helps a later one: every launch of a sample has its
 own pair of operands, output and workspace, and everything that outlives a launch is overwritten before the next sample
-(`residue.py`, `ring.py`).
+(`track.py`, `operand_pools.py`).
 Not covered: other processes on the same GPU; state that one launch leaves to a later one of the same sample, which does not
 help with other operands.
 """
@@ -25,7 +25,7 @@ from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines, LibraryBaselines, wanted
 from cudal2_agent.sandbox.cuda.contender import Bound, Contender
 from cudal2_agent.sandbox.cuda.device import Device
-from cudal2_agent.sandbox.cuda.timing.ring import Ring
+from cudal2_agent.sandbox.cuda.timing.operand_pools import Ring
 from cudal2_agent.sandbox.cuda.timing.sample_plan import (
     launches_needed,
     reuse_bytes,

@@ -3,8 +3,8 @@
 | file | what is in it |
 |---|---|
 | `coverage.py` | the reduced task, and which tasks are run whole |
-| `sample.py`, `tally.py` | the sample at full size; what it has run and compared |
-| `points.py`, `places.py` | the clusters of a sample; the parts of D that they are to touch |
+| `sample.py` | the sample at full size |
+| `points.py` | the clusters of a sample; the parts of D that they are to touch; what was run and compared |
 | `producers.py` | the clusters of earlier launches that a sample needs |
-| `operand_lines.py`, `expectation.py` | its inputs and their reference |
+| `expectation.py` | its inputs and their reference |
 """

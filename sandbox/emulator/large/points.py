@@ -1,9 +1,15 @@
-"""Points of a grid: which clusters of it are run together, so that a tile is made whole."""
+"""Points of a grid: which clusters of it are run together, so that a tile is made whole; the places of D that they touch."""
 
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from cudal2_agent.contract.plan.plan import ResolvedLaunch, TensorArg, TensorMapArg
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.emulator.large.coverage import Tile
 
 WIDEST = 16  # splits of a tile
 
@@ -63,3 +69,101 @@ def last_to_write(launches: Sequence[ResolvedLaunch]) -> int:
         )
     ]
     return writers[-1]
+
+
+# The places of D that a sample is to touch, and guesses at the clusters that write them.
+#
+# Covered: grids that go over the tiles in rows, in columns, or in groups of either, with splits beside each other or far apart,
+# and persistent clusters that take every n-th tile.
+# Not covered: other orders. A wrong guess costs a run; the record names only what was compared.
+_GROUPS = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A corner of D, an edge at least a tile away from its corners, or the interior."""
+
+    name: str
+    rows: range
+    columns: range
+
+    def touched(self, compared: np.ndarray) -> bool:
+        """Shape: compared (M, N)."""
+        part = compared[self.rows.start : self.rows.stop, self.columns.start : self.columns.stop]
+        return bool(part.any())
+
+
+def places_of(task: GemmTask, tile: Tile) -> tuple[Place, ...]:
+    """Corners first. A size of two tiles or fewer has nothing between its ends."""
+    rows = {"top": range(1), "bottom": range(task.m - 1, task.m), "": range(tile.rows, task.m - tile.rows)}
+    columns = {"left": range(1), "right": range(task.n - 1, task.n), "": range(tile.columns, task.n - tile.columns)}
+    return tuple(
+        Place(f"{vertical} {horizontal}".strip() or "interior", down, across)
+        for vertical, down in rows.items()
+        for horizontal, across in columns.items()
+        if down and across
+    )
+
+
+@dataclass(frozen=True)
+class Raster:
+    """A guess at the order of tiles: `group` lines of them at a time, across the group first. Shape: tiles (rows, columns).
+
+    `by_rows`: whether lines are rows. `splits`: clusters beside each other that make one tile.
+    """
+
+    tiles: tuple[int, int]
+    clusters: int
+    group: int
+    by_rows: bool
+    splits: int
+
+    def cluster(self, row: int, column: int) -> int:
+        """The first cluster of a tile."""
+        line, place = (row, column) if self.by_rows else (column, row)
+        lines, length = self.tiles if self.by_rows else self.tiles[::-1]
+        first = line // self.group * self.group
+        index = first * length + place * min(lines - first, self.group) + line - first
+        return index * self.splits % self.clusters
+
+    def agrees(self, tiles: Collection[tuple[int, int]], clusters: Collection[int]) -> bool:
+        """Whether the guess maps these clusters to these tiles."""
+        return all(self.cluster(row, column) in clusters for row, column in tiles)
+
+
+def rasters(task: GemmTask, tile: Tile, clusters: int) -> Iterator[Raster]:
+    """All guesses for a grid of that number of clusters."""
+    tiles = math.ceil(task.m / tile.rows), math.ceil(task.n / tile.columns)
+    for splits in {1, max(1, clusters // (tiles[0] * tiles[1]))}:
+        for group in _GROUPS:
+            for by_rows in (True, False):
+                yield Raster(tiles, clusters, group, by_rows, splits)
+
+
+@dataclass
+class Tally:
+    """What was run and compared. `width`: clusters that make a tile together, as far as they were needed.
+
+    `clusters`, `work`: run with all detectors, the work in multiply-adds. `earlier`: clusters of launches before that one.
+    `quickly`: whether the whole grid was run besides, without race detection. Shape: compared (M, N).
+    """
+
+    compared: np.ndarray
+    clusters: set[int] = field(default_factory=set)
+    earlier: dict[int, set[int]] = field(default_factory=dict)
+    width: int = 1
+    work: int = 0
+    quickly: bool = False
+
+    def summary(self, ran: str, entries: Sequence[str], places: Sequence[Place]) -> str:
+        """In words. `ran`: which clusters; `entries`: of the plan's launches, in order."""
+        ran += f", {self.width} at a time" if self.width > 1 else ""
+        for index, clusters in self.earlier.items():
+            ran += f", with {len(clusters)} of {entries[index]} before it"
+        if self.compared.all():
+            once = ", then the whole grid without race detection" if self.quickly else ""
+            return f"{ran}{once}; all {self.compared.size} outputs compared"
+        untouched = [place.name for place in places if not place.touched(self.compared)]
+        reached = f"of D not touched: {', '.join(untouched)}" if untouched else "corners, edges and interior of D touched"
+        compared = f"{np.count_nonzero(self.compared)} outputs compared of the {self.compared.size} there are"
+        return f"{ran}; {compared}; {reached}"

@@ -24,19 +24,19 @@ from cudal2_agent.sandbox.emulator.executor import POISON_BYTE, Interleavings, a
 from cudal2_agent.sandbox.emulator.judgement import run_and_judge
 from cudal2_agent.sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, EmulatedKernel
 from cudal2_agent.sandbox.emulator.large.coverage import Tile, work_of
-from cudal2_agent.sandbox.emulator.large.expectation import Expected
-from cudal2_agent.sandbox.emulator.large.operand_lines import PERIODS, OperandLines
-from cudal2_agent.sandbox.emulator.large.places import places_of, rasters
+from cudal2_agent.sandbox.emulator.large.expectation import PERIODS, Expected, OperandLines
 from cudal2_agent.sandbox.emulator.large.points import (
+    Tally,
     clusters_along,
     corners_first,
     first_cta,
     last_to_write,
+    places_of,
+    rasters,
     widened,
     with_splits,
 )
 from cudal2_agent.sandbox.emulator.large.producers import TooMany, Writers, pieces
-from cudal2_agent.sandbox.emulator.large.tally import Tally
 from cudal2_agent.sandbox.emulator.machine import Conditions
 from cudal2_agent.sandbox.verification.cases import GAUSSIAN, SPARSE, WIDE, Case, cases_for
 from cudal2_agent.sandbox.verification.draws import Draws

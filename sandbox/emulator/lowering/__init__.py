@@ -10,6 +10,6 @@
 | `inlining.py` | calls replaced by the bodies of what they call |
 | `mentions.py` | the registers that instructions mention |
 | `slots.py`, `loops.py` | the register file; how far a register's life reaches |
-| `unwritten.py`, `tracked.py` | registers read before they are written; registers of a wgmma |
+| `unwritten.py` | registers read before they are written; registers of a wgmma |
 | `variables.py` | where parameters, variables and constants lie |
 """

@@ -11,8 +11,7 @@ from cudal2_agent.sandbox.emulator.lowering.mentions import mentions_of
 from cudal2_agent.sandbox.emulator.lowering.rules.rules import RULES
 from cudal2_agent.sandbox.emulator.lowering.slots import SlotFile, lives_of
 from cudal2_agent.sandbox.emulator.lowering.table import COLUMNS, HANDLERS, OPERATION, Kind, PlaceOf
-from cudal2_agent.sandbox.emulator.lowering.tracked import registers_of_products, touched
-from cudal2_agent.sandbox.emulator.lowering.unwritten import maybe_unwritten
+from cudal2_agent.sandbox.emulator.lowering.unwritten import maybe_unwritten, registers_of_products, touched
 from cudal2_agent.sandbox.emulator.lowering.variables import (
     MAX_BYTES,
     Constant,

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from cudal2_agent.sandbox.emulator.ptx.declarations import registers, variables
-from cudal2_agent.sandbox.emulator.ptx.lexer import LINKAGE, NAME, PRAGMA, PtxText, shown, tokens
+from cudal2_agent.sandbox.emulator.ptx.lexer import LINKAGE, NAME, PRAGMA, PtxText, Quota, shown, tokens
 from cudal2_agent.sandbox.emulator.ptx.module import (
     Function,
     Instruction,
@@ -20,7 +20,6 @@ from cudal2_agent.sandbox.emulator.ptx.module import (
     Variable,
 )
 from cudal2_agent.sandbox.emulator.ptx.operands import operands
-from cudal2_agent.sandbox.emulator.ptx.quota import Quota
 from cudal2_agent.sandbox.emulator.ptx.scopes import NameScope
 
 # The last named group to match is the kind of the statement.

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from cudal2_agent.sandbox.emulator.ptx.constants import constant
 from cudal2_agent.sandbox.emulator.ptx.initialisers import initial_bytes
-from cudal2_agent.sandbox.emulator.ptx.lexer import initialiser_tokens, shown, tokens
+from cudal2_agent.sandbox.emulator.ptx.lexer import Quota, initialiser_tokens, shown, tokens
 from cudal2_agent.sandbox.emulator.ptx.module import Immediate, PtxError, Register, Unsupported, Variable
-from cudal2_agent.sandbox.emulator.ptx.quota import Quota
 
 MAX_VARIABLE_BYTES = 2**32
 MAX_DIMENSIONS = 8

@@ -1,4 +1,4 @@
-"""PTX text cut into statements and tokens.
+"""PTX text cut into statements and tokens, and how much of each thing a module may have.
 
 The text may be hostile: patterns are possessive, so that none of them looks at a character more than a few times.
 """
@@ -88,3 +88,25 @@ def _blank(match: re.Match[str]) -> str:
     if text.startswith("/*") and (len(text) < 4 or not text.endswith("*/")):
         raise PtxError("a comment without end", match.string.count("\n", 0, match.start()) + 1)
     return " " + "\n" * text.count("\n")
+
+
+# How much of each thing a module may have, so that a short text cannot ask for much memory or time.
+MOST = {
+    "statements": 2**19,
+    "registers": 2**18,
+    "initial values": 2**20,
+    "bytes of initial values": 2**26,
+}
+
+
+class Quota:
+    """What one module has left."""
+
+    def __init__(self) -> None:
+        self._left = dict(MOST)
+
+    def spend(self, what: str, count: int, line: int) -> None:
+        """Raises: PtxError where a module has more than it may."""
+        self._left[what] -= count
+        if self._left[what] < 0:
+            raise PtxError(f"more than {MOST[what]} {what}", line)

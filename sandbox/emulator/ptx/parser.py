@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from cudal2_agent.sandbox.emulator.ptx.body import Body
 from cudal2_agent.sandbox.emulator.ptx.declarations import parameters, variables
-from cudal2_agent.sandbox.emulator.ptx.lexer import LINKAGE, NAME, PRAGMA, PtxText, shown
+from cudal2_agent.sandbox.emulator.ptx.lexer import LINKAGE, NAME, PRAGMA, PtxText, Quota, shown
 from cudal2_agent.sandbox.emulator.ptx.module import Function, Module, PtxError, Symbol, Unsupported, Variable
-from cudal2_agent.sandbox.emulator.ptx.quota import Quota
 from cudal2_agent.sandbox.emulator.ptx.scopes import NameScope
 
 # The last named group to match says what it is.

@@ -3,7 +3,6 @@
 - `probing.py`: the runs, over the tiers' `Executor`, and the symptoms that they show
 - `probe_inputs.py`: one-hot operands, digits, blocks of K
 - `wrong_outputs.py`: rows, columns, residue classes and tiles of a mask of D
-- `values.py`: what wrong outputs hold instead
 - `misreads.py`: elements that stand for others, and blocks of K that are missing or added twice, in words
-- `line_maps.py`: a map of rows, columns or k, in words
+- `line_maps.py`: a map of rows, columns or k, and what wrong outputs hold instead, in words
 """

@@ -17,9 +17,9 @@ from cudal2_agent.sandbox.verification.elements import Array, decode_wide, encod
 from cudal2_agent.sandbox.verification.executor import Executor
 from cudal2_agent.sandbox.verification.inputs import Inputs
 from cudal2_agent.sandbox.verification.probes import probe_inputs
+from cudal2_agent.sandbox.verification.probes.line_maps import describe_values
 from cudal2_agent.sandbox.verification.probes.misreads import Reads, counted, mapped
 from cudal2_agent.sandbox.verification.probes.probe_inputs import Operand, ProbeInputs, blocks_of, positions
-from cudal2_agent.sandbox.verification.probes.values import describe_values
 from cudal2_agent.sandbox.verification.probes.wrong_outputs import wrong_places
 from cudal2_agent.sandbox.verification.reference import Reference
 

@@ -82,7 +82,7 @@ def test_a_jailed_worker_reads_the_log_that_was_left_open_for_it(monkeypatch, tm
     null = os.open(os.devnull, os.O_RDONLY)
     monkeypatch.setattr(fault_log, "KERNEL_LOG", str(tmp_path / "nothing"))
     monkeypatch.setattr(fault_log, "_DEVICE", os.fstat(null).st_rdev)
-    for descriptor, expected in ((reader, "cannot be read"), (null, "tells nothing")):
+    for descriptor, expected in ((reader, "cannot be read"), (null, "names none")):
         monkeypatch.setattr(fault_log, "KERNEL_LOG_FD", descriptor)
         assert expected in fault_log.describe_fault()
     for descriptor in (reader, writer, null):

@@ -27,7 +27,7 @@ from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layo
 from cudal2_agent.sandbox.cuda import launcher, tensor_map  # noqa: E402
 from cudal2_agent.sandbox.cuda.contender import Operands  # noqa: E402
 from cudal2_agent.sandbox.cuda.environment import arch_of  # noqa: E402
-from cudal2_agent.sandbox.cuda.guard import module_variables  # noqa: E402
+from cudal2_agent.sandbox.cuda.guard import comparing  # noqa: E402
 from cudal2_agent.sandbox.cuda.host import HostFault, HostKernel  # noqa: E402
 from cudal2_agent.sandbox.cuda.tensor_map import TensorMaps  # noqa: E402
 from cudal2_agent.sandbox.inspect.elf import ModuleVariable  # noqa: E402
@@ -366,9 +366,9 @@ def test_variables_that_the_driver_finds_are_compared(monkeypatch):
         ModuleVariable(name=name, size_bytes=len(image), image=image, space="global", linkage="local", initialised=True)
         for name, (_, image) in images.items()
     ]
-    monkeypatch.setattr(module_variables, "call", call)
-    monkeypatch.setattr(module_variables, "module_variables", lambda _: variables)
-    monkeypatch.setattr(module_variables, "cupy", np)
-    monkeypatch.setattr(module_variables, "altered", altered)
-    assert module_variables.ModuleVariables("module", b"cubin").altered() == ("far",)
+    monkeypatch.setattr(comparing, "call", call)
+    monkeypatch.setattr(comparing, "module_variables", lambda _: variables)
+    monkeypatch.setattr(comparing, "cupy", np)
+    monkeypatch.setattr(comparing, "altered", altered)
+    assert comparing.ModuleVariables("module", b"cubin").altered() == ("far",)
     assert compared == [([0x1000, 0x9000, 4, 2, 0, 4], b"abcdxy", 2)]

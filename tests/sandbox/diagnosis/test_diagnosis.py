@@ -9,11 +9,11 @@ from cudal2_agent.contract.plan.plan import ResolvedLaunch, ResolvedPlan
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import HostCandidate, Origin
 from cudal2_agent.contract.records.diagnosis import Bottleneck, Diagnosis
-from cudal2_agent.contract.records.evaluation import AUTOTUNED, Environment, Measured, Timing
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Environment, Measured, Prediction, Timing
 from cudal2_agent.contract.records.inspection import Inspection, KernelResources
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, TimingMode
-from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose, diagnose_built
+from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose, diagnose_built, predicted_findings
 from tests import doubles
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
@@ -288,3 +288,25 @@ def test_what_was_built_is_diagnosed_with_its_plan_and_a_host_candidate_without(
     assert "idle-sms" not in names(alone)
     assert alone.basis == "timed"
     assert diagnose_built(built, doubles.TASK, CHIP, doubles.unmeasured(5.0)).basis == "static"
+
+
+def prediction(**terms: float) -> Prediction:
+    named = {name.replace("_", " "): value for name, value in terms.items()}
+    return Prediction(predicted_us=10, model="timing-model", floor_us=5, terms=named)
+
+
+def test_the_largest_term_is_what_bounds_the_kernel() -> None:
+    [finding] = predicted_findings(prediction(shared_memory=9, tensor_cores=5))
+    assert finding.bottleneck == "smem-bound"
+    assert finding.weight == 0.4
+    assert "9.00 us of 10.00 us predicted" in finding.evidence
+
+
+def test_where_no_term_is_large_latencies_are() -> None:
+    [finding] = predicted_findings(prediction(shared_memory=2, tensor_cores=1))
+    assert finding.bottleneck == "dependency-waits"
+    assert finding.weight == 0.8
+
+
+def test_a_prediction_without_terms_says_nothing() -> None:
+    assert not list(predicted_findings(prediction()))

@@ -22,8 +22,7 @@ from cudal2_agent.sandbox.emulator.large.coverage import (
     runs_whole,
     tile_of,
 )
-from cudal2_agent.sandbox.emulator.large.places import Raster, places_of, rasters
-from cudal2_agent.sandbox.emulator.large.points import corners_first, first_cta, widened
+from cudal2_agent.sandbox.emulator.large.points import Raster, corners_first, first_cta, places_of, rasters, widened
 from cudal2_agent.sandbox.workers.messages import Done, NotExecuted, Reduced, Verified
 from tests.sandbox.building.build_kernels import ORIGIN
 from tests.sandbox.emulator.proving import BEFORE, STORE, SUM, Build, builder, naive, plan, prove

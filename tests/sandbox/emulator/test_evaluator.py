@@ -1,18 +1,31 @@
-"""The emulator's verdicts on small kernels: each violates one rule; the report names rule, place and interleaving."""
+"""The emulator's verdicts on small kernels: each violates one rule; the report names rule, place and interleaving.
 
+And the emulator's worker process, driven by the pool; the garbage collector, which rests while PTX is read, and no longer.
+"""
+
+import gc
 import re
+import subprocess
+import sys
 
 import pytest
 
 pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
 from cudal2_agent.contract.errors import PlanError
-from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import resolve
 from cudal2_agent.contract.records.evaluation import Crashed, TimedOut
-from cudal2_agent.contract.records.task import ElementType, GemmTask
-from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask
+from cudal2_agent.contract.settings.options import TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.policies.schedule.families.registry import families
+from cudal2_agent.sandbox.emulator import kernel
 from cudal2_agent.sandbox.emulator.evaluator import Evaluator
+from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel
+from cudal2_agent.sandbox.emulator.ptx.module import PtxError
+from cudal2_agent.sandbox.emulator.worker import MEMORY_BYTES, command
 from cudal2_agent.sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Verified
+from cudal2_agent.sandbox.workers.pool import WorkerPool
 from tests.sandbox.building.build_kernels import host
 from tests.sandbox.emulator.proving import STORE, SUM, TASK, Build, builder, failure, naive, plan, prove
 
@@ -320,3 +333,56 @@ def test_ctas_that_wait_for_each_other_by_a_counter_are_verified(build: Build, w
     alone = wait.replace("< all", "<= all")
     test = failure(prove(build(naive(first=MEETS.replace("WAIT", alone), store=store, parameters=COUNTER), zeroed)))
     assert (test.tier, test.name) == ("emulator", "deadlock")
+
+
+def test_a_pool_of_emulators_answers_as_one_of_gpus(request: pytest.FixtureRequest) -> None:
+    assert request.config.cache is not None
+    build = builder(request.config.cache.mkdir("emulator-kernels"))
+    stages: list[str] = []
+    pool = WorkerPool(
+        [WorkerOptions()],
+        on_stage=lambda _, stage: stages.append(stage),
+        command=command(Arch.SM_80),
+        memory_bytes=MEMORY_BYTES,
+    )
+    ready = pool.ready()
+    assert ready.environment is None
+    assert ready.chip.arch is Arch.SM_80
+    options = VerifyOptions(timeout_s=60)
+    right = build(naive())
+    answer = pool.evaluate(Evaluate(built=right, task=TASK, verify=options, time=TimeOptions()))
+    assert isinstance(answer, Verified)
+    assert stages == ["load", "verify"]
+    wrong = build(naive(store=STORE.replace("sum", "2 * sum")))
+    verdict = pool.evaluate(Evaluate(built=wrong, task=TASK, verify=options))
+    assert not isinstance(verdict, Verified | NotExecuted)
+    assert verdict.status == "wrong"
+    launcher = right.model_copy(update={"candidate": host("int launch() {}")})
+    assert isinstance(pool.evaluate(Evaluate(built=launcher, task=TASK, verify=options)), NotExecuted)
+    assert isinstance(prove(right), Verified)
+    pool.close()
+
+
+def test_an_arch_that_nobody_knows_is_refused() -> None:
+    asked = [sys.executable, "-m", "cudal2_agent.sandbox.emulator.worker", "--arch", "sm_1"]
+    done = subprocess.run(asked, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert b"sm_90a" in done.stderr
+
+
+def test_the_collector_rests_until_damaged_ptx_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, parse, enabled = GemmTask(m=64, n=64, k=64), kernel.parse, list[bool]()
+
+    def observed(ptx: str) -> object:
+        enabled.append(gc.isenabled())
+        return parse(ptx)
+
+    monkeypatch.setattr(kernel, "parse", observed)
+    family = next(one for one in families(task.arch) if one.supports(task))
+    candidate = family.write(next(iter(family.space(task, REFERENCE_CHIPS[task.arch]))), task)
+    assert candidate.plan is not None
+    plan = resolve(candidate.plan, task, LIMITS[task.arch], REFERENCE_CHIPS[task.arch].sms)
+    with pytest.raises(PtxError):
+        EmulatedKernel(candidate.id, ".visible .entry broken(", plan, task)
+    assert enabled == [False]
+    assert gc.isenabled()

@@ -11,7 +11,7 @@ pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator'
 from cudal2_agent.contract.plan.plan import LaunchPlan, ResolvedLaunch
 from cudal2_agent.contract.records.evaluation import TestResult, Wrong
 from cudal2_agent.contract.records.task import ElementType, GemmTask
-from cudal2_agent.sandbox.emulator.large.operand_lines import PERIODS, OperandLines
+from cudal2_agent.sandbox.emulator.large.expectation import PERIODS, OperandLines
 from cudal2_agent.sandbox.emulator.large.producers import FEW_CLUSTERS, Ranges, TooMany, Writers, pieces
 from cudal2_agent.sandbox.verification.elements import decode, encode
 from cudal2_agent.sandbox.workers.messages import Done, Reduced, Verified

@@ -3,9 +3,8 @@
 import pytest
 
 from cudal2_agent.contract.records.task import Arch
-from cudal2_agent.sandbox.inspect import opcodes, sass
-from cudal2_agent.sandbox.inspect.constant_bank import BANKS
-from cudal2_agent.sandbox.inspect.special_registers import refused_rule
+from cudal2_agent.sandbox.inspect import allow_lists, sass
+from cudal2_agent.sandbox.inspect.allow_lists import BANKS, refused_rule
 
 
 @pytest.mark.parametrize(
@@ -40,14 +39,14 @@ def test_special_registers_are_allowed_by_name(name: str, rule: str | None) -> N
      ("SETCTAID", "opcode"), ("TEX", "opcode"), ("SULD", "opcode"), ("NEWOPCODE", "opcode")],
 )  # fmt: skip
 def test_opcodes_are_allowed_by_name(opcode: str, rule: str | None) -> None:
-    refused = opcodes.refusal(opcode)
+    refused = allow_lists.refusal(opcode)
     assert (refused and refused[0]) == rule
 
 
 def test_no_opcode_is_both_allowed_and_refused() -> None:
-    allowed = [word for words, _ in opcodes.ALLOWED for word in words.split()]
+    allowed = [word for words, _ in allow_lists.ALLOWED for word in words.split()]
     assert len(allowed) == len(set(allowed))
-    assert not set(allowed) & {word for words, _, _ in opcodes.REFUSED for word in words.split()}
+    assert not set(allowed) & {word for words, _, _ in allow_lists.REFUSED for word in words.split()}
 
 
 @pytest.mark.parametrize(

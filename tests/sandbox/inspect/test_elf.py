@@ -11,8 +11,7 @@ from cudal2_agent.contract.records.evaluation import Rejected
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import CompileOptions
 from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
-from cudal2_agent.sandbox.inspect.cubin import cubin_rules
-from cudal2_agent.sandbox.inspect.elf import MAX_SECTIONS, ElfError, ModuleVariable, module_variables, read
+from cudal2_agent.sandbox.inspect.elf import MAX_SECTIONS, ElfError, ModuleVariable, cubin_rules, module_variables, read
 from tests.sandbox.building.build_kernels import body, candidate
 
 BEFORE = """__device__ const int table[3] = {1, 2, 3};
@@ -50,7 +49,7 @@ def test_variables_are_listed_with_their_images(cubin: bytes) -> None:
     assert found["table"] == ModuleVariable("table", 12, struct.pack("<3i", 1, 2, 3), "global", "local", True)
     assert found["zeros"] == ModuleVariable("zeros", 16, bytes(16), "global", "local", False)
     assert found["kept"] == ModuleVariable("kept", 4, struct.pack("<2h", 7, 8), "constant", "local", True)
-    assert (found["counter"].initialised, found["counter"].image, found["counter"].by_name) == (False, bytes(4), False)
+    assert (found["counter"].initialised, found["counter"].image, found["counter"].linkage) == (False, bytes(4), "local")
     assert len(found) == 4
 
 

@@ -16,8 +16,7 @@ from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
 from cudal2_agent.sandbox.building.toolchain import find_nvcc
 from cudal2_agent.sandbox.inspect import code, sass
 from cudal2_agent.sandbox.inspect.inspection import NOT_JUDGED, inspect
-from cudal2_agent.sandbox.inspect.occupancy import Occupancy, occupancy
-from cudal2_agent.sandbox.inspect.ptxas_log import Resources, parse_resources, parse_warnings
+from cudal2_agent.sandbox.inspect.resources import Occupancy, Resources, occupancy, parse_resources, parse_warnings
 from tests.sandbox.building.build_kernels import HOST, MMA_F32, NAIVE, TASK, TENSORS, body, candidate, host, plan, tensor_core
 
 STATE = "__device__ int state;\n"

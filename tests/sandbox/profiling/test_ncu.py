@@ -1,4 +1,4 @@
-"""The steps to a profile and their failures, with a scripted ncu."""
+"""The steps to a profile and their failures, with a scripted ncu; permission to read counters."""
 
 import errno
 import json
@@ -16,9 +16,8 @@ from cudal2_agent.contract.records.candidate import HostCandidate, Origin
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import ProfileOptions, WorkerOptions
 from cudal2_agent.sandbox.profiling import ncu as ncu_module
-from cudal2_agent.sandbox.profiling.complaints import unavailable, unknown_metrics
 from cudal2_agent.sandbox.profiling.metric_set import load_metric_set
-from cudal2_agent.sandbox.profiling.ncu import command_of, find_ncu, ncu_version
+from cudal2_agent.sandbox.profiling.ncu import command_of, counters_allowed, find_ncu, ncu_version, unavailable, unknown_metrics
 from cudal2_agent.sandbox.profiling.profiler import Profiler
 from cudal2_agent.sandbox.workers.process import network_isolated
 from tests.doubles import INSPECTION, LAUNCH, TASK, candidate
@@ -398,3 +397,26 @@ def test_a_library_without_the_kernel_is_no_profile(tmp_path):
     tool = PretendedTool(tmp_path, Act(reports=report("load", "candidate", "cuBLASLt does not suggest it")))
     with pytest.raises(ProfileFailed, match="load: cuBLASLt does not suggest it"):
         tool.profiler().profile_library("layout nn, algorithm 66", TASK)
+
+
+NOBODY, ADMIN, PERFMON = "0000000000000000", "0000000000200000", "0000004000000000"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "capabilities", "allowed"),
+    [
+        ("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\nRmMsg: ", NOBODY, False),
+        ("RmProfilingAdminOnly: 1\n", ADMIN, True),
+        ("RmProfilingAdminOnly: 1\n", PERFMON, True),
+        ("RmProfilingAdminOnly: 0\n", NOBODY, True),
+        ("RmOther: 1\n", ADMIN, None),
+    ],
+)
+def test_permission(tmp_path, parameters, capabilities, allowed):
+    (tmp_path / "params").write_text(parameters)
+    (tmp_path / "status").write_text(f"Name:\tpython\nCapPrm:\t{ADMIN}\nCapEff:\t{capabilities}\n")
+    assert counters_allowed(tmp_path / "params", tmp_path / "status") is allowed
+
+
+def test_without_a_driver_nothing_is_known(tmp_path):
+    assert counters_allowed(tmp_path / "absent") is None

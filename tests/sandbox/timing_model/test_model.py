@@ -1,8 +1,13 @@
-"""Traces of real kernels, and what the model makes of them."""
+"""Traces of real kernels, what the model makes of them, the fitted factor, and the figures by which predictions are judged."""
+
+import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.emulator.timing_model.predicting import spearman
+from benchmarks.emulator.timing_model.screening import searched, simulated
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
 from cudal2_agent.contract.plan.plan import LaunchPlan, resolve
 from cudal2_agent.contract.records.candidate import Candidate, Origin
@@ -11,9 +16,8 @@ from cudal2_agent.contract.records.inspection import Inspection, KernelResources
 from cudal2_agent.contract.records.task import Arch, GemmTask, TimingMode
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel
-from cudal2_agent.sandbox.timing_model.correction import fitted
 from cudal2_agent.sandbox.timing_model.launches import clusters_that_fit
-from cudal2_agent.sandbox.timing_model.model import predict, predict_traced
+from cudal2_agent.sandbox.timing_model.model import LEAF, Correction, fitted, predict, predict_traced
 from cudal2_agent.sandbox.timing_model.rates import rates_of
 from cudal2_agent.sandbox.timing_model.trace import KIND, trace
 from tests.doubles import INSPECTION
@@ -226,3 +230,75 @@ def test_rates_of_other_chips_are_marked_as_not_fitted() -> None:
     a100 = rates_of(REFERENCE_CHIPS[Arch.SM_80])
     assert not a100.fitted
     assert a100.dram_bytes_per_us < rates_of(H200).dram_bytes_per_us
+
+
+def made(leaves: tuple[float, float, float]) -> Correction:
+    """One tree: whether `a` is at most 1; if so, whether `b` is at most 2. And one of a single leaf."""
+    asked = np.array([[0, 1, LEAF, LEAF, LEAF], [LEAF, 0, 0, 0, 0]])
+    limit = np.array([[1.0, 2.0, 0.0, 0.0, 0.0], [0.0] * 5])
+    left, right = (np.array([tree, [0] * 5]) for tree in ([1, 3, 0, 0, 0], [2, 4, 0, 0, 0]))
+    value = np.array([[0.0, 0.0, leaves[2], leaves[0], leaves[1]], [0.01, 0.0, 0.0, 0.0, 0.0]])
+    return Correction(np.array(["a", "b"]), np.zeros(2), np.full(2, 10.0), asked, limit, left, right, value)
+
+
+def test_the_answers_lead_to_a_leaf_and_trees_are_added() -> None:
+    tree = made((0.1, 0.2, 0.3))
+    found = [tree.factor({"a": a, "b": b}) for a, b in ((0, 0), (1, 2), (0, 5), (5, 0), (5, 5))]
+    assert found == pytest.approx(np.exp([0.11, 0.11, 0.21, 0.31, 0.31]))
+
+
+def test_it_is_one_outside_what_it_was_fitted_on() -> None:
+    tree = made((0.5, 0.5, 0.5))
+    assert tree.factor({"a": 5.0, "b": 10.0}) > 1.6
+    assert tree.factor({"a": 5.0, "b": 10.1}) == 1.0
+    assert tree.factor({"a": -0.1, "b": 5.0}) == 1.0
+
+
+def test_it_is_bounded() -> None:
+    assert made((9.0, 9.0, 9.0)).factor({"a": 1.0, "b": 1.0}) == 2.0
+    assert made((-9.0, -9.0, -9.0)).factor({"a": 1.0, "b": 1.0}) == 0.5
+
+
+def test_a_written_correction_reads_as_it_was(tmp_path: Path) -> None:
+    made((0.1, 0.2, 0.3)).write(tmp_path / "written.npz")
+    read = fitted(tmp_path / "written.npz")
+    assert read.factor({"a": 0.0, "b": 5.0}) == made((0.1, 0.2, 0.3)).factor({"a": 0.0, "b": 5.0})
+
+
+def test_the_one_that_ships_is_whole() -> None:
+    whole = fitted()
+    assert len(set(whole.names.tolist())) == len(whole.low) == len(whole.high)
+    middle = (whole.low + whole.high) / 2
+    assert np.isfinite(whole.logarithms(middle[None])).all()
+    inner = whole.asked != LEAF
+    assert (whole.left[inner] > 0).all()
+    assert (whole.right[inner] > 0).all()
+
+
+def test_rank_correlation_sees_the_order_alone() -> None:
+    assert spearman([1, 2, 3, 4], [10, 11, 50, 900]) == pytest.approx(1)
+    assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+
+
+def test_ties_share_the_mean_of_their_ranks() -> None:
+    assert spearman([1, 1, 2], [1, 2, 3]) == pytest.approx(math.sqrt(3) / 2)
+
+
+def test_two_kernels_have_no_rank_correlation() -> None:
+    assert math.isnan(spearman([1, 2], [1, 2]))
+
+
+def test_a_search_leaves_out_what_is_predicted_far_behind_the_best_measured_time() -> None:
+    kernels = [(10.0, 10.0), (11.0, 12.0), (25.0, 9.0), (30.0, 30.0)]
+    assert searched(kernels, 2.0, 2) == (9.0, 1), "the best-predicted one of a round is timed however slow it is"
+    assert searched([(10.0, 10.0), (11.0, 12.0), (9.0, 11.0), (25.0, 5.0)], 2.0, 2) == (10.0, 1), "a wrong prediction costs it"
+    assert searched(kernels, 3.0, 2) == (9.0, 0)
+
+
+def test_what_a_screen_loses_is_a_mean_over_shapes() -> None:
+    always = [(1.0, 10.0), (100.0, 5.0)]
+    assert simulated([always, always], 2.0, 1, 50) == (0.0, 0.0, 0.0), "alone in its round, each is timed"
+    share, mean, worst = simulated([[(1.0, 10.0), (1.0, 10.0), (100.0, 5.0), (1.0, 10.0)]], 2.0, 2, 200)
+    assert 0 < share < 0.25
+    assert 0 < mean < 1
+    assert worst == pytest.approx(1.0)

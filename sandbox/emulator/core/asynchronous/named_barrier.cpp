@@ -1,7 +1,7 @@
 // bar: the sixteen named barriers of a CTA.
 #include <utility>
 
-#include "asynchronous/barrier_reduction.hpp"
+#include "asynchronous/reduction.hpp"
 #include "machine/machine.hpp"
 
 namespace emulator {

@@ -1,4 +1,4 @@
-// Reductions of bulk copies: what arrives is combined with what is there.
+// Reductions of bulk copies: what arrives is combined with what is there. And those of bar.red, over predicates of threads.
 #pragma once
 
 #include "bits.hpp"
@@ -13,5 +13,8 @@ void put(u8* target, const u8* source, u64 bytes, u32 how, u32 type);
 
 // Bytes of one element that a reduction combines, 0 for a plain copy.
 u32 combined_bytes(u32 how, u32 type);
+
+// What bar.red makes of the predicates of the threads that arrive.
+enum BarrierReduction : u32 { kNoReduction, kReduceAnd, kReduceOr, kReducePopc };
 
 }  // namespace emulator

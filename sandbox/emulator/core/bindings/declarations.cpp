@@ -10,7 +10,6 @@
 
 #include "arithmetic/permutation.hpp"
 #include "arithmetic/rounding.hpp"
-#include "asynchronous/barrier_reduction.hpp"
 #include "asynchronous/reduction.hpp"
 #include "bindings/bindings.hpp"
 #include "machine/machine.hpp"

@@ -1,4 +1,6 @@
 // Programs as Python makes them.
+#include "machine/program.hpp"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -10,7 +12,6 @@
 #include <stdexcept>
 
 #include "bindings/bindings.hpp"
-#include "machine/check.hpp"
 
 namespace emulator {
 

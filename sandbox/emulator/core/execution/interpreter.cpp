@@ -2,7 +2,6 @@
 #include <utility>
 
 #include "machine/machine.hpp"
-#include "memory/conflict.hpp"
 #include "timing/trace.hpp"
 
 namespace emulator {

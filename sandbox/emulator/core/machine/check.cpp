@@ -1,9 +1,8 @@
-#include "machine/check.hpp"
-
 #include <stdexcept>
 #include <string>
 
 #include "machine/address_space.hpp"
+#include "machine/program.hpp"
 
 namespace emulator {
 

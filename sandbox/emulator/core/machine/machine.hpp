@@ -54,6 +54,14 @@ Cta* cta_of(Warp& warp, u32 address);
 // The buffer that holds an address; null if there is none.
 Buffer* buffer_at(Run& run, u64 address);
 
+// ---- conflicting accesses (conflict.cpp) ------------------------------------------------------------------------------------
+inline const char* verb(Access access) { return access == Access::kRead ? "read" : "write"; }
+// Why a preceding launch may still run.
+const char* unordered_because(const Warp& warp);
+// Reports a conflict. Returns whether the value read is to be replaced by poison.
+bool report_conflict(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access, const Conflict& conflict,
+                     const Touch& touch, const Cluster* other_cluster, const char* race_kind);
+
 // The memory order of an access to a location by which other threads may synchronise. The address is a global one, a shared
 // one (space kShared), or generic.
 enum Semantics : u32 { kWeak, kRelaxed, kAcquire, kRelease, kAcquireRelease };

@@ -52,4 +52,7 @@ struct Program {
   std::vector<std::vector<u32>> tracked_reads, tracked_writes;  // by operation: slots of wgmma registers that it touches
 };
 
+// Throws std::invalid_argument for a program whose operations could reach outside the register file, the lists or the table.
+void check(const Program& program);
+
 }  // namespace emulator

@@ -1,4 +1,5 @@
-#include "memory/conflict.hpp"
+// Reports of conflicting accesses.
+#include "machine/machine.hpp"
 
 namespace emulator {
 

@@ -2,7 +2,6 @@
 #include <cstdio>
 
 #include "machine/machine.hpp"
-#include "memory/conflict.hpp"
 
 namespace emulator {
 

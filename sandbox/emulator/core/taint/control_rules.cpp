@@ -1,5 +1,5 @@
 // Rules of products, barriers and asynchronous work.
-#include "asynchronous/barrier_reduction.hpp"
+#include "asynchronous/reduction.hpp"
 #include "taint/rule.hpp"
 
 namespace emulator {

@@ -1,24 +1,61 @@
-"""Matrix fragments of one warp: ldmatrix, stmatrix, movmatrix, mma and wmma.
+"""Matrix fragments of one warp: ldmatrix, stmatrix, movmatrix and mma; operands of fragments.
 
-Covered: 8x8 matrices of 16-bit elements; mma m16n8k16 and m16n8k8, and wmma (see wmma.py), with f16 and bf16 operands.
+Covered: 8x8 matrices of 16-bit elements; mma m16n8k16 and m16n8k8, with f16 and bf16 operands.
 Not covered: other shapes and element types, sparse operands.
 """
 
+from collections.abc import Sequence
+
 from cudal2_agent.sandbox.emulator.lowering.lowering import Lowering
 from cudal2_agent.sandbox.emulator.lowering.opcode import Rule
-from cudal2_agent.sandbox.emulator.lowering.rules.fragment import (
-    REGISTER_BYTES,
-    SPACES,
-    WHOLE_WARP,
-    emit_memory,
-    results,
-    unsupported,
-    value,
-    values,
-)
-from cudal2_agent.sandbox.emulator.lowering.rules.wmma import lower_wmma
-from cudal2_agent.sandbox.emulator.lowering.table import Flag, Kind, Space
-from cudal2_agent.sandbox.emulator.ptx.module import Instruction
+from cudal2_agent.sandbox.emulator.lowering.table import Flag, Kind, MemoryOperand, Space
+from cudal2_agent.sandbox.emulator.ptx.module import Instruction, Operand, Register, Sink, Unsupported, Vector
+
+# Operands of instructions on matrix fragments: registers of 32 bits per lane, of all lanes of the warp.
+WHOLE_WARP = frozenset(("sync", "aligned"))
+SPACES = {"global": Space.GLOBAL, "shared": Space.SHARED, "shared::cta": Space.SHARED}
+REGISTER_BYTES = 4
+
+
+def results(lowering: Lowering, instruction: Instruction, operand: Operand, count: int) -> list[int]:
+    """Slots of the `count` registers of a fragment that is written. Raises: Unsupported."""
+    if not isinstance(operand, Vector) or len(operand.items) != count:
+        raise unsupported(instruction)
+    if any(not isinstance(item, Register | Sink) for item in operand.items):
+        raise unsupported(instruction)
+    return [lowering.target(item, REGISTER_BYTES) for item in operand.items]
+
+
+def values(lowering: Lowering, instruction: Instruction, operand: Operand, count: int) -> list[int]:
+    """Slots of the `count` registers of a fragment that is read. Raises: Unsupported."""
+    if not isinstance(operand, Vector) or len(operand.items) != count:
+        raise unsupported(instruction)
+    return [value(lowering, instruction, item) for item in operand.items]
+
+
+def value(lowering: Lowering, instruction: Instruction, operand: Operand) -> int:
+    """The slot of one operand that is read. Raises: Unsupported."""
+    if isinstance(operand, Sink):
+        raise unsupported(instruction)
+    return lowering.source(operand, REGISTER_BYTES)
+
+
+def emit_memory(
+    lowering: Lowering,
+    handler: str,
+    place: MemoryOperand,
+    space: Space,
+    registers: Sequence[int],
+    **operands: int,
+) -> None:
+    """A copy between a fragment and memory, by the handler for addresses of the place's width. `operands`: others."""
+    width = "u32" if place.slot_bytes == 4 else "u64"
+    lowering.emit(f"{handler}.{width}", Kind.PLAIN, Flag.COLLECTIVE, address=place, space=space, values=registers, **operands)
+
+
+def unsupported(instruction: Instruction) -> Unsupported:
+    return Unsupported(instruction.opcode, instruction.line)
+
 
 _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 # Types of D, A, B and C, with the registers of D and C.
@@ -84,5 +121,4 @@ RULES: dict[str, Rule] = {
     "stmatrix": _stmatrix,
     "movmatrix": _movmatrix,
     "mma": _mma,
-    "wmma": lower_wmma,
 }

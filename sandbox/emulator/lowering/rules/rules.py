@@ -1,4 +1,4 @@
-"""Every rule of lowering by the name of its opcode.
+"""Every rule of lowering by the name of its opcode; branches and exits.
 
 An opcode that integers and floating-point numbers share (`add`, `min`) goes by its type.
 """
@@ -10,7 +10,6 @@ from cudal2_agent.sandbox.emulator.lowering.opcode import FLOATS, Rule
 from cudal2_agent.sandbox.emulator.lowering.rules import (
     barrier,
     compare,
-    control,
     convert,
     copy,
     floating,
@@ -19,8 +18,9 @@ from cudal2_agent.sandbox.emulator.lowering.rules import (
     memory,
     warp,
     wgmma,
+    wmma,
 )
-from cudal2_agent.sandbox.emulator.ptx.module import Instruction
+from cudal2_agent.sandbox.emulator.ptx.module import Instruction, Label, Unsupported
 
 
 def _by_type(integers: Rule, floats: Rule) -> Rule:
@@ -35,6 +35,25 @@ def _store(lowering: Lowering, instruction: Instruction) -> None:
     rule(lowering, instruction)
 
 
+def _branch(lowering: Lowering, instruction: Instruction) -> None:
+    target = instruction.operands[0] if len(instruction.operands) == 1 else None
+    if not isinstance(target, Label) or target.name not in lowering.function.labels:
+        raise Unsupported(instruction.opcode, instruction.line)
+    lowering.branch(target.name)
+
+
+def _indexed_branch(lowering: Lowering, instruction: Instruction) -> None:
+    table = instruction.operands[1] if len(instruction.operands) == 2 else None
+    if not isinstance(table, Label) or not lowering.function.branch_targets.get(table.name):
+        raise Unsupported(instruction.opcode, instruction.line)
+    targets = lowering.function.branch_targets[table.name]
+    lowering.branch_indexed(lowering.source(instruction.operands[0], 4), tuple(targets))
+
+
+def _exit(lowering: Lowering, instruction: Instruction) -> None:  # noqa: ARG001 (a rule's signature)
+    lowering.exit()
+
+
 RULES: Mapping[str, Rule] = {
     **integer.RULES,
     **floating.RULES,
@@ -47,6 +66,10 @@ RULES: Mapping[str, Rule] = {
     **wgmma.RULES,
     **copy.RULES,
     **barrier.RULES,
-    **control.RULES,
+    "wmma": wmma.lower_wmma,
     "st": _store,
+    "bra": _branch,
+    "brx": _indexed_branch,
+    "ret": _exit,
+    "exit": _exit,
 }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cudal2_agent.sandbox.emulator.lowering.lowering import Lowering
-from cudal2_agent.sandbox.emulator.lowering.rules.fragment import (
+from cudal2_agent.sandbox.emulator.lowering.rules.matrix import (
     SPACES,
     WHOLE_WARP,
     emit_memory,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
-from tests.sandbox.emulator.lane_kernel import Array, execute, lowered
+from tests.sandbox.emulator.launched import Array, execute, lowered
 
 RANDOM = np.random.default_rng(5)
 EDGES = {

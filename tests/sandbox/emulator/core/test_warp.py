@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
-from tests.sandbox.emulator.lane_kernel import execute, lowered
+from tests.sandbox.emulator.launched import execute, lowered
 
 RANDOM = np.random.default_rng(7)
 LANES = np.arange(32, dtype="u4")

@@ -5,9 +5,8 @@ from tests.sandbox.emulator.corpus.fault import Fault
 from tests.sandbox.emulator.corpus.latency import LATENCY_FAULTS
 from tests.sandbox.emulator.corpus.mma_sync import MMA_SYNC_FAULTS
 from tests.sandbox.emulator.corpus.resident import RESIDENT_FAULTS
-from tests.sandbox.emulator.corpus.spread_sums import SPREAD_SUM_FAULTS
-from tests.sandbox.emulator.corpus.turned import TURNED_FAULTS
 from tests.sandbox.emulator.corpus.wgmma_tma import WGMMA_TMA_FAULTS
+from tests.sandbox.emulator.corpus.wgmma_tma_axes import SPREAD_SUM_FAULTS, TURNED_FAULTS
 
 FAULTS: tuple[Fault, ...] = (
     *MMA_SYNC_FAULTS,

@@ -14,9 +14,9 @@ from cudal2_agent.sandbox.building.check import Checked, check
 from tests.sandbox.emulator.compiled import PtxCompiler
 from tests.sandbox.emulator.kernels.families import CHIP, TASKS, TRAITS, FamilyKernel, sampled
 from tests.sandbox.emulator.kernels.written import WRITTEN, WrittenKernel
-from tests.sandbox.emulator.trial import Trial, schedules
+from tests.sandbox.emulator.trial import Trial, interleavings
 
-FEW, MANY = 4, 50  # random schedules
+FEW, MANY = 4, 50  # random interleavings
 
 
 @functools.cache
@@ -30,7 +30,7 @@ def _one_of_each_trait() -> dict[tuple[str, str], FamilyKernel]:
 
 def _wrong(compiler: PtxCompiler, kernel: FamilyKernel, random: int) -> list[str]:
     trial = Trial(compiler.compile(kernel.candidate, kernel.task.arch), kernel.candidate, kernel.task, CHIP.sms)
-    return [f"{kernel.id}: {verdict}" for conditions in schedules(random) if (verdict := trial.verdict(conditions))]
+    return [f"{kernel.id}: {verdict}" for conditions in interleavings(random) if (verdict := trial.verdict(conditions))]
 
 
 def _marks(kernel: WrittenKernel) -> list[pytest.MarkDecorator]:
@@ -66,7 +66,7 @@ def test_a_written_kernel_is_right(compiler: PtxCompiler, kernel: WrittenKernel,
         pytest.skip(reason)
     candidate = kernel.candidate()
     trial = Trial(compiler.compile(candidate, task.arch), candidate, task, CHIP.sms)
-    assert [verdict for conditions in schedules(random) if (verdict := trial.verdict(conditions))] == []
+    assert [verdict for conditions in interleavings(random) if (verdict := trial.verdict(conditions))] == []
 
 
 @pytest.mark.parametrize(("family", "trait"), [(family, trait) for family, traits in TRAITS.items() for trait in traits])

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cudal2_agent.sandbox.emulator.ptx.lexer import MOST
 from cudal2_agent.sandbox.emulator.ptx.module import Module, PtxError, Unsupported
 from cudal2_agent.sandbox.emulator.ptx.parser import parse
-from cudal2_agent.sandbox.emulator.ptx.quota import MOST
 from tests.sandbox.emulator.ptx.small_ptx import HEAD, kernel
 
 # As nvcc 13.0 prints it: both families' instructions, inline assembly, calls, tables, line information.
