@@ -39,7 +39,7 @@ from cudal2_agent.contract.settings.settings import load_settings
 from cudal2_agent.store.store import open_store
 
 HELD_OUT = "benchmarks/campaigns/held_out.json:grid"
-ARMS = "schedule,store,random,heuristics,lfbo,lfbo-trained"
+ARMS = "schedule,store,random,lfbo,lfbo-trained"
 ROUND = 8
 
 

@@ -2,7 +2,6 @@
 
 | name | the policy |
 |---|---|
-| `heuristics` | nvidia-matmul-heuristics, each configuration as the nearest schedule (`heuristics`) |
 | `lfbo` | the forest tuner without data: its first round is random |
 | `lfbo-trained` | the forest tuner with a forest of all stored sweeps but those of judged and held-out shapes |
 """
@@ -11,7 +10,6 @@ from collections.abc import Collection
 
 from benchmarks.proposals.forest import ScheduleForest
 from benchmarks.proposals.forest_tuner import ForestTuner
-from benchmarks.proposals.heuristics import MatmulHeuristics, require_library
 from benchmarks.proposals.sweeps import stored_sweeps
 from benchmarks.speed.grid import held_out
 from cudal2_agent.agent.bench.proposals.arms import BenchArm, MakeArm
@@ -23,16 +21,9 @@ from cudal2_agent.store.store import Store
 def other_arms(store: Store, judged: Collection[str]) -> dict[str, MakeArm]:
     """The arms by name, each made where it is asked for. `judged`: shapes whose sweeps teach no arm."""
     return {
-        "heuristics": heuristics_arm,
         "lfbo": lambda: BenchArm("lfbo", lambda arch, seed: ForestTuner(families(arch), seed)),
         "lfbo-trained": lambda: trained_arm(store, judged),
     }
-
-
-def heuristics_arm() -> BenchArm:
-    """Raises: UsageError where the library is missing."""
-    require_library()
-    return BenchArm("heuristics", lambda _arch, _seed: MatmulHeuristics())
 
 
 def trained_arm(store: Store, judged: Collection[str]) -> BenchArm:
