@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.harness import execute, result_arguments, script, stamp, table
-from benchmarks.proposals.other_arms import other_arms, trained_forest
+from benchmarks.proposals.forest_tuner import other_arms, trained_forest
 from benchmarks.proposals.replay import WARNING, ReplayFigures, analytic_ranker, learned_ranker, replay, search_ranker
 from benchmarks.proposals.sweeps import stored_sweeps, sweeps_of_rows
 from benchmarks.speed.grid import held_out

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.proposals.other_arms import other_arms, trained_forest
+from benchmarks.proposals.forest_tuner import other_arms, trained_forest
 from benchmarks.proposals.sweeps import stored_sweeps, sweeps_of_rows
 from cudal2_agent.agent.bench.proposals.proposal_rows import read_rows
 from cudal2_agent.contract.errors import UsageError

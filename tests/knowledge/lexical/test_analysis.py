@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudal2_agent.contract.records.knowledge import Piece, SplitFile
-from cudal2_agent.knowledge.lexical.analysis import FIELDS, SIGNATURE, analyse, analysed, embedded_text
+from cudal2_agent.knowledge.lexical.analysis import FIELDS, SIGNATURE, STOP_WORDS, analyse, analysed, embedded_text, words_of
 from cudal2_agent.knowledge.lexical.signatures import HASHES, likeness, packed, same_name, signature, unpacked
-from cudal2_agent.knowledge.lexical.words import STOP_WORDS, words_of
 
 
 # ---- identifiers are found whole, in parts, and in either spelling ---------------------------------------------------------
