@@ -29,7 +29,7 @@ def test_no_shape_is_both_fitted_to_and_judged_by() -> None:
 
 @pytest.mark.parametrize(
     ("drawn", "each"),
-    zip((DRAWN, *WITHOUT_FIRST), (30, 28, 30, 30, 30, 30, 30), strict=True),
+    list(zip((DRAWN, *WITHOUT_FIRST), (30, 28, 30, 30, 30, 30, 30), strict=True)),
     ids=lambda x: str(x),
 )
 def test_as_many_schedules_are_drawn_of_every_shape(drawn: Path, each: int) -> None:
