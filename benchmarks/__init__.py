@@ -16,5 +16,4 @@ made it.
 | `emulator/` | does the emulator agree with a GPU, what does it find, and how fast is it? With the timing model | in part |
 | `retrieval/` | how good and how dear is search in the knowledge base? | no |
 | `redteam/` | which hostile kernels does the sandbox reject? | for times |
-| `diagnosis/` | does the diagnosis name a known fault? | yes |
 """

@@ -10,7 +10,7 @@ from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import SourceError
 from cudal2_agent.contract.events import Emit, IndexProgress
 from cudal2_agent.contract.records.knowledge import KnowledgeStore, Release, SplitFile, StoreCounts, file_key
-from cudal2_agent.indexer.skips import Skips
+from cudal2_agent.indexer.listing import Skips
 from cudal2_agent.indexer.split.plain import split_plain
 from cudal2_agent.indexer.tree import Tree
 from cudal2_agent.indexer.walk import FileVersion, load, read_files

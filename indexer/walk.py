@@ -8,7 +8,7 @@ from pathlib import Path
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import SourceError
 from cudal2_agent.contract.events import Emit, IndexProgress
-from cudal2_agent.indexer.skips import Skips
+from cudal2_agent.indexer.listing import Skips
 from cudal2_agent.indexer.tree import Tree
 
 MAX_BYTES = 8 << 20

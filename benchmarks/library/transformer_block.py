@@ -186,7 +186,7 @@ def gradient_difference(found: Sequence[torch.Tensor], expected: Sequence[torch.
 def _calls_by_pass() -> tuple[Counter[str], Counter[str]]:
     """Calls that kernels of the library ran, and those of its algorithms; by pass, which the layout tells in a linear layer."""
     service = torch_session.service()
-    found = [one for one in map(service.device, service.platform.devices()) if isinstance(one, DeviceDispatch)]
+    found = [one for one in map(service.devices.find, service.platform.devices()) if isinstance(one, DeviceDispatch)]
 
     def by_pass(calls: dict[str, int]) -> Counter[str]:
         counts = Counter[str]()

@@ -1,9 +1,7 @@
 """Who proposes best: schedule policies beside other ways to find schedules. Run: python -m benchmarks.proposals
 
 - `__main__`: the bench on a GPU, figures of its rows, and the replay of stored sweeps
-- `other_arms`: the arms that are no part of the product
-- `heuristics`: nvidia-matmul-heuristics as an arm; `heuristics_child`: its library, in a process of its own
-- `forest`, `forest_tuner`: a random forest of good schedules, and the tuner that follows it
+- `forest`, `forest_tuner`: a random forest of good schedules, the tuner that follows it, and arms of it
 - `sweeps`: the schedules that the store holds of each task, with their times; `replay`: their order by an arm
 - `prior`: how well the analytic prior ranks stored schedules; constants of the prior were fitted by it
 - `adapted_policy`: makes the policy that ships for the H100

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.harness import execute, result_arguments, script, stamp, table
-from benchmarks.proposals.other_arms import other_arms, trained_forest
+from benchmarks.proposals.forest_tuner import other_arms, trained_forest
 from benchmarks.proposals.replay import WARNING, ReplayFigures, analytic_ranker, learned_ranker, replay, search_ranker
 from benchmarks.proposals.sweeps import stored_sweeps, sweeps_of_rows
 from benchmarks.speed.grid import held_out
@@ -39,7 +39,7 @@ from cudal2_agent.contract.settings.settings import load_settings
 from cudal2_agent.store.store import open_store
 
 HELD_OUT = "benchmarks/campaigns/held_out.json:grid"
-ARMS = "schedule,store,random,heuristics,lfbo,lfbo-trained"
+ARMS = "schedule,store,random,lfbo,lfbo-trained"
 ROUND = 8
 
 

@@ -7,20 +7,25 @@ At most two schedules of a round have the same family, tile and parts of K.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from benchmarks.proposals.forest import FeatureColumns, ScheduleForest, features_of
-from benchmarks.proposals.sweeps import Sweep
+from benchmarks.proposals.sweeps import Sweep, stored_sweeps
+from benchmarks.speed.grid import held_out
+from cudal2_agent.agent.bench.proposals.arms import BenchArm, MakeArm
+from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.policies.schedule.families.kernel_family import Family
+from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.optimiser.pool_entry import Key, PoolEntry
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
+from cudal2_agent.store.store import Store
 
 PARENTS = 3
 SAME_GROUP = 2  # schedules of a round
@@ -121,3 +126,26 @@ def _tried(observation: Observation, pool: SchedulePool) -> list[tuple[PoolEntry
             ratio = one.speedup or (1 / one.time_us if one.time_us else None)
             found.append((entry, np.nan if ratio is None else ratio))
     return found
+
+
+def other_arms(store: Store, judged: Collection[str]) -> dict[str, MakeArm]:
+    """The arms by name, each made where it is asked for. `judged`: shapes whose sweeps teach no arm."""
+    return {
+        "lfbo": lambda: BenchArm("lfbo", lambda arch, seed: ForestTuner(families(arch), seed)),
+        "lfbo-trained": lambda: trained_arm(store, judged),
+    }
+
+
+def trained_arm(store: Store, judged: Collection[str]) -> BenchArm:
+    """Raises: UsageError where the store holds no sweep to learn from."""
+    forest, note = trained_forest(store, judged)
+    return BenchArm("lfbo-trained", lambda arch, seed: ForestTuner(families(arch), seed, forest), note)
+
+
+def trained_forest(store: Store, judged: Collection[str]) -> tuple[ScheduleForest, str]:
+    """The forest of all sweeps but those of judged and held-out shapes, and what it was trained on. Raises: UsageError."""
+    kept_back = {*judged, *held_out()}
+    sweeps = stored_sweeps(store, lambda task: task.shape not in kept_back)
+    if not sweeps:
+        raise UsageError("lfbo-trained needs sweeps of other shapes in the store; see `cudal2-agent trajectories import`")
+    return ScheduleForest(sweeps), f"{sum(len(one.entries) for one in sweeps)} schedules of {len(sweeps)} tasks"

@@ -6,7 +6,7 @@
 | `summary.py` | what the rows come to |
 | `curves.py`, `searches.py` | what a search finds for how many GPU seconds and candidates; the searches that made the rows |
 | `h100_table.py` | an H100 beside the CUDA-L2 paper's figures for it |
-| `campaign_picture.py`, `svg.py` | speedup over AutoTuning's time, one dot per shape |
+| `campaign_picture.py` | speedup over AutoTuning's time, one dot per shape |
 | `server_pairs.py`, `server_reach.py` | what predicts the time of a single launch, and what it adds |
 
 The data lie in `benchmarks/campaigns`. After new rows and steps, from the repository's root:

@@ -24,8 +24,7 @@ from typing import IO, Any, Protocol, cast
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import SourceError
-from cudal2_agent.indexer.listing import is_wanted
-from cudal2_agent.indexer.skips import printable
+from cudal2_agent.indexer.listing import is_wanted, printable
 
 _OPENERS: dict[str, Callable[[Any], Any]] = {
     ".tar": lambda raw: raw,

@@ -9,8 +9,7 @@ from pathlib import Path
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import SourceError
 from cudal2_agent.contract.events import Emit
-from cudal2_agent.indexer.listing import is_sound, is_wanted
-from cudal2_agent.indexer.skips import Skips
+from cudal2_agent.indexer.listing import Skips, is_sound, is_wanted
 from cudal2_agent.indexer.sources.command import CommandResult, RunCommand
 from cudal2_agent.indexer.sources.scratch import scratch
 from cudal2_agent.indexer.tree import ReleaseLabel, Tree, plant

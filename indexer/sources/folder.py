@@ -4,8 +4,7 @@ from pathlib import Path
 
 from cudal2_agent.contract.errors import SourceError
 from cudal2_agent.contract.events import Emit
-from cudal2_agent.indexer.listing import is_wanted, list_files
-from cudal2_agent.indexer.skips import Skips
+from cudal2_agent.indexer.listing import Skips, is_wanted, list_files
 from cudal2_agent.indexer.tree import ReleaseLabel, Tree, plant
 
 

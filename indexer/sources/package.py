@@ -14,8 +14,7 @@ from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import SourceError
 from cudal2_agent.contract.events import Emit, Notice
-from cudal2_agent.indexer.listing import is_sound, is_wanted
-from cudal2_agent.indexer.skips import Skips
+from cudal2_agent.indexer.listing import Skips, is_sound, is_wanted
 from cudal2_agent.indexer.sources.archive import unpack
 from cudal2_agent.indexer.sources.command import CommandResult, RunCommand
 from cudal2_agent.indexer.sources.folder import folder_tree

@@ -7,8 +7,7 @@
 - `spans`: definitions cut and merged to pieces of a readable size.
 - `plain`: text without a grammar, in windows.
 - `text_lines`: lines of a file, and where to cut a long stretch of them.
-- `archs`: the GPU architectures of a piece.
 - `card`: the words that describe a piece.
-- `assembly`: the record of a split file.
+- `assembly`: the record of a split file, with the GPU architectures of its pieces.
 - `documents/`: documents as sections.
 """

@@ -1,13 +1,11 @@
 """Search over the published releases.
 
 - `searcher`: opens the search and answers a query with hits.
-- `scoring`: how well every piece answers a query.
+- `scoring`: how well every piece answers a query, and the order of releases.
 - `concepts`: which concepts of the glossary a question is about.
 - `variants`: the special variants that a question asks for, listed with their words in variants.toml.
 - `fusion`: scores of several signals joined into one.
-- `selection`: which of the ranked pieces are shown.
-- `excerpts`: the lines shown of a piece.
-- `releases`: the order of releases.
+- `selection`: which of the ranked pieces are shown, and with which lines.
 - `weights`: what each part of the search counts.
 """
 

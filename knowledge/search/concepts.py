@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from cudal2_agent.knowledge.embedding.embedder import Vectors, unit_rows
 from cudal2_agent.knowledge.glossary.glossary import Glossary
+from cudal2_agent.knowledge.lexical.analysis import words_of
 from cudal2_agent.knowledge.lexical.word_index import WordIndex
-from cudal2_agent.knowledge.lexical.words import words_of
 
 Embed = Callable[[Sequence[str]], Vectors]  # rows of unit length
 

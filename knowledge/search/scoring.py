@@ -1,5 +1,6 @@
 """Scores all pieces for a query: by words, by vectors and by the glossary's concepts, fused into one number."""
 
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol
@@ -8,15 +9,24 @@ import numpy as np
 
 from cudal2_agent.contract.records.knowledge import Query, arch_number, fits
 from cudal2_agent.knowledge.embedding.embedder import Vectors
-from cudal2_agent.knowledge.lexical.analysis import FIELDS
+from cudal2_agent.knowledge.lexical.analysis import FIELDS, words_of
 from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex, Mask
 from cudal2_agent.knowledge.lexical.word_index import Scores
-from cudal2_agent.knowledge.lexical.words import words_of
 from cudal2_agent.knowledge.search.concepts import Concepts, ConceptWeights
 from cudal2_agent.knowledge.search.fusion import by_rank, by_score
-from cudal2_agent.knowledge.search.releases import last_release, release_age
 from cudal2_agent.knowledge.search.variants import factors
 from cudal2_agent.knowledge.search.weights import SearchWeights
+
+
+def last_release(names: Sequence[str], query: Query) -> str:
+    """The latest release that the query names; the latest of all if it names none of them."""
+    return max([name for name in names if name in query.releases] or names, key=release_age)
+
+
+def release_age(release: str) -> tuple[int | str, ...]:
+    """A sort key for release names: 4.10 is later than 4.9."""
+    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", release))
+
 
 _NEAREST = 300
 _MAX_LISTED = 2000  # vectors that a filter may list; above this all vectors are searched and then filtered

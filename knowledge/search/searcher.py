@@ -13,13 +13,12 @@ from cudal2_agent.contract.records.knowledge import Chunk, Hit, Query, Retriever
 from cudal2_agent.knowledge.embedding.embedder import Embedder
 from cudal2_agent.knowledge.embedding.static import StaticModel
 from cudal2_agent.knowledge.glossary.glossary import Glossary, load_glossary
+from cudal2_agent.knowledge.lexical.analysis import words_of
 from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex
 from cudal2_agent.knowledge.lexical.word_index import Scores
-from cudal2_agent.knowledge.lexical.words import words_of
 from cudal2_agent.knowledge.search.concepts import Concepts
 from cudal2_agent.knowledge.search.fusion import best
-from cudal2_agent.knowledge.search.releases import last_release
-from cudal2_agent.knowledge.search.scoring import Scoring, VectorSearch
+from cudal2_agent.knowledge.search.scoring import Scoring, VectorSearch, last_release
 from cudal2_agent.knowledge.search.selection import Excerpt, Selection
 from cudal2_agent.knowledge.search.weights import SearchWeights
 from cudal2_agent.knowledge.store.rows import Row

@@ -4,8 +4,7 @@
 - `database`: the SQLite file: one writer, readers with a snapshot, translated errors.
 - `tables`: its tables.
 - `rows`: pieces as rows.
-- `staging`: split files as rows and documents, in durable batches.
-- `publication`: releases as rows.
+- `staging`: split files as rows and documents, in durable batches, and their releases as rows.
 - `vectors`: vectors in Chroma.
 - `reembedding`: vectors for new documents, and for all documents with another model.
 - `generations`: generations of the lexical index.

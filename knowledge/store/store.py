@@ -18,9 +18,16 @@ from cudal2_agent.knowledge.store import integrity, reembedding
 from cudal2_agent.knowledge.store.database import get, open_reader, open_writer, put, translated, writing
 from cudal2_agent.knowledge.store.generations import Generations
 from cudal2_agent.knowledge.store.lock import write_lock
-from cudal2_agent.knowledge.store.publication import delete_release, delete_unlisted, put_release
 from cudal2_agent.knowledge.store.rows import Row, entries, has_vectors, manifest_of, pieces_of, rows_by_id, unpack
-from cudal2_agent.knowledge.store.staging import StagedFile, batches, insert_batch, known
+from cudal2_agent.knowledge.store.staging import (
+    StagedFile,
+    batches,
+    delete_release,
+    delete_unlisted,
+    insert_batch,
+    known,
+    put_release,
+)
 from cudal2_agent.knowledge.store.tables import files, pieces, releases
 from cudal2_agent.knowledge.store.vectors import ChromaAddress, Document, VectorStore
 

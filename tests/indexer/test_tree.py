@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from cudal2_agent.contract.errors import SourceError
 from cudal2_agent.contract.records.knowledge import Release
-from cudal2_agent.indexer.listing import CODE_SUFFIXES, DOCUMENT_SUFFIXES, is_wanted, list_files
-from cudal2_agent.indexer.skips import Skips
+from cudal2_agent.indexer.listing import CODE_SUFFIXES, DOCUMENT_SUFFIXES, Skips, is_wanted, list_files
 from cudal2_agent.indexer.tree import ReleaseLabel, Tree, plant
 
 VERSION_HEADER = "#pragma once\n#define CUTLASS_MAJOR 4\n#  define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 1 // patch\n"

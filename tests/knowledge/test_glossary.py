@@ -9,7 +9,7 @@ import pytest
 
 from cudal2_agent.contract.errors import KnowledgeError
 from cudal2_agent.knowledge.glossary.glossary import GLOSSARY_FOLDER, Concept, Glossary, load_glossary
-from cudal2_agent.knowledge.lexical.words import words_of
+from cudal2_agent.knowledge.lexical.analysis import words_of
 from cudal2_agent.knowledge.search.concepts import Concepts, ConceptWeights
 from tests.knowledge.indexes import Meanings, concept, glossary
 

@@ -2,12 +2,13 @@
 
 | in `sets/` | what is in it |
 |---|---|
-| `shapes.json` | the shapes that the model is judged by, never calibrated on |
-| `fresh_shapes*.json` | further ones, which `fresh` chooses, by which a change is judged |
-| `fit/shapes*.json` | shapes that the model is fitted to |
+| `drawn.json.gz` | random schedules of the shapes that the model is judged by, never calibrated on |
+| `drawn_fresh*.json.gz` | those of further shapes, by which a change is judged |
+| `fit/drawn*.json.gz` | those of shapes that the model is fitted to |
 | `store_shapes.json` | shapes of a store whose steps are judged, and never fitted to |
 | `sources.json` | free sources |
-| `drawn*`, also in `fit` | random schedules of such a list, which `draw` draws |
+
+`fresh`: chooses shapes. `draw`: draws schedules of these.
 
 `measure`: times drawn schedules, or free sources, on a GPU, one row a line. `judge`: predictions against such rows, or against
 a store's steps. `screening`: what a search loses by leaving out what is

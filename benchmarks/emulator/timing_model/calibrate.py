@@ -1,6 +1,6 @@
 """Fits the rates of the timing model to steps of a store: a robust coordinate search over a handful of physical numbers.
 
-Left out: held-out shapes, those of `shapes.json`, `fresh_shapes.json` and `store_shapes.json`, shapes of free sources, and
+Left out: held-out shapes, those of `drawn*` and `store_shapes.json` in `sets`, shapes of free sources, and
 kernels that are traced in part.
 Run from the repository's root:
     python -m benchmarks.emulator.timing_model.calibrate --store trajectories.sqlite [--shapes 80] [--each 5]

@@ -1,7 +1,7 @@
-"""Draws random schedules for each shape of a list. No model and no measurement has a say in which.
+"""Draws random schedules for each shape of a list, as `fresh` writes it. No model and no measurement has a say in which.
 
 Run from the repository's root:
-    python -m benchmarks.emulator.timing_model.draw [--shapes LIST.json --out DRAWN.json.gz] [--each 30]
+    python -m benchmarks.emulator.timing_model.draw --shapes LIST.json --out DRAWN.json.gz [--each 30]
 """
 
 import gzip
@@ -16,7 +16,7 @@ from cudal2_agent.contract.records.task import GemmTask, parse_shape
 from cudal2_agent.policies.schedule.families.registry import families
 
 SETS = Path(__file__).parent / "sets"
-SHAPES, DRAWN = SETS / "shapes.json", SETS / "drawn.json.gz"
+DRAWN = SETS / "drawn.json.gz"
 
 
 def task_of(shape: str) -> GemmTask:
@@ -25,8 +25,9 @@ def task_of(shape: str) -> GemmTask:
 
 
 def listed(path: Path) -> list[str]:
-    """The shapes of a list."""
-    return list(json.loads(path.read_text())["shapes"])
+    """The shapes of a list, or of drawn schedules."""
+    content = json.loads(uncompressed(path))
+    return list(content["shapes"] if "shapes" in content else dict.fromkeys(row["shape"] for row in content["rows"]))
 
 
 def uncompressed(path: Path) -> bytes:
@@ -55,8 +56,8 @@ def drawn(shape: str, each: int, seed: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = script(__file__, __doc__)
-    parser.add_argument("--shapes", type=Path, default=SHAPES, help="a list of shapes")
-    parser.add_argument("--out", type=Path, default=DRAWN, help="compressed if its name ends with .gz")
+    parser.add_argument("--shapes", type=Path, required=True, help="a list of shapes, or schedules drawn earlier")
+    parser.add_argument("--out", type=Path, required=True, help="compressed if its name ends with .gz")
     parser.add_argument("--each", type=int, default=30, help="schedules per shape")
     parser.add_argument("--seed", type=int, default=16)
     options = parser.parse_args()

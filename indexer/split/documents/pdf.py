@@ -11,7 +11,7 @@ from pypdf.errors import PyPdfError
 
 from cudal2_agent.contract.errors import SourceError
 from cudal2_agent.contract.records.knowledge import SplitFile
-from cudal2_agent.indexer.split.archs import archs_in
+from cudal2_agent.indexer.split.assembly import archs_in
 from cudal2_agent.indexer.split.documents.sections import Heading, split_sections
 from cudal2_agent.indexer.split.text_lines import read_lines
 

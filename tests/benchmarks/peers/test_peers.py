@@ -14,8 +14,8 @@ from benchmarks.peers import deep_gemm_peer, own_peer, triton_peer
 from benchmarks.peers.comparing import Bench
 from benchmarks.peers.kernel_lane import TimesItself
 from benchmarks.peers.libraries import deep_gemm
-from benchmarks.peers.libraries.cutlass import CONFIGURATIONS
 from benchmarks.peers.libraries.jobs import (
+    CONFIGURATIONS,
     LibraryJob,
     build,
     cutlass_headers,

@@ -1,14 +1,16 @@
-"""The replay: random order by exact expectation, orders by a ranker, and what is not judged."""
+"""The proposals bench without a GPU: figures of rows, and the replay of stored sweeps."""
 
 import math
+import sys
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 import pytest
 
-from benchmarks.proposals.__main__ import replay_lines
+from benchmarks.proposals.__main__ import main, replay_lines
 from benchmarks.proposals.replay import analytic_ranker, replay, search_ranker
 from benchmarks.proposals.sweeps import Sweep
 from cudal2_agent.contract.errors import UsageError
@@ -20,6 +22,7 @@ from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
 
+# ---- the replay: random order by exact expectation, orders by a ranker, and what is not judged -----------------------------
 TASK = GemmTask(m=64, n=64, k=64, arch=Arch.SM_80)
 CHIP = REFERENCE_CHIPS[Arch.SM_80]
 RATIOS = (0.5, 1.0, 0.99, 0.7, math.nan, 0.97, 0.2, 0.9, 0.6, 0.985)
@@ -79,3 +82,26 @@ def test_the_table_warns(sweep: Sweep) -> None:
     lines = replay_lines(replay([sweep], {"best": by_ratio}))
     assert "proposals that nobody measured are not judged" in lines[0]
     assert [line.split("|")[1].strip() for line in lines[4:]] == ["best", "random"]
+
+
+# ---- the commands of the proposals bench, as a person calls them -----------------------------------------------------------
+ROWS = Path(__file__).parents[3] / "benchmarks" / "results" / "h200_proposals_2026-11-27_fifth.jsonl.gz"
+HELD_OUT = "benchmarks/campaigns/held_out.json"
+
+
+def figures(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["proposals", "figures", str(ROWS), *words])
+    main()
+
+
+@pytest.mark.parametrize(("shapes", "count"), [("off_grid", 50), ("grid", 100)])
+def test_figures_of_some_shapes_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shapes: str, count: int
+) -> None:
+    figures(monkeypatch, "--shapes", f"{HELD_OUT}:{shapes}")
+    assert capsys.readouterr().out.startswith(f"{count} shapes, f16 accumulate f32, nn, offline, measured, H200")
+
+
+def test_figures_of_shapes_without_a_row_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="no row is of a shape that --shapes names"):
+        figures(monkeypatch, "--shapes", "64x64x65")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.proposals.other_arms import other_arms, trained_forest
+from benchmarks.proposals.forest_tuner import other_arms, trained_forest
 from benchmarks.proposals.sweeps import stored_sweeps, sweeps_of_rows
 from cudal2_agent.agent.bench.proposals.proposal_rows import read_rows
 from cudal2_agent.contract.errors import UsageError
@@ -85,7 +85,7 @@ def test_judged_shapes_teach_nothing(store: Store) -> None:
         trained_forest(store, {TASK.shape})
     _, note = trained_forest(store, set())
     assert note == f"{len(CANDIDATES)} schedules of 1 tasks"
-    assert set(other_arms(store, set())) == {"heuristics", "lfbo", "lfbo-trained"}
+    assert set(other_arms(store, set())) == {"lfbo", "lfbo-trained"}
     assert other_arms(store, set())["lfbo-trained"]().open(TASK.arch, 0).name == "lfbo-trained"
 
 

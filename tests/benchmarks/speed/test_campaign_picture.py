@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.speed.campaign_picture import draw
+from benchmarks.speed.campaign_picture import OURS, draw
 from benchmarks.speed.grid import held_out
 from benchmarks.speed.summary import ROWS, SUMMARY, is_headline
-from benchmarks.speed.svg import OURS
 from cudal2_agent.agent.campaign.report.newest_rows import counting
 from cudal2_agent.agent.campaign.result_files import read_results
 from cudal2_agent.contract.errors import UsageError

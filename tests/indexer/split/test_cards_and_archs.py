@@ -3,7 +3,7 @@
 import pytest
 
 from cudal2_agent.contract.records.knowledge import Piece
-from cudal2_agent.indexer.split.archs import archs_in
+from cudal2_agent.indexer.split.assembly import archs_in
 from cudal2_agent.indexer.split.card import WORDS, split_words
 from cudal2_agent.indexer.split.split import split_file
 

@@ -1,12 +1,106 @@
-"""A piece is found by its names, its card and its text, with a limit on repeated words."""
+"""The words and signatures of a piece, and what is analysed of it."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cudal2_agent.contract.records.knowledge import Piece, SplitFile
-from cudal2_agent.knowledge.lexical.analysis import FIELDS, SIGNATURE, analyse, analysed, embedded_text
+from cudal2_agent.knowledge.lexical.analysis import FIELDS, SIGNATURE, STOP_WORDS, analyse, analysed, embedded_text, words_of
+from cudal2_agent.knowledge.lexical.signatures import HASHES, likeness, packed, same_name, signature, unpacked
 
+
+# ---- identifiers are found whole, in parts, and in either spelling ---------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cp.async.bulk", ["cp.async.bulk", "cp.async", "cp", "async", "bulk"]),
+        ("stageCount", ["stagecount", "stage", "count"]),
+        ("cuTensorMapEncodeTiled", ["cutensormapencodetiled", "cu", "tensor", "map", "encode", "tiled"]),
+        ("HGEMMKernel", ["hgemmkernel", "hgemm", "kernel"]),
+        ("wait_group", ["wait_group", "wait", "group"]),
+        ("cute::Layout", ["cute::layout", "cute", "layout"]),
+        ("__syncthreads()", ["syncthread"]),
+        ("sm_90a", ["sm_90a", "sm", "90a"]),
+        ("m16n8k16 f16 B200 TMA", ["m16n8k16", "f16", "b200", "tma"]),
+        ("SMs, CTAs", ["sm", "cta"]),
+        ("fp16 bfloat16 float32", ["f16", "bf16", "f32"]),
+        ("serialized specialization sizes", ["serialised", "specialisation", "sise"]),
+        ("128-byte swizzles", ["128", "byte", "swizzle"]),
+        ("entries bus loss axes", ["entry", "bus", "loss", "axe"]),
+        ("what is the of it", []),
+        ("... :: __ -- ", []),
+        ("", []),
+    ],
+)
+def test_words(text: str, words: list[str]) -> None:
+    assert words_of(text) == words
+
+
+@given(st.text(max_size=200))
+def test_any_text_gives_words_that_are_not_empty(text: str) -> None:
+    assert all(word and word not in STOP_WORDS for word in words_of(text))
+
+
+@given(st.from_regex(r"[a-z]{2,8}(\.[a-z]{2,8}){1,4}", fullmatch=True))
+def test_a_dotted_name_is_found_by_each_of_its_beginnings(name: str) -> None:
+    parts = name.split(".")
+    found = words_of(f"see {name} there")
+    for end in range(2, len(parts) + 1):
+        assert ".".join(parts[:end]) in found or ".".join(parts[:end]) in STOP_WORDS
+
+
+# ---- a piece for another target is recognised as similar; other code is not ------------------------------------------------
+WORDS = st.lists(st.text(min_size=1, max_size=8), max_size=20)
+
+
+@pytest.mark.parametrize(("one", "other"), [("sm90_wait", "sm100_wait"), ("arch::sm90", "arch::sm120"), ("sm_90a", "sm_100a")])
+def test_the_number_of_the_target_does_not_count(one: str, other: str) -> None:
+    common = ["ring", "stage"]
+    assert (signature([one, *common]) == signature([other, *common])).all()
+
+
+def test_numbers_of_other_things_count() -> None:
+    assert (signature(["prism90", "ring"]) != signature(["prism100", "ring"])).any()
+    assert (signature(["m64n128"]) != signature(["m64n256"])).any()
+
+
+@given(WORDS)
+def test_order_and_repeats_do_not_count(words: list[str]) -> None:
+    assert (signature(words) == signature([*reversed(words), *words])).all()
+
+
+@given(st.lists(WORDS, max_size=5))
+def test_signatures_come_back_from_text(texts: list[list[str]]) -> None:
+    again = unpacked([packed(words) for words in texts])
+    assert again.shape == (len(texts), HASHES)
+    assert all((row == signature(words)).all() for row, words in zip(again, texts, strict=True))
+
+
+def test_likeness_tells_how_much_is_shared() -> None:
+    body = [f"word{n}" for n in range(60)]
+    near, far = [*body[:57], "a", "b", "c"], [f"other{n}" for n in range(60)]
+    alike = likeness(np.stack([signature(words) for words in (body, near, far)]), signature(body))
+    assert alike[0] == 1
+    assert alike[1] >= 0.7
+    assert alike[2] <= 0.2
+
+
+@pytest.mark.parametrize(
+    ("symbols", "same"),
+    [
+        (["a::Sm90Compute", "b::Sm100Compute"], True),
+        (["cute::SM90_U32x1", "cute::SM100_U32x1"], True),
+        (["ns::go", "other::go"], True),
+        (["Sm90Compute", "Sm90Load"], False),
+        (["go2", "go3"], False),
+    ],
+)
+def test_names_that_differ_in_their_target_alone(symbols: list[str], same: bool) -> None:
+    assert same_name(symbols) is same
+
+
+# ---- a piece is found by its names, its card and its text, with a limit on repeated words ----------------------------------
 PIECE = Piece(
     start_line=3, end_line=4, symbol="cute::stageCount", kind="function", definition=(3, 4), card="counts the ring's stages"
 )

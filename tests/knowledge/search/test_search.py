@@ -14,7 +14,7 @@ from cudal2_agent.contract.records.knowledge import Hit, Query, Retriever, fits
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex
 from cudal2_agent.knowledge.search import open_search
-from cudal2_agent.knowledge.search.excerpts import MAX_LINES
+from cudal2_agent.knowledge.search.selection import MAX_LINES
 from cudal2_agent.knowledge.search.weights import SearchWeights
 from cudal2_agent.knowledge.store import KnowledgeBase, open_store
 from tests.knowledge.indexes import NO_GLOSSARY, Meanings, concept, glossary

@@ -1,4 +1,4 @@
-// D = A B with mma.sync over tiles in shared memory. Macros set the faults of benchmarks/diagnosis/faulty_kernels.py:
+// D = A B with mma.sync over tiles in shared memory. Macros set the faults of tests/sandbox/diagnosis/faulty_kernels.py:
 //   STAGES         shared-memory buffers; with 1, copies and products alternate
 //   SWIZZLE        0: plain rows, so that ldmatrix has bank conflicts
 //   BY_REGISTERS   1: operands are copied to shared memory through registers instead of cp.async

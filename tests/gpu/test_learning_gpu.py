@@ -1,21 +1,43 @@
-"""The environment on a GPU: rewards of schedules and of a model's sources, and answers of a process of its own."""
+"""Calibration and scores on a GPU."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.learning.environment.kernel_environment import EnvironmentBatch
 from cudal2_agent.agent.learning.environment.sandbox_score import open_score
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import Measured, TimedOut
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.reward.reward import FLOOR
-from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.contract.settings.settings import Settings, load_settings
 from cudal2_agent.policies.schedule.named_schedules import schedules_for
+from cudal2_agent.store.store import open_store
 from tests.agent.learning.environment.test_emulator_score import NAIVE
 from tests.gpu.test_batches_gpu import HANG
 
+# ---- `cudal2-agent calibrate` on a GPU: half a minute of it measures, is kept, and goes on ---------------------------------
 pytestmark = pytest.mark.gpu
+
+
+def test_half_a_minute_measures_shapes_that_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path))
+    assert main(["calibrate", "--minutes", "0.5", "--device", "cuda:0", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["shapes"] >= 1
+    assert result["schedules"] >= 8 * result["shapes"]
+    with open_store(load_settings().store_url) as store:
+        runs = [run for run in store.runs() if run.policy == "calibrate"]
+    assert {run.status for run in runs} == {"finished"}
+    assert main(["calibrate", "--minutes", "0.5", "--device", "cuda:0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["schedules"] == result["schedules"]
+
+
+# ---- the environment on a GPU: rewards of schedules and of a model's sources, and answers of a process of its own ----------
 TASK = GemmTask(m=256, n=256, k=256, arch=Arch.SM_90A)
 
 

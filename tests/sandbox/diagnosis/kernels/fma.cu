@@ -1,4 +1,4 @@
-// D = A B without tensor cores: one thread per output. Macros set the faults of benchmarks/diagnosis/faulty_kernels.py:
+// D = A B without tensor cores: one thread per output. Macros set the faults of tests/sandbox/diagnosis/faulty_kernels.py:
 //   TILED 0   operands directly from global memory; 1: 32x32 tiles in shared memory, 1024 threads
 //   PAD   0   with TILED, a warp reads the tile of B from one bank; 1: one word of padding per row
 #include <cuda_fp16.h>

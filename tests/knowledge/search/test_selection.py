@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cudal2_agent.knowledge.lexical.lexical_index import IndexedPiece, LexicalIndex
-from cudal2_agent.knowledge.search.excerpts import MAX_LINES, grow, overlap
+from cudal2_agent.knowledge.search.selection import MAX_LINES, grow, overlap
 from tests.knowledge.indexes import entry, opened
 
 Lines = tuple[int, int]
