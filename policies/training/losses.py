@@ -91,6 +91,6 @@ def feedback(errors: Tensor, embedding: Tensor, group: GroupTensors, generator: 
 
 
 def matern(distances: Tensor) -> Tensor:
-    """As in `policies.schedule.optimiser.gaussian_process`."""
+    """As in `policies.schedule.optimiser.surrogate`."""
     root = math.sqrt(5.0) * distances
     return (1 + root + root.square() / 3) * torch.exp(-root)
