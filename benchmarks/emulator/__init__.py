@@ -2,7 +2,6 @@
 
 - `agreement`: verdicts of GPU and emulator on the same kernels
 - `corpus`: seeded faults and right kernels under many schedules
-- `sanitizer`, `sanitizer_table`, `watched_launch`: what compute-sanitizer finds of the seeded faults
 - `drawn_schedules`: kernels drawn from each family's whole space, none of which a GPU may reject
 - `golden_opcodes`, `golden_device`: inputs and outputs of single instructions, recorded for the emulator's tests
 - `speed`: time of tiles, products and `verify`

@@ -27,5 +27,5 @@ _LATER = {
     "wgmma_tma-cluster-drains-one-stage-too-few",
     "wgmma_tma-cluster-pushes-sums-and-ends-too-early",
 }
-# Those with recorded verdicts of a GPU and of compute-sanitizer; others join when both were run again with them.
+# Those with recorded verdicts of a GPU; others join when it was run again with them.
 RECORDED_FAULTS: tuple[Fault, ...] = tuple(fault for fault in (*MMA_SYNC_FAULTS, *WGMMA_TMA_FAULTS) if fault.id not in _LATER)
