@@ -1,11 +1,11 @@
 """The exchanges of one run with chat servers, in the store."""
 
-from cudal2_agent.contract.protocols.protocols import TrajectoryStore
+from cudal2_agent.contract.protocols import TrajectoryStore
 from cudal2_agent.contract.records.exchange import Exchange
 
 
 class RunExchanges:
-    """`contract.protocols.protocols.ExchangeLog` of a run over the trajectory store."""
+    """`contract.protocols.ExchangeLog` of a run over the trajectory store."""
 
     def __init__(self, store: TrajectoryStore, run_id: str) -> None:
         self._store, self._run_id = store, run_id

@@ -14,9 +14,8 @@ from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured, Unmeasured
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.records.trajectory import Attempt, Step
-from cudal2_agent.contract.reward.prediction import tied
 from cudal2_agent.contract.reward.reward import beyond_roofline
-from cudal2_agent.contract.reward.speedup import ScreenedTime, baseline_of, paired_ratio, steady_speedups
+from cudal2_agent.contract.reward.speedup import ScreenedTime, baseline_of, paired_ratio, steady_speedups, tied
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cudal2_agent.agent.observe.retrieval import look_up
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, Unmeasured

@@ -18,7 +18,7 @@ from benchmarks.harness import execute, script, stamp, write_text
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable
 from cudal2_agent.contract.events import Event, Notice
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.diagnosis import Diagnosis

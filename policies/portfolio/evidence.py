@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from math import inf
 
 from cudal2_agent.contract.records.trajectory import Attempt
-from cudal2_agent.contract.reward.prediction import TIE
 from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.contract.reward.speedup import TIE
 
 MIN_GAIN = 0.01  # share of a measured time; a smaller gain is not worth a slot
 

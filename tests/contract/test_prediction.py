@@ -2,7 +2,7 @@
 
 import pytest
 
-from cudal2_agent.contract.reward.prediction import tied
+from cudal2_agent.contract.reward.speedup import tied
 
 
 @pytest.mark.parametrize(("a_us", "b_us", "expected"), [(100.0, 102.9, True), (100.0, 103.1, False), (5.0, 5.0, True)])

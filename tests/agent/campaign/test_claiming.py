@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cudal2_agent.agent.campaign import claiming, watching
-from cudal2_agent.agent.campaign.claiming import work
+from cudal2_agent.agent.campaign import watching
+from cudal2_agent.agent.campaign.gpu_worker import work
 from cudal2_agent.agent.campaign.watching import GRACE_S, CampaignWatch
 from cudal2_agent.contract.errors import StoreError
 from cudal2_agent.contract.records.campaign import ShapeResult
@@ -72,7 +72,7 @@ def test_no_task_is_begun_that_would_be_cut_off(
     queue: CampaignQueue, monkeypatch: pytest.MonkeyPatch, seconds: float, left_s: float, done: int
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(claiming, "time", clock)
+    monkeypatch.setattr("cudal2_agent.agent.campaign.gpu_worker.time", clock)
     monkeypatch.setattr(watching, "time", clock)
     work(queue, TimedSearch(clock, seconds), "a", lambda _task, _row: None, clock.now_s + left_s)
     counts = queue.counts()
@@ -84,7 +84,7 @@ def test_a_worker_that_waits_for_others_gives_back_the_memory_of_its_gpu(
 ) -> None:
     """Else the last attempt of a large task, which runs while no other one is searched, finds the GPU full."""
     clock = Clock()
-    monkeypatch.setattr(claiming, "time", clock)
+    monkeypatch.setattr("cudal2_agent.agent.campaign.gpu_worker.time", clock)
     monkeypatch.setattr(watching, "time", clock)
     other = queue.claim("other")
     assert other is not None
@@ -110,7 +110,7 @@ def test_a_watch_goes_by_the_rows_since_its_process_began(queue: CampaignQueue, 
 
 def test_without_a_deadline_the_queue_is_worked_off(queue: CampaignQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(claiming, "time", clock)
+    monkeypatch.setattr("cudal2_agent.agent.campaign.gpu_worker.time", clock)
     work(queue, TimedSearch(clock, 1e6), "a", lambda _task, _row: None)
     assert queue.counts().done == TASKS
 

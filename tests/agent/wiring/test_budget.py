@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.agent.cli.main import main
-from cudal2_agent.agent.wiring.budget import with_budget
+from cudal2_agent.agent.wiring.schedule_prior import with_budget
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.run_settings import TRAINED_BUDGET, RunSettings

@@ -10,8 +10,7 @@ from benchmarks.speed.campaign_picture import draw
 from benchmarks.speed.grid import held_out
 from benchmarks.speed.summary import ROWS, SUMMARY, is_headline
 from benchmarks.speed.svg import OURS
-from cudal2_agent.agent.campaign.report.newest_rows import counting
-from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.agent.campaign.result_files import counting, read_results
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.task import Layout, TimingMode
 from tests.doubles.campaign_rows import campaign_rows, shape_result

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.agent.bench.proposals import arms
-from cudal2_agent.agent.bench.proposals.arms import from_store, known_schedules, own_arms, read_arms
-from cudal2_agent.agent.bench.proposals.random_schedules import RandomSchedules
+from cudal2_agent.agent.bench.proposals.arms import RandomSchedules, from_store, known_schedules, own_arms, read_arms
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.task import Arch, GemmTask

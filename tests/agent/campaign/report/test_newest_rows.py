@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cudal2_agent.agent.campaign.report.newest_rows import counting
-from cudal2_agent.agent.campaign.result_files import read_results, write_results
+from cudal2_agent.agent.campaign.result_files import counting, read_results, write_results
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.campaign import Explanation
 from tests.doubles.campaign_rows import START, campaign_rows, shape_result

@@ -2,9 +2,8 @@
 
 import pytest
 
-from cudal2_agent.agent.library.advise.known_kernels import KnownKernels
+from cudal2_agent.agent.library.advise.known_kernels import KnownKernels, Target, chip_of, find_target
 from cudal2_agent.agent.library.advise.products import Recording
-from cudal2_agent.agent.library.advise.target import Target, chip_of, find_target
 from cudal2_agent.agent.wiring.gpus import Gpu
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
