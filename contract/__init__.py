@@ -6,7 +6,7 @@ This package imports pydantic and the standard library only. Every other package
 - `plan/`: the launch plan, its expressions, and the chips that it is resolved for
 - `reward/`: speedup, reward, score, roofline
 - `settings/`: the resolved settings, and the slices that parts take
-- `protocols/`: what the agent requires of a policy, a sandbox and a store
+- `protocols`: what the agent requires of a policy, a sandbox and a store
 - `base`: the base class of every record, and the hash that makes ids
 - `events`, `errors`: typed events, and the error tree
 - `whole_file`: a file that appears whole or not at all

@@ -9,7 +9,7 @@ from typing import Literal
 from cudal2_agent.contract.errors import MachineError, ProfilerUnavailable, UsageError, WorkerError
 from cudal2_agent.contract.events import Emit, Notice
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
-from cudal2_agent.contract.protocols.protocols import Predict
+from cudal2_agent.contract.protocols import Predict
 from cudal2_agent.contract.records.baseline import BaselineBook, TunedBaseline
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
@@ -46,7 +46,7 @@ MIN_OPERAND_SETS = 3
 
 
 class LocalSandbox:
-    """`contract.protocols.protocols.Sandbox` over a builder and, where this machine has one, a backend.
+    """`contract.protocols.Sandbox` over a builder and, where this machine has one, a backend.
 
     The parent process never creates a CUDA context, so that every process that uses the GPU can be killed.
     """

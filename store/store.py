@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import ColumnElement, Connection, Engine, func, select, true
 
 from cudal2_agent.contract.errors import StoreError, UsageError
-from cudal2_agent.contract.protocols.protocols import TrajectoryStore
+from cudal2_agent.contract.protocols import TrajectoryStore
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.exchange import Exchange
@@ -228,7 +228,7 @@ def _load(record: type[R], plain: Mapping[str, Any], what: str) -> R:
 
 
 class RunExchanges:
-    """`contract.protocols.protocols.ExchangeLog` of a run over the trajectory store."""
+    """`contract.protocols.ExchangeLog` of a run over the trajectory store."""
 
     def __init__(self, store: TrajectoryStore, run_id: str) -> None:
         self._store, self._run_id = store, run_id

@@ -48,7 +48,6 @@ SHARED_MODULES = {
     "lm": COMMAND,
     "policy": "the main file of each policy, and the wiring that opens them",
     "prior": "policies/schedule predicts times of schedules, the verb `prior` chooses what does",
-    "prediction": "contract holds the rule of ties, policies/schedule predicts schedules",
     "profile": COMMAND,
     "replies": "what a reply of a model holds, and their sums in the report of a run",
     "report": "the page of a run, and the verb that writes the page of a campaign",

@@ -2,10 +2,9 @@
 
 from cudal2_agent.agent.campaign.campaign_process import WorkerOrder
 from cudal2_agent.agent.campaign.gpu_worker import run_gpu_worker
-from cudal2_agent.agent.campaign.overview import WorkerView
 from cudal2_agent.agent.campaign.process_slots import Entry, Slot, Slots
 from cudal2_agent.agent.campaign.proving import run_prover
-from cudal2_agent.agent.campaign.watching import GRACE_S, CampaignWatch, Display
+from cudal2_agent.agent.campaign.watching import GRACE_S, CampaignWatch, Display, WorkerView
 from cudal2_agent.agent.wiring.sandbox import share_of
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import WorkerError

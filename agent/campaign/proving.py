@@ -15,7 +15,7 @@ from cudal2_agent.agent.run.witnessing import WitnessVerdict, judged, verdict_of
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.errors import MachineError, UsageError
 from cudal2_agent.contract.events import ignore
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.campaign import ShapeResult, Winner
 from cudal2_agent.contract.records.candidate import AnyCandidate

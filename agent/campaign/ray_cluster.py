@@ -11,11 +11,9 @@ from typing import Any
 
 from cudal2_agent.agent.campaign.campaign import CampaignPlan, order_of
 from cudal2_agent.agent.campaign.campaign_process import WorkerOrder
-from cudal2_agent.agent.campaign.claiming import Searches, work_on
-from cudal2_agent.agent.campaign.gpu_worker import device_lock
-from cudal2_agent.agent.campaign.overview import WorkerView
+from cudal2_agent.agent.campaign.gpu_worker import Searches, device_lock, work_on
 from cudal2_agent.agent.campaign.shape_search import open_search
-from cudal2_agent.agent.campaign.watching import GRACE_S, LOOK_S, CampaignWatch, Display
+from cudal2_agent.agent.campaign.watching import GRACE_S, LOOK_S, CampaignWatch, Display, WorkerView
 from cudal2_agent.agent.wiring.actors import open_cluster, start_actors
 from cudal2_agent.contract.errors import Cudal2Error, UsageError, WorkerError
 from cudal2_agent.contract.events import ignore

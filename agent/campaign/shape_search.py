@@ -12,7 +12,7 @@ from cudal2_agent.agent.wiring.policy import open_policy
 from cudal2_agent.agent.wiring.run_workbench import RunWorkbench
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.events import Emit
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.settings import Settings

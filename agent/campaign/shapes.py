@@ -1,4 +1,4 @@
-"""The shapes of a campaign: the paper's grid, a file, or single shapes."""
+"""The shapes of a campaign: the paper's grid, a file, or single shapes; and those that a file holds out."""
 
 import json
 from collections.abc import Sequence
@@ -122,3 +122,21 @@ def _merged(shapes: Sequence[WantedShape]) -> list[WantedShape]:
         key = (one.m, one.n, one.k, one.layout)
         weights[key] = one.weight + (weights.get(key, 0.0) if one.layout else 0.0)
     return [WantedShape(m=m, n=n, k=k, layout=layout, weight=weight) for (m, n, k, layout), weight in weights.items()]
+
+
+def held_out_shapes(file: Path | None) -> list[str]:
+    """The shapes of a JSON list, or of the lists `grid` and `off_grid` of an object; none without a file.
+
+    Raises: UsageError.
+    """
+    if file is None:
+        return []
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"{file} cannot be read as JSON: {exc}") from exc
+    lists = [told.get(name, []) for name in ("grid", "off_grid")] if isinstance(told, dict) else [told]
+    shapes = [shape for each in lists if isinstance(each, list) for shape in each if isinstance(shape, str)]
+    if not shapes:
+        raise UsageError(f"{file} names no shapes; it should hold a JSON list of shapes, or lists grid and off_grid")
+    return shapes

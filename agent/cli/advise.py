@@ -87,9 +87,14 @@ def _recorded(file: Path | None, trace: Path | None, element: str | None, passes
 
 def _advice(source: str, recording: "Recording", library: Path | None, chip: str | None) -> "Advice":
     from cudal2_agent.agent.library.advise.advice import advise as advise_on
-    from cudal2_agent.agent.library.advise.known_kernels import autotuning_times, latest_searches, open_kernels
+    from cudal2_agent.agent.library.advise.known_kernels import (
+        autotuning_times,
+        chip_of,
+        find_target,
+        latest_searches,
+        open_kernels,
+    )
     from cudal2_agent.agent.library.advise.library_times import LibraryTimes
-    from cudal2_agent.agent.library.advise.target import chip_of, find_target
     from cudal2_agent.agent.library.measured_kernels import kernels_of_store
     from cudal2_agent.agent.wiring.gpus import visible_gpus
     from cudal2_agent.contract.settings.settings import load_settings

@@ -27,7 +27,7 @@ def profile(
     Without a GPU or without ncu, the diagnosis rests on the compiled code or on the time, and says so.
     """
     from cudal2_agent.agent.cli.files import profile_files
-    from cudal2_agent.agent.cli.render.profile_answer import print_comparison
+    from cudal2_agent.agent.cli.render.file_answer import print_comparison
     from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(device=device)

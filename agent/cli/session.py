@@ -8,8 +8,8 @@ from cudal2_agent.agent.report.output import reserve, write_output
 from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.lifecycle import check_resumable, name_run, resume_run, start_run
 from cudal2_agent.agent.run.result import RunResult
-from cudal2_agent.agent.wiring.budget import with_budget
 from cudal2_agent.agent.wiring.parts import open_dependencies
+from cudal2_agent.agent.wiring.schedule_prior import with_budget
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.task import GemmTask

@@ -18,8 +18,7 @@ from cudal2_agent.agent.library.entry_choice import (
     choose_entries,
     product_of,
 )
-from cudal2_agent.agent.library.library_cubins import built_kernels, with_cubins
-from cudal2_agent.agent.library.library_writing import manifest_of, write_library
+from cudal2_agent.agent.library.library_writing import built_kernels, manifest_of, with_cubins, write_library
 from cudal2_agent.agent.library.measured_kernels import (
     MeasuredKernel,
     Origins,

@@ -14,7 +14,7 @@ from cudal2_agent.agent.library.entry_source import candidate_of
 from cudal2_agent.agent.library.row_file import append_row, read_row_file
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import LibraryError
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Timing, ran_in_part
 from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm

@@ -1,26 +1,33 @@
-"""Writes a library as a folder, or packed into one file. Equal entries give equal bytes.
+"""Writes a library as a folder, with its built kernels where wanted, or packed into one file. Equal entries give equal bytes.
 
 Covered: a process killed at any moment, and several builds of one folder at once. A folder has two files: a build that is
 killed between them leaves a library that says so when it is opened, and the next build completes it.
 """
 
 import gzip
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from filelock import FileLock
 
 from cudal2 import __version__
-from cudal2.library.library_form import CUBINS, ENTRIES, MANIFEST, PACKED, line_of
+from cudal2.library.library_form import CUBINS, ENTRIES, MANIFEST, PACKED, cubin_name, line_of, plan_name
+from cudal2.library.prepared_kernels import PreparedKernels
+from cudal2_agent.agent.library.entry_choice import EntryChoice, LeftOut
+from cudal2_agent.agent.library.preparing import library_cache, prepare, sms_for
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, StoredAlgorithm
+from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.contract.whole_file import whole_file
 
 _OURS = frozenset({MANIFEST, ENTRIES, CUBINS})
 _LOCK = ".building.lock"
 _PACKAGE = "cudal2-agent"
+NOT_BUILT = "it cannot be built here"
 
 
 def manifest_of(
@@ -113,3 +120,37 @@ def _keep_only(folder: Path, cubins: Mapping[str, bytes]) -> None:
 def _write(path: Path, content: bytes) -> None:
     with whole_file(path) as temporary:
         temporary.write_bytes(content)
+
+
+class ChoiceWithCubins(NamedTuple):
+    """`files`: kernels and plans by name, for the folder of cubins."""
+
+    choice: EntryChoice
+    files: dict[str, bytes]
+
+
+def with_cubins(choice: EntryChoice, settings: Settings) -> ChoiceWithCubins:
+    """The entries with the hashes of their kernels, which come from the cache or are built now.
+
+    Raises: CompilerMissing, MachineError, WorkerError.
+    """
+    if not choice.entries:
+        return ChoiceWithCubins(choice, {})
+    sms, kernels = sms_for(choice.entries[0].task.arch), PreparedKernels(library_cache(settings))
+    failed = {one.id: one.message for one in prepare(choice.entries, settings, sms) if one.status == "failed"}
+    left_out = [LeftOut(one.task, NOT_BUILT, failed[one.id]) for one in choice.entries if one.id in failed]
+    entries, files = list[LibraryEntry](), dict[str, bytes]()
+    for entry in choice.entries:
+        if entry.id not in failed:
+            content, plan = kernels.cubin_path(entry).read_bytes(), kernels.plan_path(entry, sms).read_bytes()
+            sha256 = hashlib.sha256(content).hexdigest()
+            files[cubin_name(sha256)], files[plan_name(sha256, entry.task, sms)] = content, plan
+            entries.append(entry.model_copy(update={"cubin_sha256": sha256}))
+    ordered = tuple(sorted(entries, key=lambda entry: entry.id))
+    return ChoiceWithCubins(EntryChoice(ordered, (*choice.left_out, *left_out)), files)
+
+
+def built_kernels(library: Path) -> dict[str, bytes]:
+    """The kernels and plans that lie in a library's folder, by name; nothing for a packed file."""
+    folder = library / CUBINS
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())} if folder.is_dir() else {}

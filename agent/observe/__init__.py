@@ -1,7 +1,7 @@
 """What a policy sees before a round. Everything here is pure.
 
-`observation`: the observation of a round, put together. `attempts`: a step in short, with its difference to its parent.
-`ranking`: which step leads, what ties with it, which are finalists.
-`exemplars`: earlier kernels for contrast. `failures`: failed kernels that a model may repair.
+`observation`: the observation of a round, put together, with earlier kernels for contrast. `attempts`: a step in short, with
+its difference to its parent. `ranking`: which step leads, what ties with it, which are finalists.
+`failures`: failed kernels that a model may repair.
 `retrieval`: what is looked up in the knowledge base. `notes_of_source`: notes about what a failed source uses.
 """

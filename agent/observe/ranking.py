@@ -1,7 +1,7 @@
 """Which step leads a run, what ties with it, and which steps are measured again at the end of a run. Pure.
 
 A measured time and a prediction are never compared: a measured candidate is ahead of all that are not. Predictions within
-`contract.reward.prediction.TIE` are tied, and the earliest of those that tie with the fastest leads.
+`contract.reward.speedup.TIE` are tied, and the earliest of those that tie with the fastest leads.
 """
 
 from collections import Counter
@@ -14,9 +14,8 @@ from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured, Unmeasured
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.records.trajectory import Attempt, Step
-from cudal2_agent.contract.reward.prediction import tied
 from cudal2_agent.contract.reward.reward import beyond_roofline
-from cudal2_agent.contract.reward.speedup import ScreenedTime, baseline_of, paired_ratio, steady_speedups
+from cudal2_agent.contract.reward.speedup import ScreenedTime, baseline_of, paired_ratio, steady_speedups, tied
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from cudal2_agent.agent.observe.ranking import Ranked, leader, rank, ties
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Step
-from cudal2_agent.contract.reward.prediction import TIE
+from cudal2_agent.contract.reward.speedup import TIE
 
 SHOWN_TIES = 4
 

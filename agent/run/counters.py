@@ -9,7 +9,7 @@ from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.history import History
 from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable
 from cudal2_agent.contract.events import Emit, Notice, Profiled
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.evaluation import Evaluation

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cudal2_agent.agent.observe.observation import Explain
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.protocols.protocols import Policy, Sandbox, TrajectoryStore
+from cudal2_agent.contract.protocols import Policy, Sandbox, TrajectoryStore
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.evaluation import Evaluation

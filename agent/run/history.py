@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from cudal2_agent.agent.observe.attempts import described
 from cudal2_agent.agent.observe.ranking import Ranked, rank
-from cudal2_agent.contract.protocols.protocols import TrajectoryStore
+from cudal2_agent.contract.protocols import TrajectoryStore
 from cudal2_agent.contract.records.profile import Profile
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
 

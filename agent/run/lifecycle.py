@@ -12,13 +12,12 @@ from filelock import FileLock, Timeout
 from langchain_core.runnables import RunnableConfig
 
 from cudal2_agent.agent.observe.ranking import leading_step
-from cudal2_agent.agent.run.checkpoint import open_checkpoints
 from cudal2_agent.agent.run.clock import RunClock
 from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.graph import compile_graph
 from cudal2_agent.agent.run.nodes import Nodes
 from cudal2_agent.agent.run.result import RunResult
-from cudal2_agent.agent.run.state import initial_state
+from cudal2_agent.agent.run.state import initial_state, open_checkpoints
 from cudal2_agent.agent.run.versions import versions
 from cudal2_agent.contract.errors import Cudal2Error, StoreError, UsageError
 from cudal2_agent.contract.events import Emit, Notice, RunFinished, RunStarted

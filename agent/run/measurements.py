@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from cudal2_agent.agent.run.clock import RunClock
 from cudal2_agent.contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
 from cudal2_agent.contract.events import Emit, Notice, RaceStarted
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import Crashed, Evaluation
 from cudal2_agent.contract.records.trajectory import RunRecord

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from cudal2_agent.agent.observe.ranking import Ranked
 from cudal2_agent.agent.run.clock import RunClock
 from cudal2_agent.agent.run.history import History
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import Prediction, Unmeasured
 from cudal2_agent.contract.records.task import TimingMode

@@ -6,7 +6,7 @@ from cudal2_agent.agent.observe.ranking import Ranked, leader
 from cudal2_agent.agent.run.clock import RunClock
 from cudal2_agent.agent.run.history import History
 from cudal2_agent.contract.events import Emit, Witnessed
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import (
     WITNESS,

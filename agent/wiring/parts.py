@@ -9,7 +9,7 @@ from cudal2_agent.agent.wiring.policy import open_policy
 from cudal2_agent.agent.wiring.run_workbench import RunWorkbench
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.events import Emit
-from cudal2_agent.contract.protocols.protocols import Policy, Sandbox
+from cudal2_agent.contract.protocols import Policy, Sandbox
 from cudal2_agent.contract.records.knowledge import Retriever
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings

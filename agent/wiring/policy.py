@@ -7,8 +7,7 @@ from functools import partial
 from cudal2_agent.agent.wiring.schedule_prior import open_prior
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Emit, Notice
-from cudal2_agent.contract.protocols.protocols import Policy, TrajectoryStore
-from cudal2_agent.contract.protocols.workbench import Workbench
+from cudal2_agent.contract.protocols import Policy, TrajectoryStore, Workbench
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.contract.settings.settings import Settings

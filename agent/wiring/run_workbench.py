@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cudal2_agent.agent.observe.retrieval import look_up
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, Unmeasured
@@ -15,7 +15,7 @@ from cudal2_agent.contract.records.task import GemmTask
 
 
 class RunWorkbench:
-    """`contract.protocols.workbench.Workbench` of one run. It proves kernels on the emulator, also beside a GPU.
+    """`contract.protocols.Workbench` of one run. It proves kernels on the emulator, also beside a GPU.
 
     While a model is asked, its run times nothing on a GPU: rounds are begun ahead only for policies without a model.
     The parts are given later (`connect`), since a policy opens before them: its errors are the cheapest to find.

@@ -1,4 +1,7 @@
-"""Which prior the schedule policy searches with: one that was trained on the chip where there is one, else the analytic one."""
+"""Which prior the schedule policy searches with: one that was trained on the chip where there is one, else the analytic one.
+
+The default budget follows from it.
+"""
 
 import logging
 from functools import cache, partial
@@ -8,6 +11,7 @@ from cudal2_agent.agent.wiring.chip_rates import rates_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.run_settings import TRAINED_BUDGET
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.schedule.learned.learned_prior import LearnedPrior
 from cudal2_agent.policies.schedule.learned.policy_file import ANALYTIC_NAME, AUTO, find_policy, known_policies, read_weights
@@ -70,3 +74,15 @@ def _newest(files: tuple[Path, ...], task: GemmTask, chip: Chip) -> Prior | None
 def _fallback(home: Path, chip: Chip) -> Prior:
     rates = rates_of(chip, home)
     return ANALYTIC if rates is None else RatedPrior(rates.of(chip))
+
+
+def with_budget(settings: Settings, task: GemmTask, chip: Chip) -> Settings:
+    """The settings with the budget that they name, else with the one that suffices for the task on the chip.
+
+    Raises: UsageError for a prior that cannot be used.
+    """
+    if "budget" in settings.model_fields_set or settings.policy != "schedule":
+        return settings
+    prior = open_prior(settings)(task, chip)
+    trained = isinstance(prior, LearnedPrior) and prior.knows(task, chip)
+    return settings.model_copy(update={"budget": TRAINED_BUDGET}) if trained else settings

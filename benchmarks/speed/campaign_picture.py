@@ -24,8 +24,7 @@ from cudal2_agent.agent.campaign.report.figures import (
     has_result,
     speedups,
 )
-from cudal2_agent.agent.campaign.report.newest_rows import counting
-from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.agent.campaign.result_files import counting, read_results
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.evaluation import AUTOTUNED

@@ -25,8 +25,7 @@ from benchmarks.speed.grid import CAMPAIGNS
 from benchmarks.speed.searches import Search, read_searches
 from benchmarks.speed.summary import ROWS, is_headline
 from cudal2_agent.agent.campaign.report.figures import CLASS_NAMES, CLASSES, class_of, has_result, rounded
-from cudal2_agent.agent.campaign.report.newest_rows import counting
-from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.agent.campaign.result_files import counting, read_results
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import TimingMode
 

@@ -22,8 +22,7 @@ from benchmarks.harness import execute, script, shown, table
 from benchmarks.speed.grid import CAMPAIGNS, grid_shapes
 from benchmarks.speed.summary import is_headline
 from cudal2_agent.agent.campaign.report.figures import CLASS_NAMES, CLASSES, class_of, has_result, speedups
-from cudal2_agent.agent.campaign.report.newest_rows import counting
-from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.agent.campaign.result_files import counting, read_results
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import TimingMode

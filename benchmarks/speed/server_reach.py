@@ -26,8 +26,7 @@ import numpy as np
 
 from benchmarks.harness import execute, script
 from benchmarks.speed.summary import ROWS, is_headline
-from cudal2_agent.agent.campaign.report.newest_rows import counting
-from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.agent.campaign.result_files import counting, read_results
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.campaign import ShapeResult, Winner
 from cudal2_agent.contract.records.evaluation import AUTOTUNED

@@ -18,8 +18,7 @@ from typing import Any
 from benchmarks.harness import execute, fill, marks_of, script, shown, table, write_text
 from benchmarks.speed.grid import CAMPAIGNS, grid_shapes, held_out
 from cudal2_agent.agent.campaign.report.figures import CLASS_NAMES, CLASSES, figures_of, has_result
-from cudal2_agent.agent.campaign.report.newest_rows import counting
-from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.agent.campaign.result_files import counting, read_results
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, Layout, TimingMode
 

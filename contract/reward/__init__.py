@@ -1,5 +1,5 @@
 """What an outcome is worth.
 
-`speedup`: from samples to a ratio. `reward`, `score`: from an evaluation to a reward, and the protocol of a score. `roofline`:
-the least time that a chip allows. `prediction`: when predicted times are tied. `contrast`: exemplars from score buckets.
+`speedup`: from samples to a ratio, and when predicted times are tied. `reward`, `score`: from an evaluation to a reward, and
+the protocol of a score. `roofline`: the least time that a chip allows. `contrast`: exemplars from score buckets.
 """

@@ -10,6 +10,7 @@ from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Timin
 
 RESAMPLES = 1000
 SHORT_US = 20.0  # of the baseline: a product of which clocks do not drift, and launches are a large part
+TIE = 0.03  # of the smaller of two predicted times: within it nothing may be concluded from their order
 
 
 class Speedup(Record):
@@ -96,3 +97,8 @@ def steady_speedups(screened: Sequence[ScreenedTime]) -> list[float]:
 
 def _ratios(candidate: Timing, baseline: Timing) -> list[float]:
     return [b / c for c, b in zip(candidate.samples_us, baseline.samples_us, strict=True)]
+
+
+def tied(a_us: float, b_us: float) -> bool:
+    """Whether two predicted times are too close to be ordered. Unit: microseconds."""
+    return abs(a_us - b_us) <= TIE * min(a_us, b_us)

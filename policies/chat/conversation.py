@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from cudal2_agent.contract.errors import EndpointError, UsageError
 from cudal2_agent.contract.events import Emit, Replied, ToolUsed
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.protocols.protocols import ExchangeLog
+from cudal2_agent.contract.protocols import ExchangeLog
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.exchange import Exchange, Prompt, ToolCall, ToolResult
 from cudal2_agent.contract.records.task import GemmTask

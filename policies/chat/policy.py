@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 
 from cudal2_agent.contract.events import Emit, Notice
-from cudal2_agent.contract.protocols.protocols import ExchangeLog
-from cudal2_agent.contract.protocols.workbench import Workbench
+from cudal2_agent.contract.protocols import ExchangeLog, Workbench
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.trajectory import Observation

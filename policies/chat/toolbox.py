@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from cudal2_agent.contract.errors import Cudal2Error, PlanError
-from cudal2_agent.contract.protocols.workbench import Workbench
+from cudal2_agent.contract.protocols import Workbench
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, Unmeasured

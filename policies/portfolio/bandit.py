@@ -17,7 +17,7 @@ from math import inf
 from statistics import median
 
 from cudal2_agent.contract.records.trajectory import Attempt
-from cudal2_agent.contract.reward.prediction import TIE
+from cudal2_agent.contract.reward.speedup import TIE
 from cudal2_agent.contract.reward.reward import FLOOR
 
 HALF_LIFE = 48  # attempts; half a run of 96

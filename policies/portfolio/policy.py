@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from cudal2_agent.contract.errors import EndpointError
 from cudal2_agent.contract.events import Emit, Notice, ignore
-from cudal2_agent.contract.protocols.protocols import Policy
+from cudal2_agent.contract.protocols import Policy
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.policies.portfolio.bandit import Pull, costs, first_tries, improved, posteriors, split

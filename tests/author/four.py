@@ -7,7 +7,7 @@ The kernels are the recorded author's replies 05 to 08. Builds are real; that th
 import re
 from collections.abc import Sequence
 
-from cudal2_agent.contract.protocols.protocols import Predict
+from cudal2_agent.contract.protocols import Predict
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.evaluation import Evaluation, Unmeasured

@@ -37,7 +37,7 @@ INVENTED_COUNTERS = {
 
 
 class Machine:
-    """`contract.protocols.protocols.Sandbox` for the author's kernels."""
+    """`contract.protocols.Sandbox` for the author's kernels."""
 
     can_execute = True
     can_measure = True

@@ -23,7 +23,7 @@ from cudal2_agent.contract.plan.plan import (
     resolve,
 )
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, Layout
-from tests.contract.plans import AMPERE, HOPPER, LAUNCH, plan, tensor_map, with_args
+from tests.contract.records import AMPERE, HOPPER, LAUNCH, plan, tensor_map, with_args
 
 SMEM_80 = LIMITS[Arch.SM_80].max_smem_per_block_bytes
 SPACE = {"workspace": {"bytes": 256}}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.plan import LaunchPlan, parse_plan, plan_from_json, render_plan
 from cudal2_agent.contract.records.candidate import Candidate, Origin
-from tests.contract.plans import LAUNCH, plan, tensor_map
+from tests.contract.records import LAUNCH, plan, tensor_map
 
 BODY = 'extern "C" __global__ void hgemm() {}\n'
 PLAIN = json.dumps({"arch": "sm_80", "launches": [LAUNCH]})

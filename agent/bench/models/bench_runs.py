@@ -1,4 +1,7 @@
-"""The runs of a bench: one per task, each in the store under the bench's name, so that a killed bench resumes."""
+"""The runs of a bench: one per task, each in the store under the bench's name, so that a killed bench resumes.
+
+Each ends with its first right kernel.
+"""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +11,6 @@ from itertools import groupby
 from cudal2_agent.agent.bench.bench_engine import BenchEngine
 from cudal2_agent.agent.bench.models.bench_figures import BenchConditions, TaskFigures, figures_of
 from cudal2_agent.agent.bench.models.bench_tasks import BenchTask, bench_tasks
-from cudal2_agent.agent.bench.models.one_kernel import OneKernel
 from cudal2_agent.agent.bench.models.yardstick import yardstick
 from cudal2_agent.agent.index.default_index import open_retriever
 from cudal2_agent.agent.run.dependencies import Dependencies
@@ -22,14 +24,37 @@ from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Emit, Notice
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Policy, Sandbox
+from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.knowledge import Retriever
 from cudal2_agent.contract.records.task import Arch
-from cudal2_agent.contract.records.trajectory import RunRecord
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.store.store import Store
+
+
+class OneKernel:
+    """`contract.protocols.Policy` over another one. A round without a candidate uses up a repair."""
+
+    reads_code = True
+
+    def __init__(self, policy: Policy, repairs: int) -> None:
+        self._policy, self._repairs = policy, repairs
+        self.name = policy.name
+        self.exhausted = ""
+
+    def propose(self, observation: Observation, count: int) -> list[Candidate]:  # noqa: ARG002 (one at a time)
+        if observation.best is not None:
+            self.exhausted = "a kernel is right"
+        elif observation.round > 1 + self._repairs:
+            self.exhausted = f"the {self._repairs} repairs are used up"
+        if self.exhausted:
+            return []
+        candidates = self._policy.propose(observation, 1)
+        self.exhausted = self._policy.exhausted
+        return candidates
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What the schedule policy reaches on a task: a kept result of the same device, else its first schedule."""
 
 from cudal2_agent.agent.bench.models.bench_figures import Reached, Yardstick, baselines_of, predicted, reached
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.task import GemmTask

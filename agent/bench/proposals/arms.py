@@ -9,17 +9,21 @@
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from cudal2_agent.agent.bench.proposals.random_schedules import RandomSchedules
+import numpy as np
+
 from cudal2_agent.agent.wiring.schedule_prior import read_prior
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.protocols.protocols import Policy
+from cudal2_agent.contract.protocols import Policy
+from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import Arch, GemmTask
-from cudal2_agent.contract.records.trajectory import Precedent
+from cudal2_agent.contract.records.trajectory import Observation, Precedent
+from cudal2_agent.policies.schedule.families.kernel_family import Family, Schedule
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.learned.policy_file import find_policy
 from cudal2_agent.policies.schedule.policy import Precedents, SchedulePolicy
@@ -27,9 +31,47 @@ from cudal2_agent.store.precedents import StoredPrecedents
 from cudal2_agent.store.store import Store
 
 Open = Callable[[Arch, int], Policy]  # for tasks of an arch, with a seed
-
 NEAR = 12  # precedents of the arm `store`, as a search has by default
 READ = 4096  # precedents that are read to find those
+
+
+class RandomSchedules:
+    """Draws uniformly from the union of the families' spaces for the task, without replacement.
+
+    Every schedule of every space has the same probability, so that a family counts by the size of its space. The order
+    follows from the seeds of the policy and of the observation. What was tried before is not drawn again.
+    """
+
+    name = "random"
+    reads_code = False
+    exhausted = ""
+
+    def __init__(self, families: Sequence[Family[Any]], seed: int = 0) -> None:
+        self._families, self._seed = tuple(families), seed
+        self._known: tuple[GemmTask, Chip, list[tuple[Family[Any], Schedule]]] | None = None
+
+    def propose(self, observation: Observation, count: int) -> list[Candidate]:
+        """Fewer than `count`, or none, once all schedules were tried."""
+        tried = {attempt.candidate_id for attempt in observation.attempts}
+        found: dict[str, Candidate] = {}
+        for candidate in self._drawn(observation):
+            if len(found) == count:
+                break
+            if candidate.id not in tried:
+                found[candidate.id] = candidate
+        return list(found.values())
+
+    def _drawn(self, observation: Observation) -> Iterator[Candidate]:
+        space = self._space(observation.task, observation.chip)
+        for place in np.random.default_rng([self._seed, observation.seed]).permutation(len(space)):
+            family, schedule = space[int(place)]
+            yield family.write(schedule, observation.task)
+
+    def _space(self, task: GemmTask, chip: Chip) -> list[tuple[Family[Any], Schedule]]:
+        if self._known is None or self._known[:2] != (task, chip):
+            fitting = (family for family in self._families if family.supports(task))
+            self._known = (task, chip, [(family, one) for family in fitting for one in family.space(task, chip)])
+        return self._known[2]
 
 
 @dataclass(frozen=True)

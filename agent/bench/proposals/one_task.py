@@ -16,7 +16,7 @@ from cudal2_agent.agent.bench.proposals.proposal_figures import contenders
 from cudal2_agent.agent.bench.proposals.proposal_rows import ArmProposals, BenchSize, JudgedCandidate, ProposalRow
 from cudal2_agent.agent.observe.attempts import outcome_of
 from cudal2_agent.contract.events import Emit, Notice
-from cudal2_agent.contract.protocols.protocols import Policy, Sandbox
+from cudal2_agent.contract.protocols import Policy, Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Unmeasured

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from cudal2_agent.agent.campaign.report.figures import slowest
-from cudal2_agent.agent.campaign.report.newest_rows import counting
 from cudal2_agent.agent.campaign.report.panel import kinds_of
 from cudal2_agent.agent.campaign.report.reasons import explanation
+from cudal2_agent.agent.campaign.result_files import counting
 from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable, UsageError
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.campaign import Explanation, ShapeResult
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured

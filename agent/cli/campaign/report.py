@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cudal2_agent.agent.campaign.held_out import held_out_shapes
+from cudal2_agent.agent.campaign.shapes import held_out_shapes
 from cudal2_agent.agent.cli.arguments import AsJson
 from cudal2_agent.agent.cli.campaign.run import CountedEnvironment
 from cudal2_agent.contract.errors import UsageError
@@ -49,9 +49,8 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write campaign results as one HTML page that works offline. Samples and counters come from the store, if it has them."""
-    from cudal2_agent.agent.campaign.report.newest_rows import counting
     from cudal2_agent.agent.campaign.report.page import build_page
-    from cudal2_agent.agent.campaign.result_files import read_results, write_results
+    from cudal2_agent.agent.campaign.result_files import counting, read_results, write_results
     from cudal2_agent.contract.settings.settings import load_settings
     from cudal2_agent.contract.whole_file import whole_file
     from cudal2_agent.store.campaign_results import ResultFilter

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from cudal2_agent.agent.campaign.campaign import Campaign, CampaignPlan
-from cudal2_agent.agent.cli.render.campaign_answer import print_campaign
-from cudal2_agent.agent.cli.render.campaign_table import CampaignTable
+from cudal2_agent.agent.cli.render.campaign_table import CampaignTable, print_campaign
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.settings import Settings

@@ -8,7 +8,7 @@ EXAMPLE = "\b\nExample:\n  cudal2-agent campaign status --name small"
 
 def status(name: CampaignName = NAME, as_json: AsJson = False) -> None:
     """How far a campaign is: shapes, speedups by class, cost, and the shapes that failed."""
-    from cudal2_agent.agent.cli.render.campaign_answer import print_campaign
+    from cudal2_agent.agent.cli.render.campaign_table import print_campaign
     from cudal2_agent.contract.settings.settings import load_settings
     from cudal2_agent.store.campaign_queue import CampaignQueue
     from cudal2_agent.store.store import open_store

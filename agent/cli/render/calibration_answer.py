@@ -1,7 +1,7 @@
 """The result of a calibration as text."""
 
 from cudal2_agent.agent.cli.render.alignment import aligned
-from cudal2_agent.agent.learning.calibration.calibration_result import CalibrationResult
+from cudal2_agent.agent.learning.calibration.adaptation import CalibrationResult
 
 COLUMNS = ("first within 5 %", "best of 8 within 2 %", "rank correlation")
 

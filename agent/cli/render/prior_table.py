@@ -1,10 +1,11 @@
-"""Learned priors, and figures of a bench of proposals, as text."""
+"""Learned priors, figures of a bench of proposals, and what a language model proposes, as text."""
 
 from collections.abc import Sequence
 
 from cudal2_agent.agent.bench.proposals.estimates import Estimate
 from cudal2_agent.agent.bench.proposals.proposal_figures import ArmFigures, BenchFigures
 from cudal2_agent.agent.cli.render.alignment import aligned, cell
+from cudal2_agent.policies.lm.proposal_worth import ProposerFigures
 from cudal2_agent.policies.schedule.learned.policy_file import ANALYTIC_NAME, AUTO, KnownPolicy
 
 _RIGHT = frozenset(range(1, 9))
@@ -90,3 +91,19 @@ def _ratio(one: Estimate | None) -> str:
 def _note(arm: ArmFigures) -> str:
     raised = f"; it raised on {arm.errors} shapes" if arm.errors else ""
     return f"{arm.name} proposed {arm.missing} candidates fewer than it could{raised}"
+
+
+def proposal_lines(figures: Sequence[ProposerFigures]) -> list[str]:
+    """Shares of all proposals, and mean values: of first proposals, of all, and of each task's best."""
+    head = ("proposer", "tasks", "proposals", "valid", "verified", "distinct", "first", "mean", "best")
+    basis = "measured" if all(one.measured for one in figures) else "predicted, at least in part"
+    return [
+        *aligned([head, *map(_proposer_row, figures)], right=_RIGHT),
+        f"Values are {basis}; what is no schedule or fails has -2.",
+    ]
+
+
+def _proposer_row(one: ProposerFigures) -> tuple[str, ...]:
+    shares = (f"{share:.0%}" for share in (one.valid, one.verified, one.distinct))
+    values = (cell(value, ".3f") for value in (one.first, one.mean, one.best))
+    return (one.proposer, str(one.tasks), str(one.proposals), *shares, *values)

@@ -1,8 +1,10 @@
-"""`cudal2-agent train`: priors and language models that learn from stored trajectories. One file per command."""
+"""`cudal2-agent train`: priors and language models that learn from stored trajectories. `lm_adapter`: what
+`lm` trained, evaluated and merged. The other commands have a file each.
+"""
 
 import typer
 
-from cudal2_agent.agent.cli.train import lm, lm_evaluate, lm_merge, online, schedule
+from cudal2_agent.agent.cli.train import lm, lm_adapter, online, schedule
 
 app = typer.Typer(
     help="Train priors and language models on stored trajectories.",
@@ -13,5 +15,5 @@ app = typer.Typer(
 app.command("schedule", epilog=schedule.EXAMPLE)(schedule.schedule)
 app.command("online", epilog=online.EXAMPLE)(online.online)
 app.command("lm", epilog=lm.EXAMPLE)(lm.train_lm)
-app.command("lm-evaluate", epilog=lm_evaluate.EXAMPLE)(lm_evaluate.evaluate_lm)
-app.command("lm-merge", epilog=lm_merge.EXAMPLE)(lm_merge.merge_lm)
+app.command("lm-evaluate", epilog=lm_adapter.EVALUATE_EXAMPLE)(lm_adapter.evaluate_lm)
+app.command("lm-merge", epilog=lm_adapter.MERGE_EXAMPLE)(lm_adapter.merge_lm)

@@ -109,7 +109,7 @@ class _Data:
 
     def make(self, stage: "Stage", seed: int, settings: "Settings", emit: "Emit") -> "Examples":
         """Raises: UsageError, StoreError."""
-        from cudal2_agent.agent.campaign.held_out import held_out_shapes
+        from cudal2_agent.agent.campaign.shapes import held_out_shapes
         from cudal2_agent.policies.exports.splits import ShapeSplit
         from cudal2_agent.policies.lm.examples import make_examples, read_examples, stored_searches
         from cudal2_agent.store.store import open_store

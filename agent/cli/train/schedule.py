@@ -43,7 +43,7 @@ def schedule(
     as_json: AsJson = False,
 ) -> None:
     """Train a prior of the schedule policy from all runs of the store. The same command resumes an interrupted training."""
-    from cudal2_agent.agent.campaign.held_out import held_out_shapes
+    from cudal2_agent.agent.campaign.shapes import held_out_shapes
     from cudal2_agent.agent.run.versions import own_version
     from cudal2_agent.contract.settings.settings import load_settings
     from cudal2_agent.policies.training.trainer import TrainingOptions, train_schedule

@@ -131,7 +131,7 @@ def _trajectory_lines(trajectory: "Trajectory") -> list[str]:
 
 
 def _show_step(step: "Step | None", run_id: str, index: int, source: bool, as_json: bool) -> None:
-    from cudal2_agent.agent.cli.render.step_answer import step_lines
+    from cudal2_agent.agent.cli.render.run_answer import step_lines
     from cudal2_agent.contract.errors import UsageError
 
     if step is None:

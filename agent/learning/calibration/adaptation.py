@@ -1,12 +1,15 @@
-"""Fits a chip's rates, and trains a policy on, with the runs of a calibration; judges both on the shapes that it holds back."""
+"""Fits a chip's rates, and trains a policy on, with the runs of a calibration; judges both on the shapes that it holds back,
+and reports what is used from now on.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from cudal2_agent.agent.learning.calibration.calibration_result import Figures
 from cudal2_agent.agent.learning.calibration.calibration_runs import CalibrationRun
+from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.learned.network import Tensors
@@ -17,9 +20,43 @@ from cudal2_agent.policies.schedule.rate_fitting import TimedWorks, fitted_chip
 from cudal2_agent.policies.training.groups import ScheduleGroup, group_of
 from cudal2_agent.policies.training.judging import judged
 
+Figures = dict[str, float]
 # Means over the held-back shapes repeat within so much: single screens within 1.5 %.
 SAME_LOSS, SAME_CORRELATION = 0.003, 0.01
 LOSSES, CORRELATION = ("first over best", "best of 8 over best"), "rank correlation"
+
+
+class Adopted(Record):
+    """A part that was fitted. `path`: its file, where it is used from now on; None where `reason` says why it is left out."""
+
+    part: str
+    path: Path | None
+    reason: str
+
+
+class CalibrationResult(Record):
+    """`before`: of what searches used until now. `analytic`, `fitted`: of the analytic prior with expected and fitted rates.
+    `shipped`, `policy`: of the policy `base` that was trained on, as it was and adapted. Figures are on `held_back` shapes;
+    empty where nothing could be judged.
+
+    `rates`: tensor TFLOP/s, DRAM TB/s and microseconds per launch, expected and fitted.
+    """
+
+    chip: str
+    kind: str
+    minutes: float
+    shapes: int
+    schedules: int
+    held_back: int
+    before_name: str = ""
+    before: Figures = {}
+    analytic: Figures = {}
+    fitted: Figures = {}
+    shipped: Figures = {}
+    policy: Figures = {}
+    rates: dict[str, tuple[float, float]] = {}
+    base: str | None = None
+    adopted: tuple[Adopted, ...] = ()
 
 
 def no_worse(after: Figures, before: Figures) -> bool:

@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cudal2_agent.agent.learning.calibration.adaptation import Adaptation, adaptation_shape, no_worse
-from cudal2_agent.agent.learning.calibration.calibration_result import Adopted, CalibrationResult, Figures
+from cudal2_agent.agent.learning.calibration.adaptation import (
+    Adaptation,
+    Adopted,
+    CalibrationResult,
+    Figures,
+    adaptation_shape,
+    no_worse,
+)
 from cudal2_agent.agent.learning.calibration.calibration_runs import (
     CalibrationRun,
     ShapeMeasurer,
@@ -14,7 +20,7 @@ from cudal2_agent.agent.learning.calibration.calibration_runs import (
     run_minutes,
     tasks_done,
 )
-from cudal2_agent.agent.learning.calibration.calibration_tasks import held_back
+from cudal2_agent.agent.learning.calibration.spread_schedules import held_back
 from cudal2_agent.agent.wiring.chip_rates import FittedRates, file_name, keep_rates, rates_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import Chip

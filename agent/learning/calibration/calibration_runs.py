@@ -9,7 +9,7 @@ from cudal2_agent.agent.run.lifecycle import name_run, start_run
 from cudal2_agent.agent.wiring.parts import joined
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Emit
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import RunRecord
 from cudal2_agent.contract.settings.settings import Settings

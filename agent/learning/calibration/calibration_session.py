@@ -5,10 +5,10 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from cudal2_agent.agent.learning.calibration.adaptation import CalibrationResult
 from cudal2_agent.agent.learning.calibration.calibration import Base, Calibration, Tell
-from cudal2_agent.agent.learning.calibration.calibration_result import CalibrationResult
 from cudal2_agent.agent.learning.calibration.calibration_runs import ShapeMeasurer, calibration_settings
-from cudal2_agent.agent.learning.calibration.calibration_tasks import calibration_tasks
+from cudal2_agent.agent.learning.calibration.spread_schedules import calibration_tasks
 from cudal2_agent.agent.wiring.gpus import default_arch, visible_gpus
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.agent.wiring.schedule_prior import open_prior

@@ -1,14 +1,16 @@
-"""The schedules of a shape that a calibration measures: half the best of the prior, half spread over the space."""
+"""What a calibration measures: the shapes in their order; for each, half the best schedules of the prior, half spread ones."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
+from pathlib import Path
 
 import numpy as np
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Candidate
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, TimingMode, parse_shape
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.optimiser.acquisition import rank_by_prior
@@ -17,8 +19,22 @@ from cudal2_agent.policies.schedule.optimiser.pool_prior import PriorOf
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
 from cudal2_agent.policies.schedule.prior import Floats
 
+SHAPES = Path(__file__).with_name("shapes.json")
+# Every fourth shape judges. The list goes through five classes of size in turn, so that each is held back equally often.
+HELD_BACK_EVERY = 4
 TOO_SLOW = 4.0  # times the best predicted time: slower schedules cost time and say little about which are fast
 DRAWN = 512  # schedules among which the spread ones are sought
+
+
+def calibration_tasks(arch: Arch, mode: TimingMode, accumulate: AccumulatorType) -> list[GemmTask]:
+    """In the order in which they are measured. None is a shape that training and benchmarks hold out."""
+    shapes = [parse_shape(shape) for shape in json.loads(SHAPES.read_text("utf-8"))]
+    return [GemmTask(m=m, n=n, k=k, arch=arch, mode=mode, accumulate=accumulate) for m, n, k in shapes]
+
+
+def held_back(tasks: list[GemmTask]) -> frozenset[str]:
+    """The ids of the tasks that no fit and no training sees."""
+    return frozenset(task.id for task in tasks[HELD_BACK_EVERY - 1 :: HELD_BACK_EVERY])
 
 
 class SpreadSchedules:

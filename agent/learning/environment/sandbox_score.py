@@ -20,13 +20,13 @@ import cudal2_agent.sandbox
 from cudal2_agent.agent.learning.environment.score_cache import ScoreCache
 from cudal2_agent.agent.learning.environment.scored_outcome import lasting, scored, why_unknown
 from cudal2_agent.agent.learning.environment.scoring_process import ScoringProcess
-from cudal2_agent.agent.learning.environment.scoring_sandbox import open_scoring_sandbox
-from cudal2_agent.agent.learning.environment.scoring_worker import (
+from cudal2_agent.agent.learning.environment.scoring_sandbox import (
     ScoringOrder,
     ScoringPlace,
     ScoringWorker,
     ScoringWorkerLost,
     WorkerOutcome,
+    open_scoring_sandbox,
 )
 from cudal2_agent.agent.learning.environment.together import together
 from cudal2_agent.agent.run.versions import installed_version

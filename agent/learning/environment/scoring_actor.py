@@ -7,13 +7,13 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from cudal2_agent.agent.learning.environment.scoring_process import OpenWorker, ScoringFailure
-from cudal2_agent.agent.learning.environment.scoring_sandbox import open_scoring_sandbox
-from cudal2_agent.agent.learning.environment.scoring_worker import (
+from cudal2_agent.agent.learning.environment.scoring_sandbox import (
     ScoringOrder,
     ScoringPlace,
     ScoringWorker,
     ScoringWorkerLost,
     WorkerOutcome,
+    open_scoring_sandbox,
 )
 from cudal2_agent.agent.wiring.actors import open_cluster, start_actors
 from cudal2_agent.contract.errors import WorkerError

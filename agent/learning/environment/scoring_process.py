@@ -9,13 +9,14 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from cudal2_agent.agent.learning.environment.scoring_sandbox import END_PATIENCE_S, open_scoring_sandbox
-from cudal2_agent.agent.learning.environment.scoring_worker import (
+from cudal2_agent.agent.learning.environment.scoring_sandbox import (
+    END_PATIENCE_S,
     ScoringOrder,
     ScoringPlace,
     ScoringWorker,
     ScoringWorkerLost,
     WorkerOutcome,
+    open_scoring_sandbox,
 )
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import Cudal2Error, MachineError, UsageError, WorkerError

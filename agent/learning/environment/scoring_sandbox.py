@@ -1,4 +1,4 @@
-"""Evaluates candidates in one open sandbox, as their reward requires.
+"""What a score asks of a worker, and the worker of this process: one open sandbox, which evaluates as the reward requires.
 
 On a GPU, kernels of trusted writers are screened in batches while others are still being built. Any other kernel is verified in
 full and timed; the emulator then proves it, since it has no reward otherwise. Without a GPU the emulator proves all of them.
@@ -9,23 +9,73 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from typing import NamedTuple, Protocol
 
-from cudal2_agent.agent.learning.environment.scoring_worker import ScoringOrder, ScoringPlace, WorkerOutcome
 from cudal2_agent.agent.run.batch_build import BatchBuild, RoundProposal
 from cudal2_agent.agent.run.witnessing import judged, verdict_of
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
+from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError, WorkerError
 from cudal2_agent.contract.events import Emit, ignore
-from cudal2_agent.contract.protocols.protocols import Sandbox
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import Evaluation, Measured
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.reward.reward import beyond_roofline
 from cudal2_agent.contract.reward.score import TaskCandidates
+from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.store.store import open_store
 
 END_PATIENCE_S = 15.0
 JOBS = 16  # builds at a time, where the settings are not known
+
+
+class ScoringOrder(Record):
+    """The sandbox that a worker opens. `settings.device`: on which device."""
+
+    settings: Settings
+    arch: Arch
+
+
+class ScoringPlace(Record):
+    """Where candidates are evaluated. `key`: what decides whether two evaluations may stand for each other.
+
+    `measures`: whether a GPU times them; otherwise the emulator proves them.
+    """
+
+    chip: Chip
+    key: str
+    measures: bool
+
+
+class WorkerOutcome(NamedTuple):
+    """`position`: of the candidate among those of all groups, in order. `executed_s`: to verify and time it."""
+
+    position: int
+    evaluation: Evaluation
+    executed_s: float = 0.0
+
+
+class ScoringWorkerLost(Exception):
+    """A worker ended in the middle of its candidates. It is usable again. The message says how it ended."""
+
+
+class ScoringWorker(Protocol):
+    """Evaluates one request at a time."""
+
+    def place(self) -> ScoringPlace:
+        """Opens the sandbox if it is not open. Raises: MachineError, UsageError, WorkerError."""
+        ...
+
+    def evaluate(self, groups: Sequence[TaskCandidates]) -> Generator[WorkerOutcome]:
+        """The outcomes as each is known. A caller that stops early closes the iterator.
+
+        Raises: ScoringWorkerLost; MachineError, UsageError, WorkerError.
+        """
+        ...
+
+    def close(self) -> None: ...
 
 
 class ScoringSandbox:

@@ -10,10 +10,10 @@ from pathlib import Path
 from string import Template
 
 from cudal2.launcher.loaded_kernel import BuiltKernel
-from cudal2_agent.agent.library.export.entries_cpp import entries_text
 from cudal2_agent.agent.library.export.export_cpp import (
     CppExport,
     counts_of,
+    entries_text,
     header_text,
     named_kernels,
     readme_values,

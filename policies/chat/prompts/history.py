@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from cudal2_agent.contract.records.candidate import axes_in_use
 from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
 from cudal2_agent.contract.records.trajectory import Attempt, Exemplar, Observation
-from cudal2_agent.contract.reward.prediction import TIE, tied
+from cudal2_agent.contract.reward.speedup import TIE, tied
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
 from cudal2_agent.policies.chat.prompts.rendering import terms_text
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.protocols.protocols import ExchangeLog
+from cudal2_agent.contract.protocols import ExchangeLog
 from cudal2_agent.contract.records.exchange import Exchange, Prompt
 from cudal2_agent.policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cudal2_agent.agent.campaign.campaign_process import Doing, Tell, WorkerOrder, report_job, worker_name
-from cudal2_agent.agent.campaign.claiming import work
+from cudal2_agent.agent.campaign.gpu_worker import work
 from cudal2_agent.contract.errors import MachineError, UsageError, WorkerError
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import Arch, GemmTask

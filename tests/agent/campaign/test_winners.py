@@ -2,7 +2,7 @@
 
 import pytest
 
-from cudal2_agent.agent.campaign.overview import class_figures
+from cudal2_agent.agent.campaign.watching import class_figures
 from cudal2_agent.agent.campaign.winners import best_launches, deciding_steps, shape_result
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.contract.records.candidate import Candidate

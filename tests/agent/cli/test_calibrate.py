@@ -9,7 +9,7 @@ import pytest
 
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.learning.calibration import calibration_session
-from cudal2_agent.agent.learning.calibration.calibration_result import Adopted, CalibrationResult
+from cudal2_agent.agent.learning.calibration.adaptation import Adopted, CalibrationResult
 from cudal2_agent.agent.wiring.gpus import Gpu
 from cudal2_agent.contract.records.task import Arch
 

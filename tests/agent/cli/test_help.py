@@ -1,5 +1,6 @@
-"""Every command's help has an example that parses, and `--help` is fast."""
+"""Every command's help has an example that parses, and `--help` is fast; the entry point in a process of its own."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -69,3 +70,21 @@ def test_help_imports_nothing_heavy() -> None:
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert time.monotonic() - begin_s < 5
+
+
+COUNT = """
+import os, sys
+from cudal2_agent.agent.cli import main
+sys.argv = ["cudal2-agent", "--help"]
+main.run()
+import numpy as np
+np.linalg.eigh(np.eye(128))
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.cpu_count() == 1, reason="threads are counted in /proc")
+def test_linear_algebra_has_one_thread():
+    environment = {name: text for name, text in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    counted = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, env=environment, check=True)
+    assert counted.stdout.splitlines()[-1] == "1"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cudal2_agent.agent.cli import profiled_files
+from cudal2_agent.agent.cli import files as kernel_files
 from cudal2_agent.agent.cli.main import main
-from cudal2_agent.agent.cli.render.profile_answer import number
+from cudal2_agent.agent.cli.render.file_answer import number
 from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.build import Built
@@ -72,7 +72,7 @@ def run(monkeypatch, tmp_path, capsys):
         def box(*_, **__):
             yield sandbox
 
-        monkeypatch.setattr(profiled_files, "open_sandbox_of", box)
+        monkeypatch.setattr(kernel_files, "open_sandbox_of", box)
         files = [tmp_path / f"{index}.cu" for index in range(len(evaluations))]
         for index, file in enumerate(files):
             file.write_text(f"{SOURCE}// {index}\n")

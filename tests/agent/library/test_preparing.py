@@ -1,4 +1,6 @@
-"""Entries are built into the cache: once, whole, and again where a file is damaged."""
+"""Entries are built into the cache: once, whole, and again where a file is damaged; so is the C++ part of `cudal2.enable`."""
+
+from __future__ import annotations
 
 import multiprocessing
 import os
@@ -7,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cudal2.library.prepared_kernels import PreparedKernels
+from cudal2.torch import compiled_build
 from cudal2_agent.agent.library import preparing
 from cudal2_agent.agent.library.entry_source import candidate_of
 from cudal2_agent.agent.library.preparing import PreparedEntry, library_cache, prepare
-from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.agent.library.torch_kernels import prepare_torch
+from cudal2_agent.contract.errors import LibraryError, MachineError
 from cudal2_agent.contract.records.library import LibraryEntry
 from cudal2_agent.contract.settings.settings import Settings, load_settings
 from cudal2_agent.sandbox.building.builder import Builder
@@ -145,3 +150,45 @@ def test_a_killed_process_leaves_nothing_that_is_taken_for_a_kernel(settings: Se
     assert kernels.find(entry, SMS) is None
     assert prepared([entry], settings)[entry.id].status == "built"
     assert kernels.find(entry, SMS) is not None
+
+
+@pytest.fixture
+def with_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PyTorch built with CUDA, for which something small is compiled."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(compiled_build, "_source", lambda: "int small() { return 1; }")
+    monkeypatch.setitem(compiled_build._LIBRARIES, "CUDA", ("c10",))
+
+
+@pytest.mark.usefixtures("with_cuda")
+def test_they_are_compiled_once_and_again_where_they_are_damaged(settings: Settings) -> None:
+    assert [prepare_torch(settings).status for _ in range(2)] == ["built", "ready"]
+    file = compiled_build.find(library_cache(settings), "CUDA")
+    assert file is not None
+    file.write_bytes(b"damaged")
+    assert str(prepare_torch(settings)) == f"enable in C++ for PyTorch {torch.__version__}: built"
+    assert prepare_torch(settings).status == "ready"
+
+
+@pytest.mark.usefixtures("with_cuda")
+def test_a_failure_is_one_line(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise LibraryError("there is no C++ compiler:\n install one")
+
+    monkeypatch.setattr(compiled_build, "build", fail)
+    told = str(prepare_torch(settings))
+    assert told.endswith("failed: there is no C++ compiler: install one; matrix products pass through Python meanwhile")
+
+
+@pytest.mark.usefixtures("with_cuda")
+def test_a_cache_of_the_c_part_that_cannot_be_written_is_told(settings: Settings) -> None:
+    settings.home.touch()
+    found = prepare_torch(settings)
+    assert found.status == "failed"
+    assert str(settings.home) in found.message
+
+
+def test_a_torch_without_cuda_needs_none(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert prepare_torch(settings).status == "left out"
+    assert not library_cache(settings).exists()

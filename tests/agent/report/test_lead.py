@@ -1,11 +1,12 @@
-"""What the best candidate was chosen by, in words and as JSON."""
+"""What the best candidate was chosen by, in words and as JSON; evaluations with their times in one line."""
 
 import pytest
 
 from cudal2_agent.agent.cli.render.run_answer import best_lines, lead_json
 from cudal2_agent.agent.observe.ranking import leading_step
 from cudal2_agent.agent.report.lead import Lead, lead_of
-from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.agent.report.one_line import result_of
+from cudal2_agent.contract.records.evaluation import FULL_SIZE, NOT_COVERED, Crashed, Evaluation, TestResult
 from cudal2_agent.contract.records.trajectory import Step
 from tests.doubles import CHIP, TASK, measured, step, unmeasured
 
@@ -65,3 +66,19 @@ def test_the_answer_says_so() -> None:
 def test_without_a_kernel_nothing_leads() -> None:
     assert lead_of([], TASK, CHIP) is None
     assert lead_json(None) == {"ranked_by": None, "tied": []}
+
+
+def test_a_fault_stands_in_the_place_of_a_time() -> None:
+    assert result_of(Crashed(stage="verify", message="illegal address")) == "crashed: while verify: illegal address"
+    assert result_of(unmeasured(3.0)) == "3.00 us predicted, not executed"
+
+
+def test_a_proof_in_part_and_none_at_all_are_not_called_a_proof() -> None:
+    whole = unmeasured(3.0, "emulator")
+    assert result_of(whole) == "3.00 us predicted, verified by the emulator"
+    for name in (FULL_SIZE, NOT_COVERED):
+        tests = (*whole.tests, TestResult(tier="emulator", name=name, passed=True))
+        assert result_of(whole.model_copy(update={"tests": tests})) == "3.00 us predicted, verified by the emulator in part"
+    unknown = unmeasured(3.0).model_copy(update={"reason": "no such opcode"})
+    assert result_of(unknown) == "3.00 us predicted, verified by nothing: no such opcode"
+    assert result_of(measured(5.0)) == "5.00 us, 2.000x cuBLASLt-AutoTuning"

@@ -10,10 +10,10 @@ from threading import Event as Flag
 import pytest
 
 from cudal2_agent.agent.run.batch_build import BatchBuild, RoundProposal
-from cudal2_agent.agent.run.checkpoint import open_checkpoints
 from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.lifecycle import name_run, resume_run, start_run
 from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.agent.run.state import open_checkpoints
 from cudal2_agent.contract.errors import MachineError, WorkerError
 from cudal2_agent.contract.events import CandidateBuilt, Event, Notice, Proposed, RaceStarted, StepFinished
 from cudal2_agent.contract.records.build import Built

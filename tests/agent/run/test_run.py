@@ -11,10 +11,10 @@ import pytest
 from filelock import FileLock
 from sqlalchemy import event
 
-from cudal2_agent.agent.run.checkpoint import open_checkpoints
 from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.lifecycle import name_run, resume_run, start_run
 from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.agent.run.state import open_checkpoints
 from cudal2_agent.contract.errors import MachineError, ProfileFailed, ProfilerUnavailable, StoreError, UsageError, WorkerError
 from cudal2_agent.contract.events import Event, Notice, Profiled, Proposed, StepFinished
 from cudal2_agent.contract.records.build import Built
@@ -390,7 +390,7 @@ def test_a_full_disk_under_the_checkpoints_is_one_message_too(
         connection.execute("PRAGMA max_page_count = 20")
         return connection
 
-    monkeypatch.setattr("cudal2_agent.agent.run.checkpoint.sqlite3.connect", small)
+    monkeypatch.setattr("cudal2_agent.agent.run.state.sqlite3.connect", small)
     with pytest.raises(StoreError, match="full"):
         drive(settings, made, events)
     monkeypatch.undo()

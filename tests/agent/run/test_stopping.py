@@ -1,6 +1,9 @@
-"""When a search ends."""
+"""When a search ends, and the clock of a run: what was spent before, and what is not the agent's own time."""
+
+import pytest
 
 from cudal2_agent.agent.observe.ranking import rank
+from cudal2_agent.agent.run.clock import RunClock
 from cudal2_agent.agent.run.stopping import Budget, SearchEnd, no_better_prediction
 from cudal2_agent.contract.records.evaluation import Rejected
 from cudal2_agent.contract.records.trajectory import Step
@@ -45,3 +48,45 @@ def test_only_a_measured_time_near_the_roofline_ends_a_search() -> None:
     budget = Budget(candidates=9, minutes=9.0)
     to_the_end = SearchEnd(TASK, CHIP, budget, can_measure=True, reads_code=False, stops_near_roofline=False)
     assert to_the_end.reason([rank(step(0, evaluation=measured(near_us)), TASK, CHIP)], 1, 0, 1.0) == ""
+
+
+class Ticking:
+    """A clock that a test moves."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_the_clock_goes_on_from_what_was_spent() -> None:
+    ticking = Ticking()
+    clock = RunClock(30.0, ticking)
+    ticking.now_s += 5
+    assert clock.spent_s() == pytest.approx(35.0)
+
+
+def test_a_lap_leaves_out_what_was_outside() -> None:
+    ticking = Ticking()
+    clock = RunClock(0.0, ticking)
+    ticking.now_s += 2
+    with clock.outside():
+        ticking.now_s += 10
+    ticking.now_s += 1
+    assert clock.lap_s() == pytest.approx(3.0)
+    ticking.now_s += 4
+    assert clock.lap_s() == pytest.approx(4.0)
+
+
+def test_time_outside_counts_even_when_it_ends_in_an_error() -> None:
+    ticking = Ticking()
+    clock = RunClock(0.0, ticking)
+
+    def lose_the_worker() -> None:
+        with clock.outside():
+            ticking.now_s += 10
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        lose_the_worker()
+    assert clock.lap_s() == 0.0

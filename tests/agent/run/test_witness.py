@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.agent.cli.render.run_answer import best_json, best_lines, outcome_json
-from cudal2_agent.agent.observe.exemplars import choose_exemplars
+from cudal2_agent.agent.observe.observation import choose_exemplars
 from cudal2_agent.agent.observe.ranking import leader, rank
 from cudal2_agent.agent.report.report import render_report
 from cudal2_agent.agent.run.clock import RunClock

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cudal2_agent.agent.campaign.overview import CampaignCost, cost_of
-from cudal2_agent.agent.cli.render.campaign_answer import cost_line
+from cudal2_agent.agent.campaign.watching import CampaignCost, cost_of
+from cudal2_agent.agent.cli.render.campaign_table import cost_line
 from cudal2_agent.agent.wiring import host_use
 from cudal2_agent.agent.wiring.host_use import HostMeter, Process, below, processes
 from cudal2_agent.contract.records.campaign import HostCost, ShapeResult

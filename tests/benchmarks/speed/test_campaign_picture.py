@@ -9,8 +9,7 @@ import pytest
 from benchmarks.speed.campaign_picture import OURS, draw
 from benchmarks.speed.grid import held_out
 from benchmarks.speed.summary import ROWS, SUMMARY, is_headline
-from cudal2_agent.agent.campaign.report.newest_rows import counting
-from cudal2_agent.agent.campaign.result_files import read_results
+from cudal2_agent.agent.campaign.result_files import counting, read_results
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.task import Layout, TimingMode
 from tests.doubles.campaign_rows import campaign_rows, shape_result

@@ -20,6 +20,7 @@ from cudal2_agent.contract.reward.speedup import (
     paired_speedup,
     speedup_over,
     steady_speedups,
+    tied,
 )
 from tests.contract.records import FAULTS, UNMEASURED, measured
 
@@ -176,3 +177,9 @@ def test_a_product_is_short_below_the_bound_and_not_at_it(shorter: bool, speedup
 
 def test_of_nothing_measured_there_are_no_speedups() -> None:
     assert steady_speedups([]) == []
+
+
+@pytest.mark.parametrize(("a_us", "b_us", "expected"), [(100.0, 102.9, True), (100.0, 103.1, False), (5.0, 5.0, True)])
+def test_times_within_three_percent_are_tied_in_both_orders(a_us: float, b_us: float, expected: bool) -> None:
+    assert tied(a_us, b_us) is expected
+    assert tied(b_us, a_us) is expected

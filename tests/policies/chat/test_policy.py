@@ -8,7 +8,7 @@ import pytest
 
 from cudal2_agent.contract.errors import EndpointError, StoreError, UsageError
 from cudal2_agent.contract.events import ignore
-from cudal2_agent.contract.protocols.protocols import Policy
+from cudal2_agent.contract.protocols import Policy
 from cudal2_agent.contract.records.evaluation import CompileFailed, Rejected
 from cudal2_agent.contract.records.exchange import Exchange, Prompt
 from cudal2_agent.contract.records.trajectory import Attempt, Failure

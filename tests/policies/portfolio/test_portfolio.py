@@ -4,7 +4,7 @@ import pytest
 
 from cudal2_agent.contract.errors import EndpointError
 from cudal2_agent.contract.events import Event, Notice
-from cudal2_agent.contract.protocols.protocols import Policy
+from cudal2_agent.contract.protocols import Policy
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.trajectory import Attempt, Observation
 from cudal2_agent.policies.portfolio.policy import SURE_ROUNDS, Portfolio

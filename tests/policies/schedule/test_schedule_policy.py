@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
-from cudal2_agent.contract.protocols.protocols import Policy
+from cudal2_agent.contract.protocols import Policy
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.inspection import Inspection, KernelResources
 from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, TimingMode

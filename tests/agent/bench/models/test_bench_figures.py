@@ -15,8 +15,8 @@ from cudal2_agent.agent.bench.models.bench_figures import (
     figures_of,
     totals_of,
 )
+from cudal2_agent.agent.bench.models.bench_runs import OneKernel
 from cudal2_agent.agent.bench.models.bench_tasks import bench_tasks, choose_tasks
-from cudal2_agent.agent.bench.models.one_kernel import OneKernel
 from cudal2_agent.agent.bench.models.yardstick import yardstick
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.cli.render.model_bench_table import bench_lines, comparison_lines

@@ -1,7 +1,15 @@
+import gzip
+import json
+from datetime import timedelta
+from pathlib import Path
+
 import pytest
 
 from cudal2_agent.agent.campaign.report.figures import CLASSES, figures_of
-from tests.doubles.campaign_rows import shape_result
+from cudal2_agent.agent.campaign.result_files import counting, read_results, write_results
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.campaign import Explanation
+from tests.doubles.campaign_rows import START, campaign_rows, shape_result
 
 LOST = shape_result("64x64x64", best=None, best_without=None, gpu_seconds=1.0)
 
@@ -51,3 +59,70 @@ def test_figures_of_nothing_are_absent() -> None:
 def test_only_what_the_emulator_ran_is_proved() -> None:
     said = ("agreed", "in-part", "unavailable: no core", "")
     assert figures_of([shape_result("64x64x64", witness=each) for each in said]).proved == 2
+
+
+def test_rows_survive_the_file_in_the_order_of_their_tasks(tmp_path: Path) -> None:
+    rows = [shape_result("128x64x64"), shape_result("64x64x64", plain=None)]
+    write_results(tmp_path / "one.jsonl.gz", rows)
+    assert read_results([tmp_path]) == rows[::-1]
+
+
+def test_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
+    rows = [shape_result("128x64x64"), shape_result("64x64x64")]
+    write_results(tmp_path / "one.jsonl.gz", rows)
+    write_results(tmp_path / "two.jsonl.gz", rows[::-1])
+    assert (tmp_path / "one.jsonl.gz").read_bytes() == (tmp_path / "two.jsonl.gz").read_bytes()
+
+
+def test_a_reader_without_this_project_opens_it_and_the_whole_grid_is_small(tmp_path: Path) -> None:
+    file = tmp_path / "grid.jsonl.gz"
+    write_results(file, campaign_rows())
+    lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+    first = json.loads(lines[0])
+    assert (first["task"]["m"], first["task"]["mode"], first["best"]["speedup"]["baseline"]) == (
+        1,
+        "offline",
+        "cublaslt-autotuning",
+    )
+    assert len(lines) == 2100
+    assert file.stat().st_size < 2_000_000
+
+
+def test_a_file_that_is_missing_or_of_something_else_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.jsonl\.gz does not exist"):
+        read_results([tmp_path / "none.jsonl.gz"])
+    (tmp_path / "text.jsonl.gz").write_bytes(b"\x1f\x8b no archive")
+    with pytest.raises(UsageError, match="cannot be read as a file of JSON lines"):
+        read_results([tmp_path])
+    (tmp_path / "text.jsonl.gz").write_bytes(gzip.compress(b'{"task": 1}\n'))
+    with pytest.raises(UsageError, match="line 1 is not a campaign result"):
+        read_results([tmp_path])
+
+
+def test_the_newest_row_counts_and_not_the_best() -> None:
+    old = shape_result("64x64x64", 1.5)
+    new = shape_result("64x64x64", 1.2, finished_at=START + timedelta(days=1))
+    assert counting([new, old]) == [new]
+
+
+def test_a_row_without_a_kernel_counts_only_where_there_is_no_other() -> None:
+    old = shape_result("64x64x64", 1.5)
+    lost = shape_result("64x64x64", best=None, best_without=None, environment=None, finished_at=START + timedelta(days=1))
+    alone = shape_result("128x64x64", best=None, best_without=None, environment=None)
+    assert counting([lost, old, alone]) == [old, alone]
+
+
+def test_environments_are_never_mixed() -> None:
+    here, there = shape_result("64x64x64"), shape_result("64x64x64", environment="another")
+    with pytest.raises(UsageError, match="2 environments"):
+        counting([here, there])
+    assert counting([here, there], "another") == [there]
+    with pytest.raises(UsageError, match="no row comes from environment 'third'"):
+        counting([here, there], "third")
+
+
+def test_of_the_same_row_the_explained_one_counts() -> None:
+    row = shape_result("64x64x64")
+    told = row.model_copy(update={"explained": Explanation(tool="ncu", environment="", findings=(), counters={})})
+    for rows in ([row, told], [told, row]):
+        assert counting(rows) == [told]

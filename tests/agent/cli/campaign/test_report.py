@@ -8,8 +8,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cudal2_agent.agent.campaign.held_out import held_out_shapes
 from cudal2_agent.agent.campaign.result_files import read_results, write_results
+from cudal2_agent.agent.campaign.shapes import held_out_shapes
 from cudal2_agent.agent.cli.campaign.report import report
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.settings.run_settings import RunSettings

@@ -6,7 +6,7 @@ import time
 import pytest
 from rich.console import Console
 
-from cudal2_agent.agent.campaign.overview import Overview, WorkerView, class_figures
+from cudal2_agent.agent.campaign.watching import Overview, WorkerView, class_figures
 from cudal2_agent.agent.cli.render import campaign_table
 from cudal2_agent.agent.cli.render.campaign_table import CampaignTable, result_line, totals
 from cudal2_agent.contract.records.campaign import ShapeResult

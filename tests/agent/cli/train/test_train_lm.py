@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cudal2_agent.agent.campaign.held_out import held_out_shapes
+from cudal2_agent.agent.campaign.shapes import held_out_shapes
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.policies.lm import needs

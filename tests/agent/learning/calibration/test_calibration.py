@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.agent.learning.calibration import spread_schedules
-from cudal2_agent.agent.learning.calibration.adaptation import no_worse
+from cudal2_agent.agent.learning.calibration.adaptation import CalibrationResult, no_worse
 from cudal2_agent.agent.learning.calibration.calibration import Base, Calibration
-from cudal2_agent.agent.learning.calibration.calibration_result import CalibrationResult
 from cudal2_agent.agent.learning.calibration.calibration_runs import (
     ShapeMeasurer,
     calibration_settings,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cudal2_agent.agent.learning.environment.tool_environment import ToolEnvironments
-from tests.agent.learning.environment.fixed_score import SMALL, WIDE, FixedScore
+from tests.agent.learning.environment.environment_doubles import SMALL, WIDE, FixedScore
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,7 @@ from pathlib import Path
 from cudal2_agent.agent.learning.environment.sandbox_score import NoticesOnce, SandboxScore
 from cudal2_agent.agent.learning.environment.score_cache import ScoreCache
 from cudal2_agent.agent.learning.environment.scoring_process import ScoringProcess
-from cudal2_agent.agent.learning.environment.scoring_sandbox import ScoringSandbox
-from cudal2_agent.agent.learning.environment.scoring_worker import ScoringOrder
+from cudal2_agent.agent.learning.environment.scoring_sandbox import ScoringOrder, ScoringSandbox
 from cudal2_agent.contract.errors import MachineError
 from cudal2_agent.contract.events import Emit, Notice, ignore
 from cudal2_agent.contract.records.build import Built

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.learning.environment.fixed_score import SMALL, FixedScore
-from tests.agent.learning.environment.scripted_generation import ScriptedGeneration, call
+from tests.agent.learning.environment.environment_doubles import SMALL, FixedScore, ScriptedGeneration, call
 from tests.agent.learning.environment.test_kernel_environment import BROAD, NARROW, value_of
 
 ROOT = Path(__file__).parents[4]

@@ -11,7 +11,7 @@ from cudal2_agent.contract.errors import MachineError, UsageError
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.reward.reward import FLOOR
 from cudal2_agent.policies.schedule.named_schedules import schedules_for
-from tests.agent.learning.environment.fixed_score import SMALL, WIDE, FixedScore, RememberingScore
+from tests.agent.learning.environment.environment_doubles import SMALL, WIDE, FixedScore, RememberingScore
 from tests.doubles import CHIP
 
 NARROW = {"family": "mma_sync", "block_n": 32}

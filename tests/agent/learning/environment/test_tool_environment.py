@@ -14,8 +14,7 @@ import pytest
 from cudal2_agent.agent.learning.environment.tool_environment import RECEIVED, KernelTools, ScheduleTools, ToolEnvironments
 from cudal2_agent.contract.errors import MachineError, UsageError
 from cudal2_agent.contract.reward.reward import FLOOR
-from tests.agent.learning.environment.fixed_score import SMALL, WIDE, FixedScore
-from tests.agent.learning.environment.scripted_generation import ScriptedGeneration, call
+from tests.agent.learning.environment.environment_doubles import SMALL, WIDE, FixedScore, ScriptedGeneration, call
 from tests.agent.learning.environment.test_kernel_environment import BROAD, NARROW, value_of, written
 
 

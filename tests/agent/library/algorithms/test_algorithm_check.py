@@ -1,4 +1,4 @@
-"""Algorithms in `library check`: what is compared, what a row says, and what is told without a GPU."""
+"""Algorithms in `library check`: what is compared, how contenders race, what a row says, what is told without a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 
 from cudal2.torch.gpu_platform import CudaPlatform
 from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.library.algorithms import product_graphs
 from cudal2_agent.agent.library.algorithms.algorithm_check import AlgorithmOutcome, fault_of, run_algorithm
+from cudal2_agent.agent.library.algorithms.product_graphs import LONG_US, race
 from cudal2_agent.agent.library.entry_sample import ALGORITHM, family_of, sample_of
 from cudal2_agent.agent.library.library_check import CheckRow, check_algorithm, check_entries, read_rows, share_slower
 from cudal2_agent.contract.errors import LauncherError
@@ -136,3 +138,23 @@ def test_a_check_goes_on_behind_its_rows(tmp_path: Path) -> None:
         [row] = list(check_entries([STORED], sandbox, tmp_path / "rows.jsonl", run))
         assert isinstance(row, CheckRow)
     assert len(ran) == (1 if sandbox.can_measure else 0)
+
+
+@pytest.mark.parametrize(("product_us", "replays"), [(LONG_US - 1, 0), (LONG_US, 50), (1000.0, 25), (30_000.0, 1)])
+def test_a_long_product_runs_warm_before_each_sample(monkeypatch: pytest.MonkeyPatch, product_us: float, replays: int) -> None:
+    """Supposed, not shown: its power lowers the clock for a while, and its rival's next sample pays for it."""
+    before = list[int]()
+
+    class SilentGraph:
+        def __init__(self, *_: object) -> None: ...
+
+        def sample_us(self, replays_before: int = 0) -> float:
+            before.append(replays_before)
+            return product_us
+
+    monkeypatch.setattr(product_graphs, "ProductGraph", SilentGraph)
+    sets = [(torch.zeros(4, 4), torch.zeros(4, 4))]
+    contenders = {"one": product_graphs.by_torch, "other": product_graphs.by_torch}
+    times = race(contenders, sets, launches=2, rounds=3, product_us=product_us)
+    assert before == [replays] * 6
+    assert [len(one.samples_us) for one in times.values()] == [3, 3]

@@ -39,11 +39,11 @@ PROVED: dict[str, tuple[WgmmaTmaSchedule, dict[str, object], GemmTask]] = {
 def test_every_tile_is_right(
     compiler: PtxCompiler, schedule: WgmmaTmaSchedule, change: dict[str, object], task: GemmTask
 ) -> None:
-    from tests.sandbox.emulator.trial import Trial, schedules
+    from tests.sandbox.emulator.trial import Trial, interleavings
 
     candidate = FAMILY.write(schedule.model_copy(update=change), task)
     trial = Trial(compiler.compile(candidate, task.arch), candidate, task, sms=4)
-    assert [verdict for conditions in schedules(1) if (verdict := trial.verdict(conditions))] == []
+    assert [verdict for conditions in interleavings(1) if (verdict := trial.verdict(conditions))] == []
 
 
 def test_the_plan_gives_the_kernel_the_other_operand_and_the_other_size_first() -> None:

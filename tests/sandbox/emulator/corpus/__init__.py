@@ -17,15 +17,3 @@ FAULTS: tuple[Fault, ...] = (
     *TURNED_FAULTS,
     *COLUMN_MAJOR_A_FAULTS,
 )
-_LATER = {
-    "wgmma_tma-tail-tiles-share-a-slot",
-    "wgmma_tma-sums-of-one-source-expected",
-    "wgmma_tma-sums-not-awaited",
-    "wgmma_tma-sources-push-to-one-place",
-    "wgmma_tma-sums-pushed-over-a-pipeline",
-    "wgmma_tma-cluster-meets-before-arrivals-land",
-    "wgmma_tma-cluster-drains-one-stage-too-few",
-    "wgmma_tma-cluster-pushes-sums-and-ends-too-early",
-}
-# Those with recorded verdicts of a GPU; others join when it was run again with them.
-RECORDED_FAULTS: tuple[Fault, ...] = tuple(fault for fault in (*MMA_SYNC_FAULTS, *WGMMA_TMA_FAULTS) if fault.id not in _LATER)

@@ -1,4 +1,4 @@
-"""Protocols: what the agent requires of a policy, a sandbox and a store."""
+"""Protocols: what the agent requires of a policy, a sandbox and a store, and what tools of a model may ask for."""
 
 from collections.abc import Iterator, Sequence
 from threading import Event
@@ -10,6 +10,7 @@ from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
 from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Prediction
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.knowledge import Hit
 from cudal2_agent.contract.records.profile import Profile
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
@@ -128,3 +129,26 @@ class TrajectoryStore(Protocol):
     def trajectory(self, run_id: str) -> Trajectory: ...
     def record_exchange(self, run_id: str, exchange: Exchange) -> None: ...
     def exchanges(self, run_id: str) -> list[Exchange]: ...
+
+
+class Workbench(Protocol):
+    """Tools over one task, safe to call from several threads. `seconds`: what a call may take, waiting included.
+
+    Raises: TimeoutError where a call takes longer; MachineError, WorkerError where this machine fails.
+    """
+
+    def compile(self, candidate: Candidate, seconds: float) -> Built | Evaluation:
+        """The built candidate, or the evaluation that says why there is none."""
+        ...
+
+    def verify(self, candidate: Candidate, seconds: float) -> Evaluation:
+        """The emulator's verdict: `Unmeasured` where the candidate is right, or could not be run, with the reason."""
+        ...
+
+    def predict(self, candidate: Candidate, seconds: float) -> Prediction | Evaluation:
+        """The predicted time, or the evaluation of a candidate that cannot be built or is wrong."""
+        ...
+
+    def search(self, words: str, seconds: float) -> list[Hit]:
+        """Hits of the knowledge base, best first; none without one."""
+        ...

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.agent.bench.proposals.arms import BenchArm
-from cudal2_agent.agent.bench.proposals.bench_session import PREDICTIONS, BenchSession
+from cudal2_agent.agent.bench.proposals.bench_session import PREDICTIONS, BenchSession, ProposalBench, known_candidates
 from cudal2_agent.agent.bench.proposals.one_task import MAX_FINALISTS
-from cudal2_agent.agent.bench.proposals.proposal_bench import ProposalBench, known_candidates
 from cudal2_agent.agent.bench.proposals.proposal_rows import BenchSize, ProposalRow, read_rows
 from cudal2_agent.contract.errors import UsageError, WorkerError
 from cudal2_agent.contract.events import Event, Notice

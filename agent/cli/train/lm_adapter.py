@@ -1,5 +1,6 @@
-"""`cudal2-agent train lm-evaluate`: what the proposals of a trained language model are worth."""
+"""`cudal2-agent train lm-evaluate` and `lm-merge`: what a trained model's proposals are worth, and the model as a whole one."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,8 @@ from cudal2_agent.agent.cli.arguments import AsJson, Device
 from cudal2_agent.agent.cli.train.lm import BaseModelName
 from cudal2_agent.contract.errors import UsageError
 
-EXAMPLE = "\b\nExample:\n  cudal2-agent train lm-evaluate lm-grpo --shape 4096x1024x512 --shape 64x64x16384"
+EVALUATE_EXAMPLE = "\b\nExample:\n  cudal2-agent train lm-evaluate lm-grpo --shape 4096x1024x512 --shape 64x64x16384"
+MERGE_EXAMPLE = "\b\nExample:\n  cudal2-agent train lm-merge lm-grpo --out merged"
 
 Adapter = Annotated[Path, typer.Argument(metavar="ADAPTER", help="Folder that `train lm` wrote.", show_default=False)]
 
@@ -29,8 +31,8 @@ def evaluate_lm(
     require(SAMPLING)
     if not shape:
         raise UsageError("lm-evaluate needs shapes; add --shape 4096x1024x512, once for each")
+    from cudal2_agent.agent.cli.render.prior_table import proposal_lines
     from cudal2_agent.agent.cli.render.progress import Progress
-    from cudal2_agent.agent.cli.render.proposal_table import proposal_lines
     from cudal2_agent.agent.learning.environment.sandbox_score import open_score
     from cudal2_agent.contract.records.task import GemmTask, parse_shape
     from cudal2_agent.contract.settings.settings import load_settings
@@ -48,3 +50,18 @@ def evaluate_lm(
         scores = ScoredCandidates(score, progress.emit)
         comparison = compare(proposers, tasks, score.chip, scores, progress.emit, proposals, seed)
     print(comparison.model_dump_json() if as_json else "\n".join(proposal_lines(comparison.figures)))
+
+
+def merge_lm(
+    adapter: Adapter,
+    out: Annotated[Path, typer.Option("--out", help="New folder for the model.", show_default=False)],
+    model: BaseModelName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write an adapter and its base model as one model, which any server loads."""
+    from cudal2_agent.policies.lm.adapter_folder import write_merged
+    from cudal2_agent.policies.lm.needs import SAMPLING, require
+
+    require(SAMPLING)
+    write_merged(adapter, out, model)
+    print(json.dumps({"out": str(out), "adapter": str(adapter)}) if as_json else out)

@@ -1,8 +1,10 @@
-"""A score whose outcomes are fixed by the schedule of a candidate. Not a test."""
+"""A score with outcomes fixed by the schedule of a candidate, and a stand-in for the generation of a trainer. Not a test."""
 
+import json
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from cudal2_agent.agent.learning.environment.scored_outcome import scored
 from cudal2_agent.contract.errors import MachineError
@@ -57,3 +59,22 @@ class RememberingScore(FixedScore):
             scored(one, self._evaluation(one), task, CHIP, cached=True) if place == 0 else None
             for place, one in enumerate(candidates)
         ]
+
+
+class ScriptedGeneration:
+    """Tool calls first, one for each rollout, then a word. `prompts`: what it was given, as text."""
+
+    def __init__(self, tokenizer: Any, calls: Sequence[dict[str, Any]]) -> None:
+        self._tokenizer, self._calls, self.prompts = tokenizer, calls, list[str]()
+
+    def __call__(self, prompt_ids: Sequence[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
+        first = not self.prompts
+        self.prompts += self._tokenizer.batch_decode(prompt_ids)
+        said = [f"<tool_call>\n{json.dumps(call)}\n</tool_call><|im_end|>" for call in self._calls] if first else []
+        texts = said or ["Done.<|im_end|>"] * len(prompt_ids)
+        return [self._tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts], None
+
+
+def call(axes: dict[str, Any]) -> dict[str, Any]:
+    """A tool call that submits a schedule."""
+    return {"name": "submit_schedule", "arguments": {"axes": axes}}

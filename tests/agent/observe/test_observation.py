@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudal2_agent.agent.observe.exemplars import choose_exemplars, recent_right
+from cudal2_agent.agent.observe.observation import choose_exemplars, recent_right
 from cudal2_agent.agent.observe.ranking import Ranked, rank
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Prediction, Unmeasured, Witness

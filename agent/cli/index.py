@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cudal2_agent.agent.cli import index_search, index_state
 from cudal2_agent.agent.cli.arguments import AsJson, ReleaseName
-from cudal2_agent.agent.cli.index import index_search, index_state
 
 if TYPE_CHECKING:
     from cudal2_agent.indexer.pipeline import IndexReport

@@ -1,20 +1,23 @@
-"""One worker of a campaign: what ends it, and what it does not begin."""
+"""One worker of a campaign: what ends it, what it does not begin, and its sandbox between two tasks."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from cudal2_agent.agent.campaign import claiming, watching
-from cudal2_agent.agent.campaign.claiming import work
+from cudal2_agent.agent.campaign import shape_search, watching
+from cudal2_agent.agent.campaign.gpu_worker import work
+from cudal2_agent.agent.campaign.shape_search import open_search
 from cudal2_agent.agent.campaign.watching import GRACE_S, CampaignWatch
 from cudal2_agent.contract.errors import StoreError
 from cudal2_agent.contract.records.campaign import ShapeResult
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.store.campaign_queue import CampaignQueue
-from cudal2_agent.store.store import open_store
+from cudal2_agent.store.store import Store, open_store
 from tests.agent.campaign.scripted_campaign import ScriptedSearch, Shown, tasks_of
+from tests.doubles import ScriptedSandbox
 from tests.store.campaigns.rows import result
 
 TASKS = 5
@@ -72,7 +75,7 @@ def test_no_task_is_begun_that_would_be_cut_off(
     queue: CampaignQueue, monkeypatch: pytest.MonkeyPatch, seconds: float, left_s: float, done: int
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(claiming, "time", clock)
+    monkeypatch.setattr("cudal2_agent.agent.campaign.gpu_worker.time", clock)
     monkeypatch.setattr(watching, "time", clock)
     work(queue, TimedSearch(clock, seconds), "a", lambda _task, _row: None, clock.now_s + left_s)
     counts = queue.counts()
@@ -84,7 +87,7 @@ def test_a_worker_that_waits_for_others_gives_back_the_memory_of_its_gpu(
 ) -> None:
     """Else the last attempt of a large task, which runs while no other one is searched, finds the GPU full."""
     clock = Clock()
-    monkeypatch.setattr(claiming, "time", clock)
+    monkeypatch.setattr("cudal2_agent.agent.campaign.gpu_worker.time", clock)
     monkeypatch.setattr(watching, "time", clock)
     other = queue.claim("other")
     assert other is not None
@@ -110,7 +113,7 @@ def test_a_watch_goes_by_the_rows_since_its_process_began(queue: CampaignQueue, 
 
 def test_without_a_deadline_the_queue_is_worked_off(queue: CampaignQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(claiming, "time", clock)
+    monkeypatch.setattr("cudal2_agent.agent.campaign.gpu_worker.time", clock)
     work(queue, TimedSearch(clock, 1e6), "a", lambda _task, _row: None)
     assert queue.counts().done == TASKS
 
@@ -126,3 +129,30 @@ def test_a_full_disk_ends_the_worker_and_blames_no_shape(
         work(queue, ScriptedSearch(tmp_path), "a", lambda _task, _row: None)
     assert queue.counts().pending == TASKS
     assert queue.results() == []
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with open_store("sqlite://") as opened:
+        yield opened
+
+
+def test_a_closed_sandbox_is_opened_again_for_the_next_task(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def opened(*_: object, **__: object) -> Iterator[ScriptedSandbox]:
+        seen.append("open")
+        yield ScriptedSandbox()
+        seen.append("closed")
+
+    monkeypatch.setattr(shape_search, "open_sandbox_of", opened)
+    with open_search(Settings(), store, lambda _: None) as search:
+        search.open(Arch.SM_90A)
+        search.open(Arch.SM_90A)
+        assert seen == ["open"]
+        search.close()
+        search.close()
+        assert seen == ["open", "closed"]
+        search.open(Arch.SM_90A)
+    assert seen == ["open", "closed", "open", "closed"]

@@ -4,8 +4,7 @@ import json
 import math
 from pathlib import Path
 
-from cudal2_agent.agent.learning.calibration.calibration_tasks import calibration_tasks, held_back
-from cudal2_agent.agent.learning.calibration.spread_schedules import SpreadSchedules
+from cudal2_agent.agent.learning.calibration.spread_schedules import SpreadSchedules, calibration_tasks, held_back
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, TimingMode
 from cudal2_agent.contract.records.trajectory import Attempt, Observation
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
