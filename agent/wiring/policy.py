@@ -13,7 +13,8 @@ from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.chat.account import Account
 from cudal2_agent.policies.chat.policy import ChatPolicy
-from cudal2_agent.policies.chat.server.chat_server import ChatServer, open_server
+from cudal2_agent.policies.chat.server.chat_server import ChatServer
+from cudal2_agent.policies.chat.server.connection import open_server
 from cudal2_agent.policies.chat.server.key import checked_base_url, resolve_key
 from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
 from cudal2_agent.policies.lm.needs import SAMPLING, require

@@ -1,6 +1,7 @@
 """The border to a chat server.
 
-- `chat_server`: the `ChatServer` protocol, with the limits of a request and its reply, and the server that a run asks.
+- `chat_server`: the `ChatServer` protocol, with the limits of a request and its reply.
+- `connection`: opens the server that a run asks.
 - `openai_server`: asks an OpenAI-compatible server, within time limits and with retries.
 - `client`: the `openai` client that sends requests, and its event loop in a thread.
 - `pending`: a request in flight, the ways in which a try of it can end, and the errors of the `openai` package translated.

@@ -1,16 +1,9 @@
-"""The `ChatServer` protocol: what a request may cost, and how it ends; and the server that a run asks.
-
-The `openai` package is slow to import and is loaded only where that server is opened.
-"""
+"""The `ChatServer` protocol: what a request may cost, and how it ends."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from pydantic import SecretStr
-
-from cudal2_agent.contract.events import Emit
 from cudal2_agent.contract.records.exchange import Prompt, ReplyStatus, ToolCall, ToolResult, Usage
-from cudal2_agent.contract.settings.options import ChatOptions
 
 ExchangePlace = tuple[int, int, int]  # (round, sample, turn)
 
@@ -64,10 +57,3 @@ class ChatServer(Protocol):
     def close(self) -> None:
         """End the requests in flight: each `ask` returns a `stopped` reply soon, and each later one at once."""
         ...
-
-
-def open_server(options: ChatOptions, key: SecretStr | None, emit: Emit) -> ChatServer:
-    """The server that the options name. Nothing is sent yet. Raises: UsageError for an invalid address."""
-    from cudal2_agent.policies.chat.server.openai_server import OpenAIServer
-
-    return OpenAIServer(options, key, emit)

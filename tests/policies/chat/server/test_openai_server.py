@@ -16,7 +16,8 @@ from cudal2_agent.contract.errors import EndpointError, UsageError
 from cudal2_agent.contract.events import Event, Notice, Replying
 from cudal2_agent.contract.records.exchange import Usage
 from cudal2_agent.contract.settings.options import ChatOptions
-from cudal2_agent.policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, Reply, open_server
+from cudal2_agent.policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, Reply
+from cudal2_agent.policies.chat.server.connection import open_server
 from cudal2_agent.policies.chat.server.replay import RecordedFirst
 from cudal2_agent.store.store import RunExchanges, open_store
 from tests.doubles import run_record

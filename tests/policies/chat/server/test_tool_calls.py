@@ -11,7 +11,8 @@ from cudal2_agent.contract.errors import EndpointError
 from cudal2_agent.contract.events import Event, Notice
 from cudal2_agent.contract.records.exchange import Message, Prompt, ToolCall
 from cudal2_agent.contract.settings.options import ChatOptions
-from cudal2_agent.policies.chat.server.chat_server import Limit, Reply, open_server
+from cudal2_agent.policies.chat.server.chat_server import Limit, Reply
+from cudal2_agent.policies.chat.server.connection import open_server
 from cudal2_agent.policies.chat.server.stream import PartialReply
 from cudal2_agent.policies.chat.server.tool_calls import MAX_CALLS
 from tests.doubles.chat_server import Calls, Rejects, Script, ScriptedServer, Status, Text
