@@ -17,8 +17,8 @@ from math import inf
 from statistics import median
 
 from cudal2_agent.contract.records.trajectory import Attempt
-from cudal2_agent.contract.reward.speedup import TIE
 from cudal2_agent.contract.reward.reward import FLOOR
+from cudal2_agent.contract.reward.speedup import TIE
 
 HALF_LIFE = 48  # attempts; half a run of 96
 SUCCESS_PRIOR = (1.0, 9.0)  # most candidates are no better than the best
