@@ -188,6 +188,7 @@ def test_a_sum_of_splits_is_sampled_with_the_splits_that_it_needs(build: Build) 
     ],
     ids=["wraps", "half-of-the-parts", "half-of-the-sums", "one-split"],
 )
+@pytest.mark.slow
 def test_a_fault_of_two_launches_that_only_a_large_size_shows_is_found(
     build: Build, part: str, result: str, found: bool
 ) -> None:

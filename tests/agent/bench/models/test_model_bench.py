@@ -78,6 +78,7 @@ def check(found: dict[str, Any], names: tuple[str, ...]) -> None:
     assert (totals["tool_calls"], totals["cost"], totals["measured"]) == (3, 0.0, 0)
 
 
+@pytest.mark.slow
 def test_a_recorded_bench_replays_without_a_server_and_without_its_tools(
     bench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ def asked(server: ScriptedServer, tasks: str) -> list[str]:
     return ["--model", "test", "--base-url", server.base_url, "--device", "emulator", "--no-knowledge", "--tasks", tasks]
 
 
+@pytest.mark.slow
 def test_a_killed_bench_goes_on_with_what_is_left(bench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one is killed while its second task is asked for; the second asks for that task only."""
     model, whole = ScriptedModel(), bench_runs.open_policy

@@ -124,6 +124,7 @@ def test_bad_input_is_one_line(arguments: list[str], said: str, capsys: pytest.C
     assert said in refusal(["advise", *arguments], capsys)
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_products_of_its_model(capsys: pytest.CaptureFixture[str]) -> None:
     """Times and what is served depend on the library that ships; the products do not."""
     whole = (Path(__file__).parents[4] / "docs/guide/library.md").read_text("utf-8")
