@@ -20,7 +20,7 @@ REFUSED = ("refused", "harmless")
 
 def each(cases: Iterable[Case]) -> list[Any]:
     """Parameters with ids; variants are marked slow."""
-    return [pytest.param(case, id=case.id, marks=[pytest.mark.slow] if case.id in VARIANTS else []) for case in cases]
+    return [pytest.param(case, id=case.id, marks=[pytest.mark.long] if case.id in VARIANTS else []) for case in cases]
 
 
 @pytest.mark.parametrize("case", each(case for case in ATTACKS if case.emulator and not case.blind))

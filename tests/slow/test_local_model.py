@@ -20,7 +20,7 @@ from cudal2_agent.store.store import open_store
 from tests.slow.smollm2 import ModelServer, missing, serving, unpack
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(3600),
     pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}; see docs/guide/servers.md"),
 ]

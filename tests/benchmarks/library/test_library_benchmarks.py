@@ -67,7 +67,7 @@ def test_a_block_is_served_forward_and_backward(products: HostProducts) -> None:
     assert products.platform.launches > 12
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("products")
 def test_a_hugging_face_model_is_served_in_part() -> None:
     """Its products of queries, keys and values are one each, as large as the one behind attention."""

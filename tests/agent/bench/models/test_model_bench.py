@@ -91,7 +91,7 @@ def test_a_recorded_bench_replays_without_a_server_and_without_its_tools(
     assert "task 6 of 6, ampere: 512x512x256" in said
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_recorded_bench_replays(bench: Callable[..., Any]) -> None:
     found, _ = bench("--replay", "recorded")
     check(found, tuple(one.name for one in bench_tasks().tasks))
