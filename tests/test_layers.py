@@ -116,6 +116,11 @@ def _reads_environment(node: ast.AST) -> bool:
     return isinstance(node, ast.ImportFrom) and node.module == "os" and bool(names & {alias.name for alias in node.names})
 
 
+def test_the_package_links_to_every_part_and_holds_nothing_else() -> None:
+    links = {path.name: path.resolve() for path in (ROOT / PACKAGE).iterdir() if path.name not in {"__init__.py", "__pycache__"}}
+    assert links == {part: ROOT / part for part in LAYERS - {"cudal2"}}
+
+
 def test_every_layer_has_sources() -> None:
     assert {path.relative_to(ROOT).parts[0] for path in sources()} == LAYERS
 
