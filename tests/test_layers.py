@@ -117,7 +117,9 @@ def _reads_environment(node: ast.AST) -> bool:
 
 
 def test_the_package_links_to_every_part_and_holds_nothing_else() -> None:
-    links = {path.name: path.resolve() for path in (ROOT / PACKAGE).iterdir() if path.name not in {"__init__.py", "__pycache__"}}
+    links = {
+        path.name: path.resolve() for path in (ROOT / PACKAGE).iterdir() if path.name not in {"__init__.py", "__pycache__"}
+    }
     assert links == {part: ROOT / part for part in LAYERS - {"cudal2"}}
 
 
