@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cudal2_agent.sandbox.jail import landlock
+from cudal2_agent.sandbox.jail import kind, landlock
 from cudal2_agent.sandbox.jail.entering import NOT_JAILED, Jail, Layers
 from cudal2_agent.sandbox.jail.kind import Confinement, confinement
 from cudal2_agent.sandbox.workers.process import Limits, child_environment, confine, run
@@ -197,6 +197,13 @@ def test_the_record_says_which_layer_holds_files(found: Confinement, kind: str) 
     assert found.kind == kind
     assert ("every file" in found.detail) == (kind == "none")
     assert Confinement.model_validate_json(found.model_dump_json()) == found
+
+
+@pytest.mark.parametrize("working", [[], ["mounts"], ["calls"], ["mounts", "calls"]])
+def test_each_layer_is_said_to_work_where_it_was_tried(working: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kind, "_working", lambda: working)
+    found = confinement.__wrapped__()
+    assert (found.mount_namespace, found.system_calls) == ("mounts" in working, "calls" in working)
 
 
 def test_what_is_said_to_work_works(scratch: Path) -> None:

@@ -16,6 +16,7 @@ from cudal2_agent.contract.records.inspection import Inspection, KernelResources
 from cudal2_agent.contract.records.task import Arch, GemmTask, TimingMode
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel
+from cudal2_agent.sandbox.timing_model.costs import Shares, steps_of
 from cudal2_agent.sandbox.timing_model.launches import clusters_that_fit
 from cudal2_agent.sandbox.timing_model.model import LEAF, Correction, fitted, predict, predict_traced
 from cudal2_agent.sandbox.timing_model.rates import rates_of
@@ -117,6 +118,16 @@ def test_rows_are_found_by_their_kind_in_order(compiler: PtxCompiler) -> None:
     for wanted in ((KIND.PRODUCT,), (KIND.WAIT, KIND.BULK_LOAD), (KIND.ATOMIC,), tuple(KIND)):
         assert np.array_equal(traced.of(*wanted), np.flatnonzero(np.isin(kinds, wanted)))
     assert len(traced.of(KIND.PRODUCT, KIND.WAIT)) > len(traced.of(KIND.PRODUCT)) > 0
+
+
+def test_bytes_of_other_ctas_shared_memory_take_their_time_on_its_port(compiler: PtxCompiler) -> None:
+    [traced] = trace(kernel(compiler, task(128, 128, 1024), cluster_m=1, cluster_k=2, tma_store=False))
+    rates, shares = rates_of(H200), Shares(l2=1e5, dram=3e4, store=1e5, missing=0.5, clock_mhz=1700.0)
+    steps = steps_of(traced, rates, shares)
+    at = traced.of(KIND.REMOTE_LOAD, KIND.REMOTE_STORE, KIND.BULK_SHARED)
+    amounts = traced.rows["amount"][at]
+    assert amounts.sum() >= 128 * 128 * 4 // 2, "one of two CTAs sums a half, or both sum a quarter"
+    assert steps["first_time"][at] == pytest.approx(amounts / rates.remote_bytes / 1700.0)
 
 
 def test_a_tile_at_the_edge_is_traced_with_what_it_reads_beyond_the_operands(compiler: PtxCompiler) -> None:

@@ -160,5 +160,7 @@ def test_a_tile_is_the_largest_that_is_wrong_throughout() -> None:
 def test_a_map_is_told_by_its_period_or_its_ranges() -> None:
     assert describe_map({n: n ^ 8 for n in range(64)}) == ("0-7 hold 8-15, 8-15 hold 0-7, in every 16", True)
     assert describe_map({n: n - 64 if n >= 64 else n for n in range(128)}) == ("64-127 hold 0-63", True)
+    assert describe_map({n: n ^ 8 for n in range(32)}) == ("0-7 hold 8-15, 8-15 hold 0-7, in every 16", True), "two periods"
+    assert describe_map({n: n ^ 8 for n in range(16)}) == ("0-7 hold 8-15, 8-15 hold 0-7", True), "one is no period"
     assert describe_map({n: n for n in range(8)}) == ("", True)
     assert describe_map({n: n * 7 % 64 for n in range(64)})[1] is False

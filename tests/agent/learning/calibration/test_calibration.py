@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cudal2_agent.agent.learning.calibration import calibration as calibration_module
 from cudal2_agent.agent.learning.calibration import spread_schedules
 from cudal2_agent.agent.learning.calibration.adaptation import CalibrationResult, no_worse
 from cudal2_agent.agent.learning.calibration.calibration import Base, Calibration
@@ -174,7 +175,12 @@ def test_measured_shapes_survive(settings: Settings, sandbox: Callable[[], Slowe
         assert [run.minute for run in after] == sorted(run.minute for run in after)
 
 
-def test_too_few_shapes_adopt_nothing_and_say_so(settings: Settings) -> None:
+@pytest.mark.parametrize("least", [(1, 9), (9, 1)], ids=["too few judge", "too few to learn from"])
+def test_too_few_shapes_adopt_nothing_and_say_so(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, least: tuple[int, int]
+) -> None:
+    for name, count in zip(("MIN_TRAINED", "MIN_TESTED"), least, strict=True):
+        monkeypatch.setattr(calibration_module, name, count)
     with open_store(settings.store_url) as store:
         calibration = opened(settings, store, TASKS[:SOME])
         measure(calibration, settings, SlowerSandbox())
