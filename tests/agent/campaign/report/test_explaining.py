@@ -157,3 +157,8 @@ def test_a_reason_tells_findings_and_what_cublaslt_does_otherwise() -> None:
         "Compared with cuBLASLt: the tensor_pct differs."
     )
     assert told.counters["registers"] == 168.0
+
+
+def test_a_row_without_a_kernel_says_why() -> None:
+    assert reason_of(shape_result("64x64x64", plain=None, best=None, reason="too little memory")) == "too little memory"
+    assert reason_of(shape_result("64x64x64", plain=None, best=None, reason="")) == "no kernel was measured"
