@@ -6,8 +6,9 @@ import time
 import pytest
 
 from cudal2_agent.contract.records.candidate import Candidate, Origin
-from cudal2_agent.policies.chat.replies.fenced_blocks import Malformed
+from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, Malformed
 from cudal2_agent.policies.chat.replies.forms import KernelFile, read_reply
+from cudal2_agent.policies.chat.replies.schedule_json import names_family
 
 PLAN = (
     '/* cudal2: {"arch": "sm_90a", "launches": [{"entry": "gemm", "grid": [1, 1, 1], "block": [32, 1, 1], '
@@ -175,3 +176,16 @@ def test_random_bits_of_replies_never_raise() -> None:
     for _ in range(2000):
         read = read_reply("".join(rng.choice(bits) for _ in range(rng.randrange(30))), cut=rng.random() < 0.5)
         assert isinstance(read, KernelFile) or read.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('{"family": "latency"}', True),
+        (' [{"family": "x"}]', True),
+        ("{ int x; }", False),
+        ('// "family" of tiles\nint x;', False),
+    ],
+)
+def test_schedules_are_json_that_names_a_family(text: str, named: bool) -> None:
+    assert names_family(FencedBlock("", text, closed=True)) is named
