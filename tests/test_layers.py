@@ -214,3 +214,9 @@ def test_the_ground_floor_imports_ray_only_where_it_is_used() -> None:
 @pytest.mark.parametrize("source", ["import os\nos.environ['X']", "from os import getenv", "import os\nos.getenv('X')"])
 def test_a_read_of_the_environment_is_seen(source: str) -> None:
     assert environment_reads(source)
+
+
+def test_git_is_called_in_one_place() -> None:
+    words = ('["git"', 'which("git"', '("git",')
+    callers = [str(path.relative_to(ROOT)) for path in sources() if any(word in path.read_text() for word in words)]
+    assert callers == ["processes/git.py"]
