@@ -46,6 +46,11 @@ _SHOWN = ("use_knowledge", "profile")
 _CHAT = ("api_key_file", "replay", *(name for name, (group, _) in FLAT.items() if group == "chat"))
 REPLAYED = frozenset({*_SEARCH, *_SHOWN, *_CHAT})
 
+# What names programs, servers, keys, folders and trust, or what is fetched: a file in the working folder may be a stranger's,
+# and so may a run that came from elsewhere. Only flags, the environment and a file that the user allowed set these.
+_PLACES = ("home", "store", "lm", "knowledge", "embedding_model", "cutlass", "chroma_host", "chroma_port")
+USERS_OWN = frozenset({*_PLACES, "api_key", "openai_key", "api_key_file", "base_url", "nvcc", "ncu", "trust_host"})
+
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by flat or nested names, with every flat one moved to its group. A flat name wins over a nested one."""
@@ -53,7 +58,9 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, (group, inner) in FLAT.items():
         if name in values:
             held = found.get(group) or {}
-            found[group] = {**(held.model_dump() if isinstance(held, Record) else held), inner: values[name]}
+            plain = held.model_dump() if isinstance(held, Record) else held
+            if isinstance(plain, Mapping):  # anything else is refused as the group that it stands for
+                found[group] = {**plain, inner: values[name]}
     return found
 
 
