@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import StoreError, UsageError
+from cudal2_agent.contract.records.trajectory import RunRecord
 from cudal2_agent.store import tables
 from cudal2_agent.store.engine import shown_address
 from cudal2_agent.store.filters import sortable
@@ -43,7 +44,7 @@ class MergeSummary(Record):
 
 
 class _StoredRun(NamedTuple):
-    """A run as plain records. Observations by id, steps by index, exchanges by place."""
+    """A run as plain records. Observations by id, steps by index, exchanges by place. `run`: as this version writes it."""
 
     run: Plain
     observations: dict[str, Plain]
@@ -85,7 +86,8 @@ def _merge_run(target: Store, source: Store, run_id: str, packer: Packer) -> Mer
     theirs, ours = _read(source, run_id), _read(target, run_id)
     assert theirs is not None
     if ours is None:
-        _write(target, theirs, packer, is_new=True)
+        travelled = RunRecord.model_validate(theirs.run).travelled().model_dump(mode="json")
+        _write(target, theirs._replace(run=travelled), packer, is_new=True)
         return MergeSummary(runs=1, steps=len(theirs.steps), exchanges=len(theirs.exchanges))
     if any(theirs.run[name] != ours.run[name] for name in _SAME_RUN):
         return None
@@ -96,7 +98,8 @@ def _merge_run(target: Store, source: Store, run_id: str, packer: Packer) -> Mer
         steps.keys() & ours.steps.keys() or exchanges.keys() & ours.exchanges.keys()
     ):
         return None
-    _write(target, theirs._replace(steps=steps, exchanges=exchanges), packer, is_new=False)
+    kept = {"settings": ours.run["settings"], "out": ours.run["out"], "status": "finished"}
+    _write(target, theirs._replace(run=theirs.run | kept, steps=steps, exchanges=exchanges), packer, is_new=False)
     return MergeSummary(continued_runs=1, steps=len(steps), exchanges=len(exchanges))
 
 
@@ -122,7 +125,7 @@ def _read(store: Store, run_id: str) -> _StoredRun | None:
         for plain in exchanges:
             _find_observation(connection, plain["observation_id"], keys)
         return _StoredRun(
-            run=reader.run(row),
+            run=store.run(run_id).model_dump(mode="json"),
             observations={id_: reader.observation(key) for id_, key in keys.items()},
             steps={plain["index"]: plain for _, plain in steps},
             exchanges={(plain["round"], plain["sample"], plain["turn"]): plain for plain in exchanges},
