@@ -17,7 +17,8 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import StoreError, UsageError
-from cudal2_agent.contract.records.trajectory import RunRecord
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
 from cudal2_agent.store import tables
 from cudal2_agent.store.engine import shown_address
 from cudal2_agent.store.filters import sortable
@@ -83,8 +84,11 @@ def merge_store(target: Store, source_url: str, progress: MergeProgress | None =
 
 def _merge_run(target: Store, source: Store, run_id: str, packer: Packer) -> MergeSummary | None:
     """What was added; None where the two runs contradict each other."""
-    theirs, ours = _read(source, run_id), _read(target, run_id)
-    assert theirs is not None
+    with _sound(run_id):
+        theirs = _read(source, run_id)
+        assert theirs is not None
+        _validate(theirs)
+    ours = _read(target, run_id)
     if ours is None:
         travelled = RunRecord.model_validate(theirs.run).travelled().model_dump(mode="json")
         _write(target, theirs._replace(run=travelled), packer, is_new=True)
@@ -101,6 +105,24 @@ def _merge_run(target: Store, source: Store, run_id: str, packer: Packer) -> Mer
     kept = {"settings": ours.run["settings"], "out": ours.run["out"], "status": "finished"}
     _write(target, theirs._replace(run=theirs.run | kept, steps=steps, exchanges=exchanges), packer, is_new=False)
     return MergeSummary(continued_runs=1, steps=len(steps), exchanges=len(exchanges))
+
+
+@contextmanager
+def _sound(run_id: str) -> Iterator[None]:
+    """Raises: StoreError where a record of a source is not what its table says."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, MemoryError) as exc:
+        raise StoreError(
+            f"run {run_id} of the source is damaged ({type(exc).__name__}); it ends the merge", log=str(exc)
+        ) from exc
+
+
+def _validate(stored: _StoredRun) -> None:
+    """Raises: ValueError for a record that this version could not read again."""
+    for kind, records in ((Observation, stored.observations), (Step, stored.steps), (Exchange, stored.exchanges)):
+        for plain in records.values():
+            kind.model_validate(plain)
 
 
 def _progress(stored: _StoredRun) -> tuple[bool, str, int]:
@@ -178,6 +200,7 @@ def _opened(source: str) -> Iterator[Store]:
     path = Path(url.database or "")
     if not path.is_file():
         raise UsageError(f"there is no store at {path}; name an SQLite file or an SQLAlchemy URL")
+    _refuse_programs(path)
     if not _is_older(url):
         with open_store(url.render_as_string(hide_password=False)) as store:
             yield store
@@ -187,6 +210,17 @@ def _opened(source: str) -> Iterator[Store]:
         _copy(path, copy)
         with open_store(f"sqlite:///{copy}") as store:
             yield store
+
+
+def _refuse_programs(path: Path) -> None:
+    """A store has tables and indexes only. Views and triggers would run what a stranger wrote. Raises: StoreError."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source:
+            found = source.execute("SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') LIMIT 1").fetchone()
+    except (sqlite3.Error, UnicodeDecodeError):  # opening it says what is wrong
+        return
+    if found is not None:
+        raise StoreError(f"store {path} has a view or a trigger ({found[0]!r}), which no store of this product has")
 
 
 def _url(source: str) -> URL:
