@@ -11,13 +11,13 @@ import json
 import os
 import platform
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from cudal2_agent.agent.run.versions import own_commit
 from cudal2_agent.contract.errors import Cudal2Error, UsageError
 from cudal2_agent.contract.whole_file import whole_file
 
@@ -75,10 +75,7 @@ def stamp(file: str, commit: str = "") -> dict[str, str]:
 
 def checkout_commit() -> str:
     """The short hash of the commit that is checked out here; empty where this is no checkout of its own."""
-    if not (ROOT / ".git").exists():
-        return ""
-    asked = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return own_commit(ROOT / "pyproject.toml")
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -7,7 +7,8 @@ This package imports pydantic and the standard library only. Every other package
 - `reward/`: speedup, reward, score, roofline
 - `settings/`: the resolved settings, and the slices that parts take
 - `protocols`: what the agent requires of a policy, a sandbox and a store
-- `base`: the base class of every record, and the hash that makes ids
+- `base`: the base class of every record, the hash that makes ids, and their forms
+- `foreign`: files, packed lines, JSON and records of strangers, read under limits
 - `events`, `errors`: typed events, and the error tree
 - `whole_file`: a file that appears whole or not at all
 """

@@ -1,10 +1,14 @@
-"""The base class of every record, and the hash that makes ids."""
+"""The base class of every record, the hash that makes ids, and the forms of ids that become names of files."""
 
 import hashlib
 import json
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=128)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16,64}$")]  # the beginning of a SHA-256, as `digest` makes it
 
 
 class Record(BaseModel):

@@ -18,6 +18,7 @@ from cudal2_agent.contract.errors import StoreError
 from cudal2_agent.store.tables import SCHEMA, VERSION, meta, metadata, migration
 
 BUSY_TIMEOUT_S = 120.0  # an import of 50,000 steps is one transaction and takes about a minute
+MAX_VALUE_BYTES = 64 * 1024**2  # of a text or a blob of SQLite
 DIALECTS = ("sqlite", "postgresql")
 _BEGIN = "cudal2_begin"  # execution option: the statement that begins a transaction in SQLite; empty for none
 _BEGIN_WRITING = "BEGIN IMMEDIATE"
@@ -113,6 +114,8 @@ def _create(url: str, busy_timeout_s: float) -> Engine:
 def _on_sqlite_connect(connection: Any, _: Any) -> None:
     connection.isolation_level = None  # transactions are begun by _on_sqlite_begin, not by the driver
     connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute("PRAGMA trusted_schema=OFF")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
 
 
 def _on_sqlite_begin(connection: Connection, busy_timeout_s: float) -> None:

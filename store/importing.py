@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pydantic import ValidationError
-from pydantic_core import from_json
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.foreign import first_error, parse_json
 from cudal2_agent.contract.records.trajectory import RunRecord
 from cudal2_agent.store.incoming import (
     MARK_BYTES,
@@ -23,7 +23,6 @@ from cudal2_agent.store.sweep.sweep_lines import FORMAT
 from cudal2_agent.store.sweep.sweep_reading import SweepReader
 
 Progress = Callable[[str, int], None]  # called with the file and the number of steps read so far
-_MAX_ID_CHARS = 128
 _MAX_INDEX = 2**31
 _REPORT_EVERY = 256
 
@@ -73,7 +72,7 @@ def _import_file(importing: "_Import", path: str, progress: Progress | None) -> 
 
 
 def _reader_for(first: bytes) -> LineReader:
-    plain = from_json(first)
+    plain = parse_json(first)
     if isinstance(plain, dict) and plain.get("format") == FORMAT:
         return SweepReader()
     if isinstance(plain, dict) and "schema_version" in plain:
@@ -82,11 +81,7 @@ def _reader_for(first: bytes) -> LineReader:
 
 
 def _first_line(exc: ValueError) -> str:
-    if not isinstance(exc, ValidationError):
-        return " ".join(str(exc).split())
-    first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return " ".join(f"{where}: {first['msg']}".removeprefix(": ").split())
+    return first_error(exc) if isinstance(exc, ValidationError) else " ".join(str(exc).split())
 
 
 class _KnownRun(NamedTuple):
@@ -136,8 +131,7 @@ class _Import:
 
     def _enter_run(self, run: RunRecord) -> None:
         self._leave_run()
-        if not 0 < len(run.run_id) <= _MAX_ID_CHARS:
-            raise ValueError(f"a run id of {len(run.run_id)} characters; 1 to {_MAX_ID_CHARS} are allowed")
+        run = run.travelled()
         known = self._earlier.get(run.run_id) or self._stored(run.run_id)
         if known is None:
             self._batch.start_run(run)

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
-from pydantic_core import from_json
-
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.foreign import MAX_LINE_BYTES, parse_json, parse_record
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
 from cudal2_agent.contract.settings.run_settings import RunSettings
@@ -57,8 +56,8 @@ class StepLineReader:
 
     def read(self, line: bytes) -> list[Incoming]:
         """Raises: ValueError for a line that is not a step, or whose candidate is not the one that it names."""
-        exported = ExportedStep.model_validate_json(line)
-        if exported.candidate_id not in (exported.candidate.id, candidate_id(from_json(line)["candidate"])):
+        exported = parse_record(ExportedStep, line)
+        if exported.candidate_id not in (exported.candidate.id, candidate_id(parse_json(line)["candidate"])):
             raise ValueError(f"candidate_id {exported.candidate_id} is not the hash of the candidate: the line was changed")
         step = IncomingStep(_step(exported), exported.observation, exported.exchange, mark_of(to_line(exported)))
         if exported.run_id == self._run_id:
@@ -107,7 +106,6 @@ def _run(first: ExportedStep) -> RunRecord:
 
 
 STDIN = "-"
-MAX_LINE_BYTES = 64 * 1024**2
 _ZSTD, _GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
 _DAMAGED = (zstd.ZstdError, zlib.error, gzip.BadGzipFile, EOFError)
 

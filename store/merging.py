@@ -17,6 +17,8 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import StoreError, UsageError
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
 from cudal2_agent.store import tables
 from cudal2_agent.store.engine import shown_address
 from cudal2_agent.store.filters import sortable
@@ -43,7 +45,7 @@ class MergeSummary(Record):
 
 
 class _StoredRun(NamedTuple):
-    """A run as plain records. Observations by id, steps by index, exchanges by place."""
+    """A run as plain records. Observations by id, steps by index, exchanges by place. `run`: as this version writes it."""
 
     run: Plain
     observations: dict[str, Plain]
@@ -82,10 +84,14 @@ def merge_store(target: Store, source_url: str, progress: MergeProgress | None =
 
 def _merge_run(target: Store, source: Store, run_id: str, packer: Packer) -> MergeSummary | None:
     """What was added; None where the two runs contradict each other."""
-    theirs, ours = _read(source, run_id), _read(target, run_id)
-    assert theirs is not None
+    with _sound(run_id):
+        theirs = _read(source, run_id)
+        assert theirs is not None
+        _validate(theirs)
+    ours = _read(target, run_id)
     if ours is None:
-        _write(target, theirs, packer, is_new=True)
+        travelled = RunRecord.model_validate(theirs.run).travelled().model_dump(mode="json")
+        _write(target, theirs._replace(run=travelled), packer, is_new=True)
         return MergeSummary(runs=1, steps=len(theirs.steps), exchanges=len(theirs.exchanges))
     if any(theirs.run[name] != ours.run[name] for name in _SAME_RUN):
         return None
@@ -96,8 +102,27 @@ def _merge_run(target: Store, source: Store, run_id: str, packer: Packer) -> Mer
         steps.keys() & ours.steps.keys() or exchanges.keys() & ours.exchanges.keys()
     ):
         return None
-    _write(target, theirs._replace(steps=steps, exchanges=exchanges), packer, is_new=False)
+    kept = {"settings": ours.run["settings"], "out": ours.run["out"], "status": "finished"}
+    _write(target, theirs._replace(run=theirs.run | kept, steps=steps, exchanges=exchanges), packer, is_new=False)
     return MergeSummary(continued_runs=1, steps=len(steps), exchanges=len(exchanges))
+
+
+@contextmanager
+def _sound(run_id: str) -> Iterator[None]:
+    """Raises: StoreError where a record of a source is not what its table says."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, MemoryError) as exc:
+        raise StoreError(
+            f"run {run_id} of the source is damaged ({type(exc).__name__}); it ends the merge", log=str(exc)
+        ) from exc
+
+
+def _validate(stored: _StoredRun) -> None:
+    """Raises: ValueError for a record that this version could not read again."""
+    for kind, records in ((Observation, stored.observations), (Step, stored.steps), (Exchange, stored.exchanges)):
+        for plain in records.values():
+            kind.model_validate(plain)
 
 
 def _progress(stored: _StoredRun) -> tuple[bool, str, int]:
@@ -122,7 +147,7 @@ def _read(store: Store, run_id: str) -> _StoredRun | None:
         for plain in exchanges:
             _find_observation(connection, plain["observation_id"], keys)
         return _StoredRun(
-            run=reader.run(row),
+            run=store.run(run_id).model_dump(mode="json"),
             observations={id_: reader.observation(key) for id_, key in keys.items()},
             steps={plain["index"]: plain for _, plain in steps},
             exchanges={(plain["round"], plain["sample"], plain["turn"]): plain for plain in exchanges},
@@ -175,6 +200,7 @@ def _opened(source: str) -> Iterator[Store]:
     path = Path(url.database or "")
     if not path.is_file():
         raise UsageError(f"there is no store at {path}; name an SQLite file or an SQLAlchemy URL")
+    _refuse_programs(path)
     if not _is_older(url):
         with open_store(url.render_as_string(hide_password=False)) as store:
             yield store
@@ -184,6 +210,17 @@ def _opened(source: str) -> Iterator[Store]:
         _copy(path, copy)
         with open_store(f"sqlite:///{copy}") as store:
             yield store
+
+
+def _refuse_programs(path: Path) -> None:
+    """A store has tables and indexes only. Views and triggers would run what a stranger wrote. Raises: StoreError."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source:
+            found = source.execute("SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') LIMIT 1").fetchone()
+    except (sqlite3.Error, UnicodeDecodeError):  # opening it says what is wrong
+        return
+    if found is not None:
+        raise StoreError(f"store {path} has a view or a trigger ({found[0]!r}), which no store of this product has")
 
 
 def _url(source: str) -> URL:

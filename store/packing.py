@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from cudal2_agent.contract.errors import StoreError
+from cudal2_agent.contract.foreign import parse_json
 from cudal2_agent.store import tables
 
 try:  # of the standard library from Python 3.14 on, before that its backport
@@ -26,6 +27,7 @@ ALGORITHM = "sha256"
 LEVEL = 9
 MIN_TAUGHT_BYTES = 64
 MAX_DICTIONARY_BYTES = 256 * 1024
+MAX_RECORD_BYTES = 64 * 1024**2
 MAX_MEMBERS = 8  # records of the size at hand; more of them pack the next one hardly better
 MAX_GENERATIONS = 12  # of one purpose; the newest is used after that
 _WELL_PACKED = 1 / 200  # share of its size from which a record teaches a growing dictionary nothing
@@ -89,7 +91,7 @@ class Packer:
         """The plain record. Raises: StoreError where the frame or its dictionary is damaged."""
         try:
             known = self._read(connection, dictionary) if dictionary is not None else None
-            return json.loads(_decompress(data, known))
+            return parse_json(_decompress(data, known, MAX_RECORD_BYTES))
         except (zstd.ZstdError, ValueError) as exc:
             raise StoreError(
                 f"a record of the store is damaged ({exc}); `cudal2-agent trajectories verify` lists such"
@@ -145,9 +147,11 @@ class Packer:
         row = connection.execute(select(own).where(own.c.key == key)).one_or_none()
         if row is None:
             raise StoreError(f"dictionary {key} of the store is missing; restore the store from a copy")
+        if row.base is not None and row.base >= key:  # a cycle
+            raise StoreError(f"dictionary {key} of the store is damaged; restore the store from a copy")
         base = self._read(connection, row.base) if row.base is not None else None
-        raw = (base.raw if base else b"") + _decompress(row.data, base)
-        if named_hash(raw) != row.hash:
+        raw = (base.raw if base else b"") + _decompress(row.data, base, MAX_DICTIONARY_BYTES)
+        if named_hash(raw) != row.hash or len(raw) > MAX_DICTIONARY_BYTES:
             raise StoreError(f"dictionary {key} of the store is damaged; restore the store from a copy")
         return self._cache(key, row.generation, raw)
 
@@ -178,6 +182,12 @@ def _compress(text: bytes, dictionary: _Dictionary | None) -> bytes:
     return frame
 
 
-def _decompress(frame: bytes, dictionary: _Dictionary | None) -> bytes:
-    text: bytes = zstd.decompress(frame, dictionary.loaded.as_digested_dict if dictionary else None)
+def _decompress(frame: bytes, dictionary: _Dictionary | None, most_bytes: int) -> bytes:
+    """Raises: ZstdError for a damaged frame; ValueError for one that is incomplete or unpacks to more."""
+    unpacking = zstd.ZstdDecompressor(dictionary.loaded.as_digested_dict if dictionary else None)
+    text: bytes = unpacking.decompress(frame, most_bytes + 1)
+    if len(text) > most_bytes:
+        raise ValueError(f"a frame of more than {most_bytes:,} bytes")
+    if not unpacking.eof or unpacking.unused_data:
+        raise ValueError("an incomplete frame, or more than one")
     return text

@@ -40,6 +40,8 @@ class PlainReader:
         while key is not None and key not in self._attempts:
             row = self._row(tables.observations, key)
             chain.append((key, row.shared, self._unpack(row)["attempts"]))
+            if row.parent is not None and row.parent >= key:  # a cycle
+                raise StoreError(f"observation {key} of the store is damaged; `cudal2-agent trajectories verify` lists such")
             key = row.parent
         before: Sequence[Plain] = self._attempts[key] if key is not None else ()
         if len(self._attempts) >= _CONTENTS:

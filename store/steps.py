@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Literal
 
-from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.base import Record, RunId
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.diagnosis import Diagnosis
@@ -19,7 +19,7 @@ class ExportedStep(Record):
     """One line of an export: task, observation, candidate, evaluation and reward of a step."""
 
     schema_version: Literal[1] = 1
-    run_id: str
+    run_id: RunId
     index: int
     round: int
     seed: int

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from cudal2_agent.agent.cli.main import app
-from cudal2_agent.contract.settings.run_settings import FLAT, GROUPS, RunSettings, _default_home, _processors
+from cudal2_agent.contract.settings.run_settings import FLAT, GROUPS, USERS_OWN, RunSettings, _default_home, _processors
 from cudal2_agent.contract.settings.settings import Settings
 
 PAGE = "docs/guide/settings.md"
@@ -37,11 +37,16 @@ HEAD = """# Settings
 A setting has the first value that is found in this order:
 1. the flag of the command;
 2. the environment variable; an empty one counts as not set;
-3. `cudal2.toml` in the working folder: `budget = 8`, or `samples = 2` in a table `[chat]`;
+3. `cudal2.toml` in the working folder: `budget = 8`, or `samples = 2` in a table `[chat]`; or the file that the variable
+   `CUDAL2_CONFIG` names by its absolute path;
 4. `choices.toml` in the home folder, which `prior use` writes;
 5. the default.
 
 A wrong value or an unknown name ends the command with one line and exit code 2. A retired setting is skipped with a notice.
+
+`cudal2.toml` in the working folder may have come with a checkout or an archive. What names programs, servers, keys, folders or
+trust is therefore not taken from it, and one notice names what was left out: USERS_OWN. Flags, the environment and the file of
+`CUDAL2_CONFIG` set these.
 
 The resolved settings are saved beside each run, without keys. A resumed or replayed run takes
 what its outcome depends on from its record, unless a flag says otherwise.
@@ -116,7 +121,7 @@ def page() -> str:
     """The whole page. Raises: KeyError for a type or a computed default that it has no words for."""
     shown, named = fields(), flags()
     chat = [name for name in shown if FLAT.get(name, ("", ""))[0] == "chat" or name.endswith(("_key", "key_file"))]
-    parts = [HEAD]
+    parts = [HEAD.replace("USERS_OWN", ", ".join(f"`{name}`" for name in sorted(USERS_OWN)))]
     for title, names in (("A run", [name for name in shown if name not in chat]), ("The chat policy", chat)):
         lines = [f"## {title}", "| setting | variable | type | default | flag | meaning |", "|---|---|---|---|---|---|"]
         parts.append("\n".join([*lines, *(row(name, shown[name], named.get(name, "")) for name in names)]) + "\n")

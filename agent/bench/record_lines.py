@@ -3,17 +3,15 @@
 A process that is killed loses the line that it is writing. A damaged line stays where it is.
 """
 
-import gzip
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pydantic import ValidationError
-
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.foreign import parse_record, read_lines
 
 PACKED = ".gz"
 R = TypeVar("R", bound=Record)
@@ -61,15 +59,14 @@ class RecordLines(Generic[R]):
 
     def _record(self, line: bytes) -> R | None:
         try:
-            return self.record.model_validate_json(line)
-        except ValidationError:
+            return parse_record(self.record, line)
+        except ValueError:
             return None
 
 
 def _lines(path: Path) -> list[bytes]:
     """The lines that are not empty. Raises: UsageError."""
     try:
-        with gzip.open(path) if path.suffix == PACKED else path.open("rb") as file:
-            return [line for line in file.read().splitlines() if line.strip()]
-    except (OSError, EOFError) as exc:
+        return [line for line in read_lines(path) if line.strip()]
+    except (OSError, ValueError) as exc:
         raise UsageError(f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc

@@ -5,13 +5,11 @@ on several days, the newest row counts.
 """
 
 import gzip
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from cudal2_agent.contract.errors import StoreError, UsageError
+from cudal2_agent.contract.foreign import parse_record, read_lines
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import TimingMode
 from cudal2_agent.contract.settings.run_settings import RunSettings
@@ -68,18 +66,14 @@ def _files(path: Path) -> list[Path]:
 
 def _read(path: Path) -> Iterator[ShapeResult]:
     try:
-        content = path.read_bytes()
-        packed = content.startswith(b"\x1f\x8b")
-        lines = (gzip.decompress(content) if packed else content).decode().splitlines()
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as exc:
+        lines = list(read_lines(path))
+    except (OSError, ValueError) as exc:
         raise UsageError(f"{path} cannot be read as a file of JSON lines: {exc}") from exc
     for number, line in enumerate(lines, 1):
         try:
-            yield ShapeResult.model_validate_json(line)
-        except ValidationError as exc:
-            error = exc.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in error["loc"])
-            raise UsageError(f"{path}, line {number} is not a campaign result: {where} {error['msg']}") from exc
+            yield parse_record(ShapeResult, line)
+        except ValueError as exc:
+            raise UsageError(f"{path}, line {number} is not a campaign result: {exc}") from exc
 
 
 def counting(rows: Iterable[ShapeResult], environment: str | None = None) -> list[ShapeResult]:

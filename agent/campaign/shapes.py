@@ -1,15 +1,13 @@
 """The shapes of a campaign: the paper's grid, a file, or single shapes; and those that a file holds out."""
 
-import json
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.foreign import parse_json, parse_record, read_file
 from cudal2_agent.contract.records.task import Layout, parse_shape, too_large
 
 GRID = "grid1000"
@@ -66,8 +64,8 @@ def read_shapes(given: Sequence[str]) -> tuple[list[WantedShape], list[str]]:
 
 def _read_file(path: Path) -> tuple[list[WantedShape], list[str]]:
     try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
+        text = read_file(path).decode()
+    except (OSError, ValueError) as exc:
         raise UsageError(f"{path} cannot be read as text ({exc})") from exc
     if text.lstrip().startswith("{"):
         return _recorded(path, text)
@@ -91,13 +89,9 @@ def _parsed(text: str, where: str) -> WantedShape:
 def _recorded(path: Path, text: str) -> tuple[list[WantedShape], list[str]]:
     """The products of a model that this version has layouts for and that are not too large, and notices about the others."""
     try:
-        file = ShapeFile.model_validate(json.loads(text))
-    except json.JSONDecodeError as exc:
-        raise UsageError(f"{path} line {exc.lineno}: {exc.msg}; `cudal2-agent campaign record` writes such files") from exc
-    except ValidationError as exc:
-        first = exc.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path}: {where}: {first['msg']}; `cudal2-agent campaign record` writes such files") from exc
+        file = parse_record(ShapeFile, text)
+    except ValueError as exc:
+        raise UsageError(f"{path}: {exc}; `cudal2-agent campaign record` writes such files") from exc
     known = {layout.value for layout in Layout}
     other = [one for one in file.products if one.layout not in known]
     of_known = [one for one in file.products if one.layout in known]
@@ -132,7 +126,7 @@ def held_out_shapes(file: Path | None) -> list[str]:
     if file is None:
         return []
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        told = parse_json(read_file(file))
     except (OSError, ValueError) as exc:
         raise UsageError(f"{file} cannot be read as JSON: {exc}") from exc
     lists = [told.get(name, []) for name in ("grid", "off_grid")] if isinstance(told, dict) else [told]

@@ -9,6 +9,7 @@ from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import DeviceUnavailable, ProfileFailed, UsageError
 from cudal2_agent.contract.events import Emit, StageStarted
+from cudal2_agent.contract.foreign import read_file
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import UNPROVEN, AnyCandidate, Candidate, HostCandidate, Origin
 from cudal2_agent.contract.records.diagnosis import Diagnosis
@@ -19,6 +20,8 @@ from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
 from cudal2_agent.sandbox.diagnosis.differences import explain
 from cudal2_agent.sandbox.local import LocalSandbox
+
+MAX_SOURCE_BYTES = 16 << 20  # that are read; the check of a source allows far fewer
 
 
 class FileResult(Record):
@@ -79,9 +82,9 @@ def unproven_of(candidate: AnyCandidate) -> str:
 def read_candidate(file: Path, *, host: bool = False) -> AnyCandidate:
     """Raises: UsageError."""
     try:
-        source = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
+        source = read_file(file, MAX_SOURCE_BYTES).decode()
+    except (OSError, ValueError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text" if isinstance(exc, UnicodeError) else exc
         raise UsageError(f"{file} cannot be read: {reason}") from exc
     origin = Origin(policy="file", note=file.name)
     return HostCandidate(source=source, origin=origin) if host else Candidate.from_source(source, origin)

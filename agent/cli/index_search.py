@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import IO, Annotated
 
 import typer
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from cudal2_agent.agent.cli.arguments import AsJson, read_arch
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.foreign import parse_record
 from cudal2_agent.contract.records.knowledge import Hit, Query, Retriever
 
 EXAMPLE = '\b\nExample:\n  cudal2-agent index search "consumer releases a pipeline stage" --arch sm_90a -k 5'
@@ -113,11 +114,9 @@ def read_questions(lines: IO[bytes], name: str) -> Iterator[Question]:
         if not line.strip():
             continue
         try:
-            yield Question.model_validate_json(line.strip().removeprefix(b"\xef\xbb\xbf"))
-        except ValidationError as exc:
-            first = exc.errors(include_url=False)[0]
-            where = f"{first['loc'][0]}: " if first["loc"] else ""
-            raise UsageError(f'{name} line {number}: {where}{first["msg"]}; a line is {{"id": …, "query": …}}') from exc
+            yield parse_record(Question, line.strip().removeprefix(b"\xef\xbb\xbf"))
+        except ValueError as exc:
+            raise UsageError(f'{name} line {number}: {exc}; a line is {{"id": …, "query": …}}') from exc
 
 
 def result_of(hit: Hit) -> dict[str, object]:

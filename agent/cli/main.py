@@ -27,6 +27,7 @@ from cudal2_agent.agent.cli import (
     verify,
 )
 from cudal2_agent.agent.cli import calibrate as calibrate_verb
+from cudal2_agent.agent.cli.render.plain_text import plain, plain_streams
 from cudal2_agent.contract.errors import Cudal2Error
 
 INTERRUPTED = 130
@@ -64,6 +65,11 @@ app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code. stdout carries the answer, stderr everything else."""
+    with plain_streams(sys.stdout, sys.stderr):
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = app(args=arguments, prog_name="cudal2-agent", standalone_mode=False)
         sys.stdout.flush()
@@ -96,7 +102,7 @@ def _fail(message: str, code: int, log: str = "") -> int:
     where = ""
     if log:
         with tempfile.NamedTemporaryFile("w", prefix="cudal2-", suffix=".log", delete=False, encoding="utf-8") as file:
-            file.write(log)
+            file.write(plain(log))
         where = f" (log: {file.name})"
     print(f"error: {' '.join(message.split())}{where}", file=sys.stderr)
     return code

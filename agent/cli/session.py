@@ -75,4 +75,4 @@ def _conclude(outcome: RunResult, parts: Dependencies, as_json: bool) -> int:
 
 
 def _folder(run: RunRecord) -> Path:
-    return Path(run.out or run.run_id)
+    return Path(run.out or run.settings.runs_dir / run.run_id)

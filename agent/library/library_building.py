@@ -30,6 +30,7 @@ from cudal2_agent.agent.library.measured_kernels import (
 )
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.foreign import read_file
 from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, StoredAlgorithm, product_words
 from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout, parse_shape
 from cudal2_agent.contract.settings.settings import Settings
@@ -67,8 +68,8 @@ def read_products(file: Path) -> Products:
     A line without a layout means nn, one without an element type f16. Raises: UsageError, with the number of the line.
     """
     try:
-        lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as exc:
+        lines = read_file(file).decode().splitlines()
+    except (OSError, ValueError) as exc:
         raise UsageError(f"{file} cannot be read as text ({exc})") from exc
     found = set[Product]()
     for number, line in enumerate(lines, 1):

@@ -4,10 +4,9 @@ import os
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
-
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.foreign import parse_record, read_file
 from cudal2_agent.contract.whole_file import whole_file
 
 Row = TypeVar("Row", bound=Record)
@@ -19,10 +18,10 @@ def read_row_file(path: Path, kind: type[Row], command: str) -> list[Row]:
     `command`: whose rows they are, for messages. Raises: UsageError.
     """
     try:
-        text = path.read_text("utf-8")
+        text = read_file(path).decode()
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError) as exc:
+    except (OSError, ValueError) as exc:
         raise UsageError(f"{path} cannot be read: {exc}; name another file with --rows") from exc
     whole, _, torn = text.rpartition("\n")
     if torn:
@@ -44,8 +43,8 @@ def append_row(path: Path, row: Record) -> None:
 
 def _parsed(path: Path, number: int, line: str, kind: type[Row], command: str) -> Row:
     try:
-        return kind.model_validate_json(line)
-    except ValidationError as exc:
+        return parse_record(kind, line)
+    except ValueError as exc:
         raise UsageError(f"{path}, line {number} is not a row of `{command}`; name another file with --rows") from exc
 
 

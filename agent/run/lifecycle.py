@@ -67,9 +67,10 @@ def start_run(
 
 
 def check_resumable(run: RunRecord) -> None:
-    """Raises: UsageError where the run has finished."""
+    """Raises: UsageError where the run has finished, or came from another store."""
     if run.status == "finished":
-        raise UsageError(f"run {run.run_id} has finished; its results are in {run.out}")
+        where = f"its results are in {run.out}" if run.out else "it came from another store; start a new run with --shape"
+        raise UsageError(f"run {run.run_id} has finished; {where}")
 
 
 def resume_run(run: RunRecord, settings: Settings, parts: Dependencies, emit: Emit) -> RunResult:

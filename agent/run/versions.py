@@ -2,9 +2,12 @@
 
 import platform
 import subprocess
+import tempfile
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from cudal2_agent.processes.git import borrow, git_command, repository_at
 
 OWN = "cudal2-agent"
 PACKAGES = (
@@ -51,10 +54,18 @@ def own_commit(file: Path = Path(__file__)) -> str:
     `file`: as it is imported, which may be through a link to its folder.
     """
     place = file.resolve()
-    root = _git(place.parent, "rev-parse", "--show-toplevel")
-    if not root or not _git(place.parent, "ls-files", "--error-unmatch", place.name) or not _is_own(Path(root)):
+    root = next((folder for folder in place.parents if (folder / ".git").exists()), None)
+    repository = repository_at(root) if root and _is_own(root) else None
+    if root is None or repository is None:
         return ""
-    return _git(place.parent, "rev-parse", "--short=12", "HEAD")
+    with tempfile.TemporaryDirectory(prefix="cudal2-") as scratch:
+        git_dir = Path(scratch) / "git"
+        try:
+            borrow(repository, git_dir)
+        except (OSError, ValueError):
+            return ""
+        tracked = _git(git_dir, root, "ls-files", "--error-unmatch", "--", str(place.relative_to(root)))
+        return _git(git_dir, root, "rev-parse", "--short=12", "HEAD") if tracked else ""
 
 
 def _is_own(root: Path) -> bool:
@@ -65,11 +76,12 @@ def _is_own(root: Path) -> bool:
     return bool(project.get("name") == OWN)
 
 
-def _git(folder: Path, *words: str) -> str:
+def _git(git_dir: Path, root: Path, *words: str) -> str:
     """What git answers; empty where it fails."""
+    command = git_command(words, git_dir, root)
+    if command is None:
+        return ""
     try:
-        return subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""

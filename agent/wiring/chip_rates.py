@@ -9,10 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.foreign import parse_record, read_file
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.evaluation import Environment
 from cudal2_agent.contract.whole_file import whole_file
@@ -57,15 +58,13 @@ def rates_path(home: Path, chip: str) -> Path:
 def read_rates(path: Path) -> FittedRates | None:
     """None where there is no file. Raises: UsageError for one that is damaged or of another version."""
     try:
-        return FittedRates.model_validate_json(path.read_text("utf-8"))
+        return parse_record(FittedRates, read_file(path))
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as exc:
+    except OSError as exc:
         raise UsageError(f"{path} cannot be read ({exc}); delete it, or calibrate again") from exc
-    except ValidationError as exc:
-        first = exc.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise UsageError(f"{path}: {where}: {first['msg']}; delete it, or calibrate again") from exc
+    except ValueError as exc:
+        raise UsageError(f"{path}: {exc}; delete it, or calibrate again") from exc
 
 
 def keep_rates(home: Path, rates: FittedRates) -> Path:

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.base import Record, RunId
 from cudal2_agent.contract.records.candidate import ScheduleValue
 from cudal2_agent.contract.records.diagnosis import Finding
 from cudal2_agent.contract.records.profile import Difference
@@ -67,7 +67,7 @@ class ShapeResult(Record):
     """
 
     task: GemmTask
-    run_id: str | None
+    run_id: RunId | None
     environment: str | None
     best: Winner | None = None
     best_without: Winner | None = None

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.base import Record, RunId, Sha256, digest
 from cudal2_agent.contract.plan.plan import ResolvedPlan
 from cudal2_agent.contract.records.candidate import ScheduleValue
 from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
@@ -29,7 +29,7 @@ class EntryEvaluation(Record):
     baselines_us: dict[str, float]
     worst_error: float | None
     environment: str
-    run_id: str
+    run_id: RunId
     commit: str = ""
     measured: date
 
@@ -47,8 +47,8 @@ class LibraryEntry(Record):
     chip: str
     schedule: dict[str, ScheduleValue] | None = None
     source: str | None = None
-    source_sha256: str
-    cubin_sha256: str | None = None
+    source_sha256: Sha256
+    cubin_sha256: Sha256 | None = None
     programmatic: bool = False
     autotuned: str | None = None
     evaluation: EntryEvaluation
@@ -94,7 +94,7 @@ class StoredAlgorithm(Record):
     torch_us: float | None
     heuristic_us: float | None
     environment: str
-    run_id: str
+    run_id: RunId | Literal[""]
     commit: str = ""
     measured: date
 
@@ -157,8 +157,8 @@ class PreparedKernel(Record):
     """
 
     task: GemmTask
-    source_sha256: str
-    cubin_sha256: str
+    source_sha256: Sha256
+    cubin_sha256: Sha256
     compiler: str
     plan: ResolvedPlan
 
@@ -176,5 +176,5 @@ class PaddedKernel(PreparedKernel):
     """
 
     entry_task: GemmTask
-    text_sha256: str
+    text_sha256: Sha256
     verdict: str

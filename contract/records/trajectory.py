@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Literal
 
-from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.base import Record, RunId, digest
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import AnyCandidate, ScheduleValue
 from cudal2_agent.contract.records.diagnosis import Diagnosis
@@ -71,7 +71,7 @@ class Attempt(Record):
 class Precedent(Record):
     """A schedule that was among the best of an earlier run. `speedup`: over cuBLASLt-AutoTuning on `task`."""
 
-    run_id: str
+    run_id: RunId
     task: GemmTask
     schedule: dict[str, ScheduleValue]
     speedup: float
@@ -140,7 +140,7 @@ class Observation(Record):
 class Step(Record):
     """One candidate of one run, identified by (run_id, index). `seconds`: wall-clock time by stage and of the agent itself."""
 
-    run_id: str
+    run_id: RunId
     index: int
     round: int
     observation_id: str
@@ -156,7 +156,7 @@ class Step(Record):
 class RunRecord(Record):
     """A run in the store. `settings` and `versions`: those it ran with, for replay."""
 
-    run_id: str
+    run_id: RunId
     task: GemmTask
     chip: Chip
     policy: str
@@ -168,6 +168,10 @@ class RunRecord(Record):
     finished_at: datetime | None = None
     best_candidate_id: str | None = None
     out: str | None = None
+
+    def travelled(self) -> "RunRecord":
+        """The run as it leaves or enters a store: it is finished, and names no place, program, server or key."""
+        return self.model_copy(update={"settings": self.settings.travelled(), "status": "finished", "out": None})
 
 
 class Trajectory(Record):

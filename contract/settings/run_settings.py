@@ -39,12 +39,18 @@ RETIRED: Mapping[str, GroupedName] = {
 }
 
 # What a run's outcome depends on: a resumed or replayed run takes these from its record unless a flag says otherwise.
+# The key of a server does not: it comes from the user each time.
 _ENDING = ("budget", "minutes", "stop_near_roofline", "finalists", "race_baselines")
 _ROUNDS = (*_ENDING, "round_size", "build_ahead", "screen_sources", "precedents")
 _SEARCH = (*_ROUNDS, "seed", "verify_seed", "policy", "schedule_prior", "lm", "device")
 _SHOWN = ("use_knowledge", "profile")
-_CHAT = ("api_key_file", "replay", *(name for name, (group, _) in FLAT.items() if group == "chat"))
+_CHAT = ("replay", *(name for name, (group, _) in FLAT.items() if group == "chat"))
 REPLAYED = frozenset({*_SEARCH, *_SHOWN, *_CHAT})
+
+# What names programs, servers, keys, folders and trust, or what is fetched: a file in the working folder may be a stranger's,
+# and so may a run that came from elsewhere. Only flags, the environment and a file that the user allowed set these.
+_PLACES = ("home", "store", "lm", "knowledge", "embedding_model", "cutlass", "chroma_host", "chroma_port")
+USERS_OWN = frozenset({*_PLACES, "api_key", "openai_key", "api_key_file", "base_url", "nvcc", "ncu", "trust_host"})
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +59,9 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, (group, inner) in FLAT.items():
         if name in values:
             held = found.get(group) or {}
-            found[group] = {**(held.model_dump() if isinstance(held, Record) else held), inner: values[name]}
+            plain = held.model_dump() if isinstance(held, Record) else held
+            if isinstance(plain, Mapping):  # anything else is refused as the group that it stands for
+                found[group] = {**plain, inner: values[name]}
     return found
 
 
@@ -171,3 +179,14 @@ class RunSettings(Record):
     def replayed(self) -> dict[str, Any]:
         """What another run takes over from this one, by flat names; what was not set is left out."""
         return {name: value for name, value in self.model_dump().items() if name in REPLAYED and value is not None}
+
+    def travelled(self) -> "RunSettings":
+        """As a run of another machine keeps them: without what is the user's own, and without text of other versions."""
+        kept = {name: value for name, value in self.model_dump().items() if name not in USERS_OWN}
+        kept = {name: value for name, value in kept.items() if name in _KNOWN or isinstance(value, bool | int | float)}
+        if "/" in self.schedule_prior:
+            kept["schedule_prior"] = Path(self.schedule_prior).stem
+        return RunSettings.model_validate({**kept, "cutlass": self.cutlass})
+
+
+_KNOWN = frozenset({*RunSettings.model_fields, *FLAT})

@@ -1,12 +1,13 @@
 """Settings, merged once: defaults < choices < cudal2.toml < CUDAL2_* < flags. Nothing else reads the environment.
 
-Choices are what a command keeps for later ones, such as `prior use`: a file in the home folder, which only commands write.
+`cudal2.toml` in the working folder may have come with what else is in it, so it cannot set what is the user's own. Choices are
+what a command keeps for later ones, such as `prior use`: a file in the home folder, which only commands write.
 """
 
 import json
 import logging
+import os
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from pydantic_settings import (
 )
 
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.foreign import MAX_SETTINGS_BYTES, parse_toml, read_file
 from cudal2_agent.contract.settings.options import (
     FULL_ROUNDS,
     QUICK_ROUNDS,
@@ -32,12 +34,14 @@ from cudal2_agent.contract.settings.options import (
     VerifyOptions,
     WorkerOptions,
 )
-from cudal2_agent.contract.settings.run_settings import FLAT, FLAT_NAME, RETIRED, RunSettings, nested
+from cudal2_agent.contract.settings.run_settings import FLAT, FLAT_NAME, GROUPS, RETIRED, USERS_OWN, RunSettings, nested
 from cudal2_agent.contract.whole_file import whole_file
 
 CONFIG_FILE = "cudal2.toml"
+CONFIG_VARIABLE = "CUDAL2_CONFIG"  # names a file that may set everything, in place of the one in the working folder
 CHOICES_FILE = "choices.toml"  # in the home folder
 _PREFIX = "CUDAL2_"
+_OPENAI = "OPENAI_API_KEY"
 _KEYS = frozenset({"api_key", "openai_key"})
 _logger = logging.getLogger(__name__)
 
@@ -68,11 +72,55 @@ class _Variables(EnvSettingsSource):
         return nested(_in_use({**super().__call__(), **flat}))
 
 
-class _ConfigFile(TomlConfigSettingsSource):
-    """`cudal2.toml`, with flat names or a table for each group."""
+class _TomlFile(TomlConfigSettingsSource):
+    """A settings file, read under limits. Raises: UsageError."""
+
+    def _read_file(self, file_path: Any) -> dict[str, Any]:
+        try:
+            return parse_toml(read_file(file_path, MAX_SETTINGS_BYTES))
+        except (OSError, ValueError) as exc:
+            raise UsageError(f"{file_path}: {exc.strerror if isinstance(exc, OSError) else exc}") from exc
+
+
+class _ConfigFile(_TomlFile):
+    """`cudal2.toml`, or the file that the environment names, with flat names or a table for each group."""
+
+    def __init__(self, settings_cls: type[BaseSettings]) -> None:
+        self._allowed = os.environ.get(CONFIG_VARIABLE) or None
+        if self._allowed and not (os.path.isabs(self._allowed) and os.path.isfile(self._allowed)):
+            raise UsageError(f"{CONFIG_VARIABLE}={self._allowed}: name a file by its absolute path")
+        super().__init__(settings_cls, Path(self._allowed or CONFIG_FILE))
 
     def __call__(self) -> dict[str, Any]:
-        return nested(_in_use(super().__call__()))
+        found = nested(_in_use(super().__call__()))
+        return found if self._allowed else _without_users_own(found)
+
+
+@cache
+def _tell_left_out(names: tuple[str, ...]) -> None:
+    _logger.warning(
+        "%s in the working folder sets %s: what names programs, servers, keys or folders is not taken from there; "
+        "if the file is yours, set %s=%s",
+        *(CONFIG_FILE, ", ".join(names), CONFIG_VARIABLE, Path(CONFIG_FILE).absolute()),
+    )
+
+
+def _without_users_own(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a file in the working folder may set; a notice names the others."""
+    own: list[str] = []
+    kept: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in USERS_OWN or name.upper() == _OPENAI:
+            own.append(name)
+        elif name in GROUPS and isinstance(value, Mapping):
+            flat = {inner: FLAT_NAME.get((name, inner), inner) for inner in value}
+            own += [flat[inner] for inner in value if flat[inner] in USERS_OWN]
+            kept[name] = {inner: held for inner, held in value.items() if flat[inner] not in USERS_OWN}
+        else:
+            kept[name] = value
+    if own:
+        _tell_left_out(tuple(sorted(own)))
+    return kept
 
 
 class Settings(BaseSettings, RunSettings):
@@ -84,7 +132,7 @@ class Settings(BaseSettings, RunSettings):
 
     api_key: SecretStr | None = Field(default=None, description="key of the chat server; from the environment, never stored")
     openai_key: SecretStr | None = Field(
-        default=None, validation_alias="OPENAI_API_KEY", description="used where the chat server is OpenAI's own, nowhere else"
+        default=None, validation_alias=_OPENAI, description="used where the chat server is OpenAI's own, nowhere else"
     )
 
     @classmethod
@@ -103,7 +151,7 @@ class Settings(BaseSettings, RunSettings):
         )
         home = next((found for source in above if (found := source().get("home"))), None)
         path = choices_path(Path(home) if home is not None else RunSettings().home)
-        return *above, TomlConfigSettingsSource(settings_cls, path)
+        return *above, _TomlFile(settings_cls, path)
 
     @property
     def store_url(self) -> str:
@@ -155,7 +203,7 @@ def keep_choice(home: Path, name: str, value: str) -> Path:
     """Keep the value of a setting for later commands, in place of the one before. Raises: UsageError where that fails."""
     path = choices_path(home)
     try:
-        kept = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+        kept = parse_toml(read_file(path, MAX_SETTINGS_BYTES)) if path.is_file() else {}
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as place:
             # A JSON string is a basic string of TOML.
@@ -182,16 +230,3 @@ def load_settings(**flags: Any) -> Settings:
         first = exc.errors(include_url=False)[0]
         where = _written(tuple(str(part) for part in first["loc"]))
         raise UsageError(f"setting {where!r}: {first['msg']} (from a flag, {_PREFIX}{where.upper()} or {CONFIG_FILE})") from exc
-    except ValueError as exc:  # a TOML file that does not parse
-        raise UsageError(f"{_unreadable()}: {exc}") from exc
-
-
-def _unreadable() -> str:
-    """The one of the two settings files that does not parse."""
-    try:
-        tomllib.loads(Path(CONFIG_FILE).read_text("utf-8"))
-    except OSError:
-        pass
-    except ValueError:
-        return CONFIG_FILE
-    return f"{CHOICES_FILE} in the home folder"

@@ -6,10 +6,7 @@ is the manifest; it has no cubins. Entries stand in the order of the manifest's 
 canonical JSON, whose hash is the id. Version 1 of the format has no algorithms, version 2 no matrix products without a gain.
 """
 
-import gzip
 import hashlib
-import json
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from pydantic import ValidationError
 
 from cudal2_agent.contract.base import canonical_json
 from cudal2_agent.contract.errors import LibraryError, UsageError
+from cudal2_agent.contract.foreign import first_error, parse_json, read_file, read_packed
 from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, StoredAlgorithm
 from cudal2_agent.contract.records.task import GemmTask
 
@@ -62,11 +60,11 @@ def _texts(path: Path) -> tuple[str, list[str]]:
         raise UsageError(f"{path} does not exist; name a library: a folder with {MANIFEST}, or a file *{PACKED}")
     try:
         if path.is_dir():
-            return (path / MANIFEST).read_text("utf-8"), (path / ENTRIES).read_text("utf-8").splitlines()
-        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+            return read_file(path / MANIFEST).decode(), read_file(path / ENTRIES).decode().splitlines()
+        lines = read_packed(path).decode().splitlines()
     except FileNotFoundError as exc:
         raise LibraryError(f"{path} is not a kernel library: it has no {Path(exc.filename).name}; {_AGAIN}") from exc
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as exc:
+    except (OSError, ValueError) as exc:
         raise LibraryError(f"{path} is damaged or not a kernel library ({exc}); {_AGAIN}") from exc
     if not lines:
         raise LibraryError(f"{path} is empty; {_AGAIN}")
@@ -75,7 +73,7 @@ def _texts(path: Path) -> tuple[str, list[str]]:
 
 def _manifest(path: Path, text: str) -> LibraryManifest:
     try:
-        record = json.loads(text)
+        record = parse_json(text)
     except ValueError as exc:
         raise LibraryError(f"the manifest of {path} is not JSON ({exc}); {_AGAIN}") from exc
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
@@ -88,16 +86,14 @@ def _manifest(path: Path, text: str) -> LibraryManifest:
     try:
         return LibraryManifest.model_validate(record)
     except ValidationError as exc:
-        error = exc.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in error["loc"])
-        raise LibraryError(f"the manifest of {path} is damaged: {where} {error['msg']}; {_AGAIN}") from exc
+        raise LibraryError(f"the manifest of {path} is damaged: {first_error(exc)}; {_AGAIN}") from exc
 
 
 def _entry(path: Path, number: int, line: str, id_: str) -> dict[str, Any]:
     if hashlib.sha256(line.encode()).hexdigest()[:ID_CHARS] != id_:
         raise LibraryError(f"entry {number} of {path} is damaged, or not the one that the manifest names ({id_}); {_AGAIN}")
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError as exc:
         raise LibraryError(f"entry {number} of {path} is not JSON ({exc}); {_AGAIN}") from exc
     if not isinstance(record, dict):

@@ -9,9 +9,8 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
 from cudal2_agent.contract.errors import LibraryError
+from cudal2_agent.contract.foreign import parse_record, read_file
 from cudal2_agent.contract.plan.plan import ResolvedPlan
 from cudal2_agent.contract.records.library import LibraryEntry, PaddedKernel, PreparedKernel
 from cudal2_agent.contract.records.task import GemmTask
@@ -52,10 +51,10 @@ def read_kernel(entry: LibraryEntry, cubin: Path, plan: Path, task: GemmTask | N
     """
     kind = PaddedKernel if is_padded(entry, task) else PreparedKernel
     try:
-        record = kind.model_validate_json(plan.read_bytes())
-        content = cubin.read_bytes()
-    except (OSError, ValidationError) as exc:
-        file = plan if isinstance(exc, ValidationError) else exc.filename
+        record = parse_record(kind, read_file(plan))
+        content = read_file(cubin)
+    except (OSError, ValueError) as exc:
+        file = exc.filename if isinstance(exc, OSError) else plan
         raise LibraryError(f"{file} is missing or damaged ({type(exc).__name__}); {again}") from exc
     if hashlib.sha256(content).hexdigest() != record.cubin_sha256:
         raise LibraryError(f"{cubin} is damaged: it is not the kernel of its plan; {again}")

@@ -53,7 +53,7 @@ def _opened_path(
     spec: str, path: Path, name: str | None, work_dir: Path, emit: Emit, run: RunCommand
 ) -> AbstractContextManager[Tree]:
     if path.is_dir() and (path / ".git").exists():
-        return nullcontext(checkout_tree(path, name, str(path), emit, run))
+        return nullcontext(checkout_tree(path, name, str(path), work_dir, emit, run))
     if path.is_dir():
         return nullcontext(
             folder_tree(path, ReleaseLabel(name=name, title=path.name, version=version_in(path.name), origin=str(path)), emit)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from peft import PeftModel
-from pydantic import ValidationError
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.foreign import parse_record, read_file
 from cudal2_agent.contract.whole_file import make_durable
 from cudal2_agent.policies.lm.base_model import LoadedModel, load_base
 from cudal2_agent.policies.lm.compact_prompt import axes_fingerprint
@@ -106,10 +106,10 @@ def read_record(folder: Path) -> AdapterRecord:
     """Raises: UsageError for a folder that is not an adapter of this version, or is bound to other axes."""
     file = folder / RECORD
     try:
-        record = AdapterRecord.model_validate_json(file.read_bytes())
+        record = parse_record(AdapterRecord, read_file(file))
     except OSError as exc:
         raise UsageError(f"{folder} is not an adapter of `train lm`: {RECORD} cannot be read ({exc.strerror})") from exc
-    except ValidationError as exc:
+    except ValueError as exc:
         raise UsageError(f"{file} was written by another version of cudal2-agent; train the adapter again") from exc
     if record.axes != axes_fingerprint():
         raise UsageError(

@@ -124,7 +124,7 @@ class _SweepFile:
         declared: list[SweepLine] = []
         if run != self._run:
             self._run, self._baselines = run, {}
-            declared.append(SweepRun(run=run))
+            declared.append(SweepRun(run=run.travelled()))
         axes = None
         if (schedule := step.candidate.origin.schedule) is not None:
             axes = _number(self._axes, tuple(schedule), SweepAxes(axes=tuple(schedule)), declared)

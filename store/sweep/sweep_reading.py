@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic_core import from_json
-
+from cudal2_agent.contract.foreign import parse_json
 from cudal2_agent.contract.records.evaluation import Environment
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
 from cudal2_agent.store.incoming import Incoming, IncomingStep, mark_of
@@ -32,7 +31,7 @@ class SweepReader:
 
     def read(self, line: bytes) -> list[Incoming]:
         """Raises: ValueError for a line that is not of this form, or that names what no line before it declares."""
-        plain = from_json(line)
+        plain = parse_json(line)
         match next(iter(plain), None) if isinstance(plain, dict) else None:
             case "format":
                 _check_version(plain)

@@ -1,12 +1,21 @@
 """Settings: defaults < cudal2.toml < CUDAL2_* < flags; an invalid one is refused in one line."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import ValidationError
 
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.settings.settings import CONFIG_FILE, Settings, choices_path, keep_choice, load_settings
+from cudal2_agent.contract.settings.run_settings import FLAT, GROUPS, USERS_OWN, RunSettings
+from cudal2_agent.contract.settings.settings import (
+    CONFIG_FILE,
+    Settings,
+    _tell_left_out,
+    choices_path,
+    keep_choice,
+    load_settings,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +84,19 @@ def test_a_wrong_variable_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["budget = ", "budget = 'many'", "[budget]\nx = 1", "unknown = 1", "budget = 1\nbudget = 2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "budget = ",
+        "budget = 'many'",
+        "[budget]\nx = 1",
+        "unknown = 1",
+        "budget = 1\nbudget = 2",
+        "chat = 3\ntokens = 5",
+        "a = " + "[" * 5000,
+        "x = 1" + " " * 2**20,
+    ],
+)
 def test_a_wrong_file_is_one_line(text: str) -> None:
     configure(text)
     with pytest.raises(UsageError, match=CONFIG_FILE) as caught:
@@ -87,6 +108,52 @@ def test_a_file_that_is_not_utf8_is_one_line() -> None:
     Path(CONFIG_FILE).write_bytes(b"policy = '\xff\xfe'")
     with pytest.raises(UsageError, match=CONFIG_FILE):
         load_settings()
+
+
+@pytest.mark.parametrize("name", sorted(USERS_OWN - {"openai_key"}))
+def test_the_working_folder_names_no_program_server_key_or_place(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    _tell_left_out.cache_clear()
+    before = load_settings()
+    value = {"trust_host": "true", "chroma_port": "9"}.get(name, f"'/stranger/{name}'")
+    configure(f"seed = 5\n{name} = {value}")
+    for _ in range(2):
+        assert load_settings() == before.model_copy(update={"seed": 5})
+    [notice] = caplog.messages
+    assert f"sets {name}:" in notice
+    assert f"set CUDAL2_CONFIG={Path(CONFIG_FILE).absolute()}" in notice
+
+
+@pytest.mark.parametrize(
+    "text", ["OPENAI_API_KEY = 'x'", "[chat]\nbase_url = 'http://stranger/v1'", "[profiler]\nncu = '/evil'"]
+)
+def test_neither_does_it_in_a_table_or_by_another_name(text: str) -> None:
+    before = load_settings()
+    configure(text)
+    assert load_settings() == before
+
+
+def test_a_file_that_the_environment_names_sets_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure("seed = 5\nbase_url = 'http://mine/v1'\nhome = '/mine'\ntrust_host = true")
+    monkeypatch.setenv("CUDAL2_CONFIG", str(Path(CONFIG_FILE).absolute()))
+    settings = load_settings()
+    assert (settings.seed, settings.chat.base_url, settings.home, settings.trust_host) == (
+        5,
+        "http://mine/v1",
+        Path("/mine"),
+        True,
+    )
+    for wrong in (CONFIG_FILE, str(tmp_path / "missing.toml"), str(tmp_path)):
+        monkeypatch.setenv("CUDAL2_CONFIG", wrong)
+        with pytest.raises(UsageError, match="name a file by its absolute path"):
+            load_settings()
+
+
+def test_every_setting_of_free_text_is_known_to_be_harmless_or_the_users_own() -> None:
+    harmless = {"device", "policy", "schedule_prior", "replay", "embedding_device", "embedding_precision", "model"}
+    fields = {name: RunSettings.model_fields[name] for name in RunSettings.model_fields if name not in GROUPS}
+    fields |= {name: type(getattr(RunSettings(), group)).model_fields[inner] for name, (group, inner) in FLAT.items()}
+    text = {name for name, field in fields.items() if {str, Path} & {field.annotation, *get_args(field.annotation)}}
+    assert text - USERS_OWN == harmless
 
 
 def test_settings_are_frozen() -> None:
@@ -142,11 +209,11 @@ def test_a_choice_is_below_all_other_sources(tmp_path: Path, monkeypatch: pytest
     assert load_settings(schedule_prior="flag").schedule_prior == "flag"
 
 
-def test_choices_are_those_of_the_home_that_is_used(tmp_path: Path) -> None:
+def test_choices_are_those_of_the_home_that_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_choice(tmp_path / "one", "schedule_prior", "first")
     keep_choice(tmp_path / "two", "schedule_prior", "second")
     assert load_settings(home=tmp_path / "one").schedule_prior == "first"
-    configure(f'home = "{tmp_path / "two"}"')
+    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "two"))
     assert load_settings().schedule_prior == "second"
 
 

@@ -154,7 +154,7 @@ def test_half_a_surrogate_pair_is_refused_in_one_line(store: Store) -> None:
 @pytest.mark.parametrize("hard", HARD_TEXTS)
 def test_names_keep_every_character_or_are_refused_in_one_line(store: Store, database_url: str, hard: str) -> None:
     """No column of text of PostgreSQL can hold a NUL. Nothing is written then."""
-    run = run_record(f"run {hard}", policy=f"policy {hard}", chip=CHIP.model_copy(update={"name": f"chip {hard}"}))
+    run = run_record("run-2", policy=f"policy {hard}", chip=CHIP.model_copy(update={"name": f"chip {hard}"}))
     if "\0" in hard and database_url.startswith("postgresql"):
         with pytest.raises(StoreError) as caught:
             store.start_run(run)

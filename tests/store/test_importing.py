@@ -124,7 +124,7 @@ def spoilt(line: str, **changes: Any) -> str:
         (lambda line: spoilt(line, candidate_id="00"), r"line 2: candidate_id 00 is not the hash of the candidate"),
         (lambda line: spoilt(line, index=2**40), r"line 2: step 1099511627776 of run run-1 has an index or"),
         (lambda line: spoilt(line, index=-1), r"line 2: step -1 of run run-1 has an index or a round out"),
-        (lambda line: spoilt(line, run_id=""), r"line 2: a run id of 0 characters; 1 to 128 are allowed"),
+        (lambda line: spoilt(line, run_id=""), r"line 2: run_id: String should match pattern"),
         (lambda _: "[" * 100_000, r"line 2: Invalid JSON"),
         (lambda _: "\udcff", r"line 2: Invalid JSON"),
     ],

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from cudal2_agent.agent.run.lifecycle import check_resumable
 from cudal2_agent.contract.errors import StoreError, UsageError
 from cudal2_agent.contract.records.evaluation import CompileFailed
 from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.store import merging
 from cudal2_agent.store.merging import MergeSummary, merge_store
 from cudal2_agent.store.store import Store, open_store
@@ -90,7 +92,7 @@ def test_a_run_is_there_whole_or_not_at_all(target: Store, source: Store, path: 
 def test_a_run_that_went_on_is_continued(target: Store, source: Store, path: Path) -> None:
     source.update_run(run_record("run-2"))
     merge_store(target, str(path))
-    assert target.run("run-2").status == "running"
+    assert target.run("run-2").status == "finished", "nobody resumes it here"
     source.record_step(step(1, number=1, run_id="run-2"))
     source.record_step(step(0, run_id="run-2", reward=0.5))
     source.update_run(run_record("run-2", **ENDED))
@@ -147,7 +149,19 @@ def test_a_store_of_version_01_is_only_read(target: Store, tmp_path: Path) -> No
     assert sha256(copy.read_bytes()).hexdigest() == before
     moved = copy.rename(tmp_path / "copy.sqlite")
     with open_store(f"sqlite:///{moved}") as migrated:
-        assert everything(target) == everything(migrated)
+        assert everything(target) == [one.model_copy(update={"run": one.run.travelled()}) for one in everything(migrated)]
+
+
+def test_a_merged_run_names_no_place_and_is_not_resumed(target: Store, source: Store, path: Path) -> None:
+    settings = RunSettings(home=Path("/stranger"), base_url="http://stranger/v1", api_key_file=Path("/etc/passwd"), budget=7)
+    source.start_run(run_record("run-3", settings=settings, out="/stranger/out"))
+    merge_store(target, str(path))
+    run = target.run("run-3")
+    assert (run.status, run.out, run.settings.budget) == ("finished", None, 7)
+    assert "stranger" not in run.model_dump_json()
+    assert "passwd" not in run.model_dump_json()
+    with pytest.raises(UsageError, match="it came from another store; start a new run"):
+        check_resumable(run)
 
 
 def test_a_source_that_is_not_there_is_not_created(target: Store, tmp_path: Path) -> None:

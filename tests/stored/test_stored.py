@@ -232,7 +232,9 @@ def test_an_old_name_is_read_from_the_environment_from_the_file_and_as_a_flag(
     assert recorded()[name] != expected, "the default shows nothing"
     assert load_settings(**{name: value}).recorded().model_dump(mode="json")[name] == expected
     Path(CONFIG_FILE).write_text(f"{name} = {json.dumps(expected)}\n", "utf-8")
+    monkeypatch.setenv("CUDAL2_CONFIG", str(Path(CONFIG_FILE).absolute()))
     assert recorded()[name] == expected
+    monkeypatch.delenv("CUDAL2_CONFIG")
     Path(CONFIG_FILE).unlink()
     monkeypatch.setenv(variable.swapcase() if sys.platform != "win32" else variable, value)
     assert recorded()[name] == expected

@@ -1,11 +1,11 @@
 """The tasks of a bench: shapes as for a campaign, or those of a JSON file with lists, which a name behind a colon picks."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from cudal2_agent.agent.campaign.shapes import GRID, WantedShape, read_shapes
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.foreign import parse_json, read_file
 from cudal2_agent.contract.records.task import parse_shape
 
 
@@ -34,7 +34,7 @@ def read_bench_shapes(given: Sequence[str], part: str | None) -> tuple[list[Want
 def _listed(file: Path, name: str) -> list[str]:
     """The shapes of a JSON list, of one list of an object, or of its lists grid and off_grid."""
     try:
-        told = json.loads(file.read_text("utf-8"))
+        told = parse_json(read_file(file))
     except (OSError, ValueError) as exc:
         raise UsageError(f"{file} cannot be read as JSON: {exc}") from exc
     if isinstance(told, list):

@@ -5,5 +5,6 @@
 `prior_table`: learned priors, figures of a bench of proposals, and the worth of what a language model proposes.
 `advice_table`: what a model would gain. `calibration_answer`: what a calibration measured.
 `alignment`: tables of text in aligned columns.
+`plain_text`, `plain_console`: the filter of everything that is printed.
 `progress`: events as lines and a status line on stderr. `meter`: rate and time left of indexing and of commands over the store.
 """

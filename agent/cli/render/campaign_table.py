@@ -15,6 +15,7 @@ from rich.text import Text
 
 from cudal2_agent.agent.campaign.watching import CampaignCost, ClassFigures, Overview, class_figures, cost_of
 from cudal2_agent.agent.cli.render.alignment import aligned, cell
+from cudal2_agent.agent.cli.render.plain_console import PlainConsole
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.store.campaign_queue import FailedItem, QueueCounts
 
@@ -26,7 +27,7 @@ class CampaignTable:
     """`agent.campaign.campaign.Display`."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = console or PlainConsole()
         self._live: Live | None = None
         self._totals_s = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""Progress on stderr. Only this module imports rich. Without a terminal it prints plain lines."""
+"""Progress on stderr. Without a terminal it prints plain lines."""
 
 import textwrap
 import time
@@ -12,6 +12,7 @@ from rich.status import Status
 from rich.text import Text
 
 from cudal2_agent.agent.cli.render.meter import Meter
+from cudal2_agent.agent.cli.render.plain_console import PlainConsole
 from cudal2_agent.agent.report.one_line import predicted_of, result_of
 from cudal2_agent.contract.events import (
     CandidateBuilt,
@@ -63,7 +64,7 @@ class Progress:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = console or PlainConsole()
         self._status: Status | None = None
         self._deadline_s: float | None = None
         self._best = ""

@@ -6,11 +6,8 @@ Covered: mm, addmm, bmm, baddbmm, and linear where no such operator runs within 
 Not covered: products within fused operators such as attention, convolutions, and kernels of replayed CUDA graphs.
 """
 
-import gzip
-import json
-import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -28,6 +25,7 @@ from cudal2_agent.agent.library.advise.products import (
     read_product,
 )
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.foreign import members, opened
 
 Event = Mapping[str, Any]
 Argument = Literal["Input Dims", "Input Strides", "Input type"]
@@ -38,6 +36,8 @@ _GRADIENT = "autograd::engine::evaluate_function: "  # of a node of the backward
 _LEAF = "torch::autograd::AccumulateGrad"
 _ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _STEP = "ProfilerStep#"
+_ARGUMENTS = ("External id", "Input Dims", "Input Strides", "Input type", "Sequence number")
+_MOST_OPERATORS = 400_000
 _HOW = "record it with torch.profiler.profile(record_shapes=True)"
 
 
@@ -64,45 +64,71 @@ class _Open:
     has_product: bool = False
 
 
+@dataclass
+class _Trace:
+    """What is kept of a trace while it is read. `gpu_us`: by the `External id` of kernels."""
+
+    operators: list[Event] = field(default_factory=list)
+    gpu_us: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    total_us: float = 0.0
+    traced: bool = False
+    steps: set[str] = field(default_factory=set)
+
+    def take(self, event: Any) -> None:
+        """Raises: ValueError beyond the limit of operators."""
+        if not isinstance(event, dict) or event.get("ph") != "X":
+            return
+        if (name := str(event.get("name", ""))).startswith(_STEP):
+            self.steps.add(name)
+        if event.get("cat") in _ON_GPU:
+            duration, self.traced = _time(event, "dur"), True
+            self.total_us += duration
+            self.gpu_us[_number(event, "External id", -1)] += duration
+        elif event.get("cat") == "cpu_op":
+            if len(self.operators) >= _MOST_OPERATORS:
+                raise ValueError(f"more than {_MOST_OPERATORS:,} operators; trace fewer steps")
+            kept = {key: event.get(key) for key in ("name", "ts", "dur", "pid", "tid")}
+            self.operators.append(
+                {**kept, "args": {key: found for key in _ARGUMENTS if (found := _argument(event, key)) is not None}}
+            )
+
+
 def read_trace(file: Path) -> Recording:
     """The products of a trace, the most frequent first. Raises: UsageError for a file without products or shapes."""
-    trace = _load(file)
-    events = [event for event in trace["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
-    gpu_us: dict[int, float] = defaultdict(float)
-    total_us, traced = 0.0, False
-    for event in events:
-        if event.get("cat") in _ON_GPU:
-            duration, traced = float(event.get("dur", 0.0)), True
-            total_us += duration
-            gpu_us[_number(event, "External id", -1)] += duration
-    operators = [event for event in events if event.get("cat") == "cpu_op"]
-    calls = _calls(file, operators, gpu_us)
+    trace, properties = _load(file)
+    calls = _calls(file, trace.operators, trace.gpu_us)
     if not calls:
         raise UsageError(f"{file} holds no matrix product; trace a forward or backward pass, with ProfilerActivity.CPU")
-    steps = {event["name"] for event in events if str(event.get("name", "")).startswith(_STEP)}
-    gpu, capability = _device(trace) if traced else (None, None)
+    gpu, capability = _device(properties) if trace.traced else (None, None)
     return Recording(
-        products=_counted(calls, operators, traced),
-        passes=max(1, len(steps)),
+        products=_counted(calls, trace.operators, trace.traced),
+        passes=max(1, len(trace.steps)),
         gpu=gpu,
         capability=capability,
-        gpu_us=total_us if traced else None,
+        gpu_us=trace.total_us if trace.traced else None,
     )
 
 
-def _load(file: Path) -> Mapping[str, Any]:
+def _load(file: Path) -> tuple[_Trace, Any]:
+    """What is kept of the events, and the properties of the devices. An event at a time is in memory."""
+    trace, properties, found = _Trace(), None, False
     try:
-        content = file.read_bytes()
-        text = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
-    except (OSError, EOFError, zlib.error) as exc:
-        raise UsageError(f"{file} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
-    try:
-        trace = json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise UsageError(f"{file} is not JSON ({exc}); name a file of torch.profiler's export_chrome_trace") from exc
-    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
+        with opened(file) as stream:
+            for name, value in members(stream, "traceEvents"):
+                if name == "traceEvents":
+                    found = True
+                    trace.take(value)
+                elif name == "deviceProperties":
+                    properties = value
+    except OSError as exc:
+        raise UsageError(f"{file} cannot be read: {exc.strerror or exc}") from exc
+    except ValueError as exc:
+        raise UsageError(
+            f"{file} is not a trace that can be read ({exc}); name one of torch.profiler's export_chrome_trace"
+        ) from exc
+    if not found:
         raise UsageError(f"{file} is not a trace: it has no traceEvents; name a file of torch.profiler's export_chrome_trace")
-    return trace
+    return trace, properties
 
 
 def _calls(file: Path, operators: Sequence[Event], gpu_us: Mapping[int, float]) -> list[_Call]:
@@ -243,10 +269,9 @@ def _either(shape: tuple[int, ...], weights: set[tuple[int, ...]]) -> bool:
     return shape in weights or shape[::-1] in weights
 
 
-def _device(trace: Mapping[str, Any]) -> tuple[str | None, int | None]:
+def _device(properties: Any) -> tuple[str | None, int | None]:
     """Name without the vendor and compute capability of the trace's GPU."""
-    devices: Iterable[Any] = trace.get("deviceProperties") or []
-    for one in devices:
+    for one in properties if isinstance(properties, list) else []:
         if isinstance(one, dict) and isinstance(one.get("name"), str):
             major, minor = one.get("computeMajor"), one.get("computeMinor")
             capability = 10 * major + minor if isinstance(major, int) and isinstance(minor, int) else None
@@ -254,15 +279,18 @@ def _device(trace: Mapping[str, Any]) -> tuple[str | None, int | None]:
     return None, None
 
 
-def _inputs(event: Event, name: Argument) -> Sequence[Any]:
+def _argument(event: Event, name: str) -> Any:
     arguments = event.get("args")
-    found = arguments.get(name) if isinstance(arguments, dict) else None
+    return arguments.get(name) if isinstance(arguments, dict) else None
+
+
+def _inputs(event: Event, name: Argument) -> Sequence[Any]:
+    found = _argument(event, name)
     return found if isinstance(found, list) else []
 
 
 def _number(event: Event, name: str, default: int) -> int:
-    arguments = event.get("args")
-    found = arguments.get(name) if isinstance(arguments, dict) else None
+    found = _argument(event, name)
     return found if isinstance(found, int) else default
 
 

@@ -53,6 +53,7 @@ def test_it_is_built_where_the_user_says_so(by: str, file: str, monkeypatch: pyt
         monkeypatch.setenv("CUDAL2_TRUST_HOST", "1")
     if by == "file":
         Path("cudal2.toml").write_text("trust_host = true\n")
+        monkeypatch.setenv("CUDAL2_CONFIG", str(Path("cudal2.toml").absolute()))
     settings = load_settings(device="none", trust_host=True if by == "flag" else None)
     with pytest.raises(Cudal2Error, match="/no/such/nvcc"):
         evaluate_files([Path(file)], TASK, settings, timed=False, host=True)

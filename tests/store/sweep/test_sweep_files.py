@@ -170,8 +170,28 @@ def test_a_missing_folder_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_a_value_of_any_kind_survives_in_a_run(store: Store, tmp_path: Path) -> None:
-    odd: dict[str, Any] = {"versions": {"päckage ✗": "1\n2"}, "out": "/tmp/\u2028 odd", "finished_at": NOW, "status": "failed"}
-    run = run_record("rün ✗", **odd)
+    odd: dict[str, Any] = {"versions": {"päckage ✗": "1\n2"}, "policy": "\u2028 odd", "finished_at": NOW, "status": "failed"}
+    run = run_record("run.2+x", **odd)
     export_sweep([trajectory(run, step(0))], tmp_path / "a.zst")
     import_files(store, [str(tmp_path / "a.zst")])
-    assert store.run("rün ✗") == run
+    assert store.run("run.2+x") == run.model_copy(update={"status": "finished"})
+
+
+def test_no_place_server_or_key_leaves_a_store(tmp_path: Path) -> None:
+    own = {
+        "base_url": "http://secret-host/v1",
+        "api_key_file": "/secret-key",
+        "store": "sqlite:////secret-store",
+        "lm": "/secret-lm",
+    }
+    own |= {
+        "home": "/secret-home",
+        "nvcc": "/secret-nvcc",
+        "of_another_version": "secret",
+        "schedule_prior": "/secret/prior.safetensors",
+    }
+    run = run_record(settings={**own, "budget": 7}, out="/secret-out", status="interrupted")
+    export_sweep([trajectory(run, step(0))], tmp_path / "a.zst")
+    text = zstd.decompress((tmp_path / "a.zst").read_bytes()).decode()
+    assert "secret" not in text
+    assert '"budget":7' in text

@@ -111,7 +111,7 @@ def test_the_library_that_ships_is_the_default(capsys: pytest.CaptureFixture[str
         (["model.py", "--element", "f8"], "--element 'f8' is not known"),
         (["model.py", "--passes", "2"], "--passes counts those of a trace"),
         (["model.py", "--library", "small", "--shapes-out", "absent/missing.json"], "cannot be written"),
-        (["--trace", "empty.py"], "is not JSON"),
+        (["--trace", "empty.py"], "is not a trace"),
         (["--trace", "single.json", "--element", "f16"], "this trace has GPU times of them"),
     ],
     ids=" ".join,

@@ -124,10 +124,14 @@ def test_a_compiled_backward_pass_is_told_apart_by_the_shapes_of_parameters(tmp_
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"no json", "is not JSON"),
-        (b"\xff\xfe", "is not JSON"),
-        (b"\x1f\x8bcut", "cannot be read"),
-        (b"[]", "is not a trace: it has no traceEvents"),
+        (b"no json", "is not a trace"),
+        (b"\xff\xfe", "is not a trace"),
+        (b"\x1f\x8bcut", "damaged or incomplete"),
+        (b"[]", "is not a trace"),
+        (b"{}", "is not a trace: it has no traceEvents"),
+        (b'{"traceEvents": [' + b"[" * 10**6, "is not a trace"),
+        (b'{"traceEvents": [1 2]}', "is not a trace"),
+        (b'{"traceEvents": [{"ph": "X"}', "is not a trace"),
         (b'{"traceEvents": 3}', "is not a trace"),
         (b'{"traceEvents": [3, {"ph": "X"}]}', "holds no matrix product"),
     ],
