@@ -9,5 +9,7 @@ This package imports pydantic and the standard library only. Every other package
 - `protocols`: what the agent requires of a policy, a sandbox and a store
 - `base`: the base class of every record, and the hash that makes ids
 - `events`, `errors`: typed events, and the error tree
+- `file_system`: whether other machines may write to where a path lies
+- `processors`: how many this process may use
 - `whole_file`: a file that appears whole or not at all
 """

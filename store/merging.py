@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import StoreError, UsageError
+from cudal2_agent.contract.file_system import mount_of
 from cudal2_agent.store import tables
 from cudal2_agent.store.engine import shown_address
 from cudal2_agent.store.filters import sortable
@@ -163,7 +164,7 @@ def _write_observation(writer: PlainWriter, run_id: str, id_: str, missing: dict
 
 @contextmanager
 def _opened(source: str) -> Iterator[Store]:
-    """The source, or a migrated copy of a file of an older version. Raises: UsageError, StoreError."""
+    """The source, or a copy of a file of an older version or on a network file system. Raises: UsageError, StoreError."""
     url = _url(source)
     if url.get_backend_name() != "sqlite":
         if _is_older(url):
@@ -175,7 +176,8 @@ def _opened(source: str) -> Iterator[Store]:
     path = Path(url.database or "")
     if not path.is_file():
         raise UsageError(f"there is no store at {path}; name an SQLite file or an SQLAlchemy URL")
-    if not _is_older(url):
+    mount = mount_of(path)
+    if not _is_older(url) and not (mount and mount.shared):
         with open_store(url.render_as_string(hide_password=False)) as store:
             yield store
         return

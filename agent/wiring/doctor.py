@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 from cudal2_agent.agent.run.versions import installed_version
 from cudal2_agent.agent.wiring.gpus import visible_gpus
 from cudal2_agent.contract.base import Record
-from cudal2_agent.contract.errors import Cudal2Error
+from cudal2_agent.contract.errors import Cudal2Error, UsageError
+from cudal2_agent.contract.file_system import mount_of, require_local
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate, Origin
@@ -59,6 +60,7 @@ def examine(settings: Settings) -> list[Check]:
         _baselines(),
         _torch(),
         _ncu(settings),
+        _local(settings),
         _store(settings),
         _knowledge(settings),
         _folder("cache", Path(settings.compile_options().cache_dir)),
@@ -189,6 +191,18 @@ def _ncu(settings: Settings) -> Check:
         return Check(name=name, ok=False, needed=False, detail=detail, remedy=PERMISSION_REMEDY)
     told = "counters may be read" if allowed else "whether counters may be read shows when a kernel is profiled"
     return Check(name=name, ok=True, needed=False, detail=f"{detail}; {told}")
+
+
+def _local(settings: Settings) -> Check:
+    """The disk of what is locked; other machines must not write to it."""
+    name, folder = "databases and locks", settings.local_dir
+    mount = mount_of(folder)
+    kind = f"{folder} ({mount.kind})" if mount else str(folder)
+    try:
+        require_local(folder, "databases and locks in")
+    except UsageError as exc:
+        return Check(name=name, ok=False, needed=True, detail=f"{kind}, a network file system", remedy=str(exc))
+    return Check(name=name, ok=True, needed=True, detail=kind)
 
 
 def _store(settings: Settings) -> Check:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.contract.file_system import require_local
 from cudal2_agent.sandbox.workers.process import child_environment
 
 
@@ -23,10 +24,11 @@ class DeviceTurn:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Wait for the turn, and hold it. Raises: MachineError where the lock cannot be made."""
+        """Wait for the turn, and hold it. Raises: MachineError where the lock cannot be made, UsageError on a network disk."""
         if self._path is None:
             yield
             return
+        require_local(self._path.parent, "locks")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             lock = self._path.open("ab")
