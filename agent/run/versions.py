@@ -9,13 +9,17 @@ from pathlib import Path
 OWN = "cudal2-agent"
 PACKAGES = (
     OWN,
+    "cupy-cuda12x",
     "cupy-cuda13x",
     "cuda-bindings",
     "langgraph",
     "numpy",
     "nvidia-cuda-cccl",
+    "nvidia-cuda-cccl-cu12",
     "nvidia-cuda-nvrtc",
+    "nvidia-cuda-nvrtc-cu12",
     "nvidia-cuda-runtime",
+    "nvidia-cuda-runtime-cu12",
     "nvmath-python",
     "pydantic",
     "sqlalchemy",

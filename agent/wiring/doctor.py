@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cudal2_agent.agent.run.versions import installed_version
-from cudal2_agent.agent.wiring.gpus import visible_gpus
+from cudal2_agent.agent.wiring.gpus import by_chip, visible_gpus
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import Cudal2Error, UsageError
 from cudal2_agent.contract.file_system import mount_of, require_local
@@ -27,7 +27,15 @@ from cudal2_agent.store.filters import ALL_STEPS
 from cudal2_agent.store.statistics import run_count
 from cudal2_agent.store.store import open_store
 
-PACKAGES = ("cupy-cuda13x", "cuda-bindings", "langgraph", "nvidia-cuda-nvrtc", "pydantic", "sqlalchemy")
+# Each by its names: those of CUDA 13's packages and of CUDA 12's.
+PACKAGES = (
+    ("cupy-cuda13x", "cupy-cuda12x"),
+    ("cuda-bindings",),
+    ("langgraph",),
+    ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+    ("pydantic",),
+    ("sqlalchemy",),
+)
 PROBE = """// cudal2: {"arch": "sm_80", "launches": [{"entry": "probe", "grid": [1, 1, 1], "block": [32, 1, 1],
 // "args": [{"tensor": "D", "access": "write"}]}]}
 #include <cuda_fp16.h>
@@ -75,7 +83,8 @@ def _python() -> Check:
 
 
 def _packages() -> Iterator[Check]:
-    for package in PACKAGES:
+    for names in PACKAGES:
+        package = next((name for name in names if installed_version(name)), names[0])
         found = installed_version(package)
         remedy = f"pip install {package}"
         yield Check(name=package, ok=found is not None, needed=True, detail=found or "not installed", remedy=remedy)
@@ -120,13 +129,18 @@ def _nvcc(settings: Settings) -> Check:
 
 
 def _gpus() -> Iterator[Check]:
+    try:
+        from cudal2_agent.sandbox.cuda.driver import no_gpu
+    except ImportError:
+        return  # the packages of CUDA are reported by themselves
     found = visible_gpus()
-    if not found:
+    if reason := no_gpu():
         detail = "kernels are not timed, but ranked by predicted times"
-        remedy = "install an NVIDIA driver (580 or newer) and check CUDA_VISIBLE_DEVICES"
-        yield Check(name="GPU", ok=False, needed=False, detail=detail, remedy=remedy)
+        yield Check(name="GPU", ok=False, needed=False, detail=detail, remedy=reason)
     for gpu in found:
-        detail = f"{gpu.name}, target {gpu.arch or 'unknown'}"
+        detail = f"{gpu.name}, {gpu.sms} SMs, target {gpu.arch or 'unknown'}"
+        if gpu.exclusive:
+            detail += "; exclusive-process mode: one process at a time, and no hardware counters beside it"
         yield Check(
             name=f"GPU cuda:{gpu.index}",
             ok=gpu.arch is not None,
@@ -134,6 +148,10 @@ def _gpus() -> Iterator[Check]:
             detail=detail,
             remedy="use a GPU of sm_80 or newer",
         )
+    if len(chips := by_chip(found)) > 1:
+        listed = ", ".join(f"{chip} (cuda:{', cuda:'.join(map(str, numbers))})" for chip, numbers in chips.items())
+        detail = f"{listed}; their times are never mixed: a campaign takes GPUs of one chip (--gpus)"
+        yield Check(name="different chips", ok=True, needed=False, detail=detail)
 
 
 def emulator() -> Check:
