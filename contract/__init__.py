@@ -10,6 +10,6 @@ This package imports pydantic and the standard library only. Every other package
 - `base`: the base class of every record, and the hash that makes ids
 - `events`, `errors`: typed events, and the error tree
 - `file_system`: whether other machines may write to where a path lies
-- `processors`: how many this process may use
+- `host_limits`: processors, memory and processes that this process may use
 - `whole_file`: a file that appears whole or not at all
 """

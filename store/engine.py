@@ -107,7 +107,9 @@ def _create(url: str, busy_timeout_s: float) -> Engine:
     except ModuleNotFoundError as exc:
         raise StoreError(f"store needs the package {exc.name!r}; for PostgreSQL: pip install 'cudal2-agent[postgres]'") from exc
     except OSError as exc:
-        raise StoreError(f"store folder {exc.filename} cannot be created: {exc.strerror}") from exc
+        raise StoreError(
+            f"store folder {exc.filename} cannot be created: {exc.strerror}; set CUDAL2_HOME to one that can be written"
+        ) from exc
     if sqlite:
         event.listen(engine, "connect", _on_sqlite_connect)
         event.listen(engine, "begin", partial(_on_sqlite_begin, busy_timeout_s=busy_timeout_s))

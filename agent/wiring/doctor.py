@@ -13,6 +13,7 @@ from cudal2_agent.agent.wiring.gpus import by_chip, visible_gpus
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import Cudal2Error, UsageError
 from cudal2_agent.contract.file_system import mount_of, require_local
+from cudal2_agent.contract.host_limits import memory_limit, processes_left, usable_processors
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate, Origin
@@ -36,6 +37,8 @@ PACKAGES = (
     ("pydantic",),
     ("sqlalchemy",),
 )
+MEMORY = 1 << 30  # bytes that a small run takes with all its processes, and some to spare
+PROCESSES = 32  # with threads, of a small run on two processors, and some to spare
 PROBE = """// cudal2: {"arch": "sm_80", "launches": [{"entry": "probe", "grid": [1, 1, 1], "block": [32, 1, 1],
 // "args": [{"tensor": "D", "access": "write"}]}]}
 #include <cuda_fp16.h>
@@ -57,6 +60,7 @@ def examine(settings: Settings) -> list[Check]:
     """All checks, in the order in which a run needs the parts."""
     return [
         _python(),
+        _host(settings),
         *_packages(),
         _compiler(settings),
         jail(),
@@ -80,6 +84,17 @@ def _python() -> Check:
     return Check(
         name="python", ok=sys.version_info >= (3, 11), needed=True, detail=platform.python_version(), remedy="use 3.11"
     )
+
+
+def _host(settings: Settings) -> Check:
+    """What this process may use of the machine, where control groups limit it."""
+    memory, processes = memory_limit(), processes_left()
+    detail = f"{usable_processors()} processors, {settings.compile_jobs} compilers at a time"
+    detail += f"; {memory / 2**20:,.0f} MiB of memory" if memory else ""
+    detail += f"; {processes} more processes and threads" if processes is not None else ""
+    ok = (memory or MEMORY) >= MEMORY and (PROCESSES if processes is None else processes) >= PROCESSES
+    remedy = f"allow {MEMORY >> 20} MiB of memory (memory.max) and {PROCESSES} processes and threads (pids.max)"
+    return Check(name="host", ok=ok, needed=False, detail=detail, remedy=remedy)
 
 
 def _packages() -> Iterator[Check]:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from cudal2_agent.contract.base import Record
-from cudal2_agent.contract.processors import usable_processors
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.host_limits import usable_processors
 from cudal2_agent.contract.settings.options import (
     COMPILE_TIMEOUT_S,
     TIME_TIMEOUT_S,
@@ -62,7 +63,11 @@ TRAINED_BUDGET = 8
 
 
 def _default_home() -> Path:
-    return Path.home() / ".cudal2"
+    """Raises: UsageError for a user without a home, as a container may have."""
+    try:
+        return Path.home() / ".cudal2"
+    except RuntimeError as exc:
+        raise UsageError("this user has no home folder; set CUDAL2_HOME to a folder that can be written") from exc
 
 
 def _processors() -> int:

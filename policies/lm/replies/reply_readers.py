@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cudal2_agent.contract.events import Emit, Notice, ignore
+from cudal2_agent.contract.host_limits import usable_processors
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.processors import usable_processors
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.policies.chat.replies.fenced_blocks import Malformed

@@ -1,12 +1,12 @@
-"""How many processors a process may use, by its affinity and by the quotas of its control groups."""
+"""What a process may use of its machine, by its affinity and by its control groups."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from cudal2_agent.contract import file_system, processors
-from cudal2_agent.contract.processors import usable_processors
+from cudal2_agent.contract import file_system, host_limits
+from cudal2_agent.contract.host_limits import memory_limit, processes_left, usable_processors
 
 V2 = "30 23 0:26 / {root} rw,nosuid - cgroup2 cgroup rw,nsdelegate"
 V1 = "32 31 0:29 {inside} {root}/cpu rw - cgroup cgroup rw,cpu,cpuacct"
@@ -24,7 +24,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             place = root / name.replace("__", "/").replace("DOT", ".")
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(f"{content}\n")
-        monkeypatch.setattr(processors, "GROUPS", tmp_path / "own")
+        monkeypatch.setattr(host_limits, "GROUPS", tmp_path / "own")
         monkeypatch.setattr(file_system, "MOUNTS", tmp_path / "mounts")
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
 
@@ -58,5 +58,22 @@ def test_processors_that_it_may_not_run_on_do_not_count(groups, monkeypatch: pyt
 
 
 def test_without_control_groups_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "GROUPS", Path("/no/such/file"))
+    monkeypatch.setattr(host_limits, "GROUPS", Path("/no/such/file"))
     assert usable_processors() == len(os.sched_getaffinity(0))
+
+
+def test_limits_of_memory_and_processes_of_version_2(groups) -> None:
+    files = {"pod__memoryDOTmax": "1073741824", "memoryDOTmax": "max", "pod__pidsDOTmax": "40", "pod__pidsDOTcurrent": "7"}
+    groups("0::/pod", V2, **files)
+    assert (memory_limit(), processes_left(), usable_processors()) == (1 << 30, 33, 16)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("9223372036854771712", None), ("157286400", 150 << 20)])
+def test_a_limit_of_memory_of_version_1(groups, limit: str, expected: int | None) -> None:
+    groups("4:memory:/docker/1", V1.replace("cpu,cpuacct", "memory"), cpu__memoryDOTlimit_in_bytes=limit)
+    assert memory_limit() == expected
+
+
+def test_no_limits(groups) -> None:
+    groups("0::/", V2, memoryDOTmax="max", pidsDOTmax="max", pidsDOTcurrent="3")
+    assert memory_limit() is processes_left() is None
