@@ -2,6 +2,8 @@
 # `optimize` what a run needs, `test` all dependencies of pyproject.toml. PYTHON chooses the interpreter, VENV another environment.
 PYTHON ?= python3
 VENV ?= .venv
+# 12: the packages of CUDA 12, for drivers 550 to 575; it is chosen when the environment is made.
+CUDA ?= 13
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 SHAPE ?= 4096x1024x512
@@ -39,7 +41,7 @@ $(VENV)/.created:
 	touch $@
 
 packages: $(VENV)/.build-tools
-	$(BIN)/python .ci/requirements.py $(SETS) >$(VENV)/packages.txt
+	$(BIN)/python .ci/requirements.py $(SETS) $(if $(filter 12,$(CUDA)),cuda12) >$(VENV)/packages.txt
 	$(PIP) -r $(VENV)/packages.txt
 
 # The project is built by packages of this environment, not of a temporary one, whose paths would have all files compiled again.

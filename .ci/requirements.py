@@ -3,7 +3,8 @@
     requirements.py run|build|EXTRA ... [--lowest | --newest] [--without NAME ...]
 
 `run`: what `[project]` depends on. `build`: what builds it here, cmake and ninja included where the machine has none.
-`EXTRA`: an optional dependency set, with the sets that it names. `--lowest`: each package in its lowest minor version.
+`EXTRA`: an optional dependency set, with the sets that it names. `cuda12`: CUDA 12's packages, in place of CUDA 13's.
+`--lowest`: each package in its lowest minor version.
 `--newest`: as pyproject.toml has them, without the preferences below.
 Where torch or NVRTC is not installed yet, `run` prefers the version that this repository's figures belong to. The newest torch
 would bring several GB of CUDA libraries. Another NVRTC compiles other kernels than the shipped libraries were measured with.
@@ -14,12 +15,13 @@ import importlib.metadata
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 PREFERRED = {"torch": "<2.14", "nvidia-cuda-nvrtc": "<13.1"}
+CUDA_13 = ("cuda-bindings", "cupy-cuda13x", "nvidia-cuda-cccl", "nvidia-cuda-crt", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime")
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?P<extras>\[[^]]*])?(?P<versions>[^;]*)(?P<marker>;.*)?")
 _LOWER = re.compile(r">=\s*(?P<version>[0-9.]+)")
 
@@ -30,6 +32,9 @@ def required(project: dict[str, Any], name: str) -> Iterator[str]:
         yield from project["build-system"]["requires"]
         yield from _build_tools()
         return
+    if name in project.get("dependency-groups", {}):
+        yield from project["dependency-groups"][name]
+        return
     own = project["project"]
     for one in own["dependencies"] if name == "run" else own["optional-dependencies"][name]:
         found = _parsed(one)
@@ -38,6 +43,14 @@ def required(project: dict[str, Any], name: str) -> Iterator[str]:
                 yield from required(project, extra.strip())
         else:
             yield one
+
+
+def chosen(project: dict[str, Any], sets: Sequence[str]) -> list[str]:
+    """The requirements of several sets, each once. The set `cuda12` takes the place of CUDA 13's packages."""
+    lines = dict.fromkeys(one for name in sets if name != "cuda12" for one in required(project, name))
+    if "cuda12" not in sets:
+        return list(lines)
+    return [*(one for one in lines if _parsed(one)["name"] not in CUDA_13), *required(project, "cuda12")]
 
 
 def lowest(requirement: str) -> str:
@@ -91,9 +104,8 @@ def main() -> None:
     parser.add_argument("--without", nargs="*", default=[])
     asked = parser.parse_args()
     project = tomllib.loads(PROJECT.read_text("utf-8"))
-    lines = dict.fromkeys(one for name in asked.sets for one in required(project, name))
     version = asked.version or preferred
-    print("\n".join(version(one) for one in lines if _parsed(one)["name"] not in asked.without))
+    print("\n".join(version(one) for one in chosen(project, asked.sets) if _parsed(one)["name"] not in asked.without))
 
 
 if __name__ == "__main__":

@@ -10,5 +10,7 @@ This package imports pydantic and the standard library only. Every other package
 - `base`: the base class of every record, the hash that makes ids, and their forms
 - `foreign`: files, packed lines, JSON and records of strangers, read under limits
 - `events`, `errors`: typed events, and the error tree
+- `file_system`: whether other machines may write to where a path lies
+- `host_limits`: processors, memory and processes that this process may use
 - `whole_file`: a file that appears whole or not at all
 """

@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from cudal2_agent.contract.errors import StoreError
+from cudal2_agent.contract.file_system import REMEDY, require_local
 from cudal2_agent.store.tables import SCHEMA, VERSION, meta, metadata, migration
 
 BUSY_TIMEOUT_S = 120.0  # an import of 50,000 steps is one transaction and takes about a minute
@@ -32,8 +33,8 @@ _log = logging.getLogger(__name__)
 def open_engine(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
     """An engine over a database that holds this version's tables. A database of an older version is migrated.
 
-    Raises: StoreError where the address is wrong, or the database is unreachable, locked, corrupt, not a store or of
-    a newer version. An existing file is not changed then.
+    Raises: UsageError for a file on a network file system; StoreError where the address is wrong, or the database is
+    unreachable, locked, corrupt, not a store or of a newer version. An existing file is not changed then.
     """
     engine = _create(url, busy_timeout_s)
     try:
@@ -96,6 +97,9 @@ def _create(url: str, busy_timeout_s: float) -> Engine:
         if kind not in DIALECTS:
             raise StoreError(f"store {kind}:// is not supported; use sqlite:///FILE or postgresql+psycopg://HOST/DATABASE")
         sqlite = kind == "sqlite"
+        file = (parsed.database or "").removeprefix("file:")
+        if sqlite and file and not file.startswith(":memory:"):
+            require_local(Path(file), "store", f"{REMEDY}, or CUDAL2_STORE to a PostgreSQL address")
         if sqlite and parsed.database and not parsed.database.startswith((":memory:", "file:")):
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         engine = create_engine(parsed, connect_args={"timeout": busy_timeout_s} if sqlite else {})
@@ -104,7 +108,9 @@ def _create(url: str, busy_timeout_s: float) -> Engine:
     except ModuleNotFoundError as exc:
         raise StoreError(f"store needs the package {exc.name!r}; for PostgreSQL: pip install 'cudal2-agent[postgres]'") from exc
     except OSError as exc:
-        raise StoreError(f"store folder {exc.filename} cannot be created: {exc.strerror}") from exc
+        raise StoreError(
+            f"store folder {exc.filename} cannot be created: {exc.strerror}; set CUDAL2_HOME to one that can be written"
+        ) from exc
     if sqlite:
         event.listen(engine, "connect", _on_sqlite_connect)
         event.listen(engine, "begin", partial(_on_sqlite_begin, busy_timeout_s=busy_timeout_s))

@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import StoreError, UsageError
+from cudal2_agent.contract.file_system import mount_of
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
 from cudal2_agent.store import tables
@@ -188,7 +189,7 @@ def _write_observation(writer: PlainWriter, run_id: str, id_: str, missing: dict
 
 @contextmanager
 def _opened(source: str) -> Iterator[Store]:
-    """The source, or a migrated copy of a file of an older version. Raises: UsageError, StoreError."""
+    """The source, or a copy of a file of an older version or on a network file system. Raises: UsageError, StoreError."""
     url = _url(source)
     if url.get_backend_name() != "sqlite":
         if _is_older(url):
@@ -201,7 +202,8 @@ def _opened(source: str) -> Iterator[Store]:
     if not path.is_file():
         raise UsageError(f"there is no store at {path}; name an SQLite file or an SQLAlchemy URL")
     _refuse_programs(path)
-    if not _is_older(url):
+    mount = mount_of(path)
+    if not _is_older(url) and not (mount and mount.shared):
         with open_store(url.render_as_string(hide_password=False)) as store:
             yield store
         return

@@ -55,6 +55,15 @@ def test_a_run_needs_no_trainers_boards_ray_or_readers(script: ModuleType, proje
     assert needed.isdisjoint({"ray", "trl", "peft", "accelerate", "datasets", "tensorboard", "bokeh", "pyarrow", "pytest"})
 
 
+def test_cuda_12_takes_the_place_of_cuda_13(script: ModuleType, project: dict[str, Any]) -> None:
+    """Every package of CUDA 13 that a run needs has its counterpart; both together would share files."""
+    found = [one.partition(">")[0] for one in script.chosen(project, ["run", "cuda12"])]
+    assert len(found) == len(set(found))
+    assert {"cuda-bindings", "cupy-cuda12x", "nvidia-cuda-nvrtc-cu12", "numpy", "nvidia-cuda-nvdisasm"} <= set(found)
+    assert set(script.CUDA_13) - {"cuda-bindings"} == {one for one in script.CUDA_13 if one not in found}
+    assert set(script.CUDA_13) <= {one.partition(">")[0] for one in script.chosen(project, ["run"])}
+
+
 @pytest.mark.parametrize("name", ["torch", "nvidia-cuda-nvrtc"])
 def test_an_installed_package_is_left_as_it_is(script: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(script, "_installed", lambda _: True)

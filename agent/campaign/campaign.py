@@ -10,6 +10,7 @@ from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import WorkerError
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.sandbox.workers.turns import device_id
 from cudal2_agent.store.campaign_queue import CampaignQueue
 
 TICK_S = 0.2
@@ -30,6 +31,7 @@ class CampaignPlan(Record):
     hours: float | None = None
     provers: int = 1
     commit: str = ""
+    searches_per_gpu: int = SEARCHES_PER_GPU
 
 
 class Campaign:
@@ -47,7 +49,7 @@ class Campaign:
         self._plan, self._queue, self._display = plan, queue, display
         self._prover_entry, self._searched = prover_entry, False
         self._watch = CampaignWatch(queue, display, plan.hours)
-        gpus = [self._gpu(device, gpu_entry, search) for device in plan.devices for search in range(_searches(device))]
+        gpus = [self._gpu(device, gpu_entry, search) for device in plan.devices for search in range(self._searches(device))]
         provers = [self._prover(number, prover_entry) for number in range(plan.provers)]
         self._gpus = Slots(gpus, queue.release, display.note)
         self._provers = Slots(provers, _nothing_held, display.note)
@@ -94,21 +96,20 @@ class Campaign:
         self._watch.look([*gpus, *(_view(slot, searches=False) for slot in self._provers.slots)], at_once=at_once)
 
     def _gpu(self, device: str, entry: Entry, search: int) -> Slot:
-        building = sum((_searches(one) + 1) // 2 for one in self._plan.devices)  # half of a GPU's processes
+        building = sum((self._searches(one) + 1) // 2 for one in self._plan.devices)  # half of a GPU's processes
         settings = share_of(self._plan.settings, device, building)
         order = order_of(self._plan, settings, self._watch.deadline_s)
-        lock = f"{device.replace(':', '-')}-{search}" if device.startswith("cuda") else ""
+        lock = f"{device_id(int(device.partition(':')[2]))}-{search}" if device.startswith("cuda") else ""
         return Slot(device, entry, order.model_copy(update={"lock": lock}), stall_s=60 * settings.minutes + SLACK_S)
+
+    def _searches(self, device: str) -> int:
+        """Processes on a device. They alternate on a GPU: one proposes and builds while the other's candidates are measured."""
+        return self._plan.searches_per_gpu if device.startswith("cuda") else 1
 
     def _prover(self, number: int, entry: Entry) -> Slot:
         settings = self._plan.settings.model_copy(update={"device": "emulator", "compile_jobs": 1})
         order = order_of(self._plan, settings, self._watch.deadline_s)
         return Slot(f"prover {number}", entry, order, stall_s=2 * settings.emulate.timeout_s + SLACK_S)
-
-
-def _searches(device: str) -> int:
-    """Processes on a device. They alternate on a GPU: one proposes and builds while the other's candidates are measured."""
-    return SEARCHES_PER_GPU if device.startswith("cuda") else 1
 
 
 def order_of(plan: CampaignPlan, settings: Settings, deadline_s: float | None) -> WorkerOrder:

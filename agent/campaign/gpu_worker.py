@@ -19,6 +19,7 @@ from cudal2_agent.agent.campaign.watching import leaves_time
 from cudal2_agent.agent.wiring.host_use import HostMeter
 from cudal2_agent.contract.errors import Cudal2Error, StoreError, UsageError, WorkerError
 from cudal2_agent.contract.events import Event, StageStarted, StepFinished
+from cudal2_agent.contract.file_system import require_local
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
@@ -134,7 +135,8 @@ def device_lock(settings: Settings, name: str) -> Iterator[None]:
     if not name:
         yield
         return
-    folder = settings.home / "locks"
+    folder = settings.locks_dir
+    require_local(folder, "locks")
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / f"{name}.lock", timeout=0)
     try:

@@ -1,11 +1,13 @@
 """The command `cudal2-agent`: its verbs, and the place where errors become one line and an exit code."""
 
+import getpass
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -81,11 +83,56 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail(exc.format_message(), exc.exit_code)
     except BrokenPipeError:
         return _end_quietly()
+    except FileNotFoundError:
+        if not _fails(tempfile.gettempdir):
+            raise
+        return _fail("no folder for temporary files can be written; set TMPDIR or CUDAL2_HOME to one that can", 2)
     except SystemExit as exc:  # typer's answer to a closed pipe
         if isinstance(exc.__context__, BrokenPipeError):
             return _end_quietly()
         raise
+    except BaseException as exc:
+        if not _refused_thread(exc):
+            raise
+        return _fail("the system refuses another process or thread; raise the limit: pids.max of a container, or ulimit -u", 1)
     return code if isinstance(code, int) else 0
+
+
+def _refused_thread(exc: BaseException) -> bool:
+    """Whether the system refused to start one: to fork, to Python, or to a library in Rust."""
+    said = "new thread" if isinstance(exc, RuntimeError) else "WouldBlock" if type(exc).__name__ == "PanicException" else ""
+    return isinstance(exc, BlockingIOError) or (said != "" and said in str(exc))
+
+
+def _fails(ask: Callable[[], object]) -> bool:
+    try:
+        ask()
+    except (OSError, RuntimeError, KeyError):
+        return True
+    return False
+
+
+def _lend_what_a_container_lacks() -> None:
+    """The user of a container may have no home and no name, and its root may be read-only. Libraries ask for all of these.
+
+    The home folder of the settings then stands in for the user's, and holds temporary files. Where it cannot be written, the
+    command that needs one says so.
+    """
+    homeless, folderless = _fails(Path.home), _fails(tempfile.gettempdir)
+    if _fails(getpass.getuser):
+        os.environ["LOGNAME"] = f"user-{os.getuid()}"
+    if not (homeless or folderless):
+        return
+    from cudal2_agent.contract.settings.settings import load_settings
+
+    with suppress(Cudal2Error, OSError):
+        home = load_settings().home.absolute()
+        if homeless:
+            os.environ["HOME"] = str(home)
+        if folderless:
+            (home / "tmp").mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=home / "tmp"):
+                os.environ["TMPDIR"] = tempfile.tempdir = str(home / "tmp")
 
 
 def _end_quietly() -> int:
@@ -116,6 +163,7 @@ def run() -> int:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _lend_what_a_container_lacks()
     return main()
 
 

@@ -24,7 +24,7 @@ EXAMPLE = (
     "  cudal2-agent optimize --shape 4096x1024x512 --policy portfolio --model MODEL --base-url http://127.0.0.1:8000/v1"
 )
 
-_DEFAULTS = RunSettings()
+_DEFAULTS = RunSettings(home=Path())  # a user may have no home
 BudgetOption = Annotated[
     int | None,
     typer.Option(

@@ -28,7 +28,7 @@ from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.contract.whole_file import whole_file
 from cudal2_agent.sandbox.building.builder import Builder
 from cudal2_agent.sandbox.building.headers import find_headers
-from cudal2_agent.sandbox.building.toolchain import nvrtc_version
+from cudal2_agent.sandbox.building.toolchain import nvrtc_package, nvrtc_version
 
 LOCKS = "locks"
 
@@ -117,7 +117,7 @@ def require_nvrtc(entry: LibraryEntry) -> None:
     if entry.nvrtc and found != entry.nvrtc:
         raise LibraryError(
             f"entry {entry.id[:8]} was measured with NVRTC {entry.nvrtc}, and {found}, which is installed, compiles another "
-            f"kernel; install 'nvidia-cuda-nvrtc=={entry.nvrtc}.*', or measure anew with this one"
+            f"kernel; install '{nvrtc_package(entry.nvrtc)}=={entry.nvrtc}.*', or measure anew with this one"
         )
 
 

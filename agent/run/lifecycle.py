@@ -21,6 +21,7 @@ from cudal2_agent.agent.run.state import initial_state, open_checkpoints
 from cudal2_agent.agent.run.versions import versions
 from cudal2_agent.contract.errors import Cudal2Error, StoreError, UsageError
 from cudal2_agent.contract.events import Emit, Notice, RunFinished, RunStarted
+from cudal2_agent.contract.file_system import require_local
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
 from cudal2_agent.contract.settings.settings import Settings
@@ -162,8 +163,9 @@ def _started(run: RunRecord, parts: Dependencies, clock: RunClock, next_index: i
 
 @contextmanager
 def _locked(run: RunRecord) -> Iterator[None]:
-    """One process per run; the system releases the lock of a process that dies. Covers this machine's home folder only."""
-    folder = run.settings.home / "locks"
+    """One process per run; the system releases the lock of a process that dies. Covers this machine's folder of locks only."""
+    folder = run.settings.locks_dir
+    require_local(folder, "locks")
     lock = FileLock(folder / f"{run.run_id}.lock", timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)

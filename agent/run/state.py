@@ -14,6 +14,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from cudal2_agent.contract.errors import StoreError
+from cudal2_agent.contract.file_system import require_local
 
 Json = dict[str, Any]
 Phase = Literal["search", "final"]
@@ -53,7 +54,10 @@ def initial_state(rounds_done: int = 0) -> RunState:
 
 @contextmanager
 def open_checkpoints(path: Path) -> Iterator[SqliteSaver]:
-    """Raises: StoreError where the file cannot be opened, is locked or is corrupt, on opening or later on."""
+    """Raises: UsageError on a network file system; StoreError where the file cannot be opened, is locked or is corrupt, on
+    opening or later on.
+    """
+    require_local(path, "checkpoints")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as exc:

@@ -12,13 +12,17 @@ from cudal2_agent.processes.git import borrow, git_command, repository_at
 OWN = "cudal2-agent"
 PACKAGES = (
     OWN,
+    "cupy-cuda12x",
     "cupy-cuda13x",
     "cuda-bindings",
     "langgraph",
     "numpy",
     "nvidia-cuda-cccl",
+    "nvidia-cuda-cccl-cu12",
     "nvidia-cuda-nvrtc",
+    "nvidia-cuda-nvrtc-cu12",
     "nvidia-cuda-runtime",
+    "nvidia-cuda-runtime-cu12",
     "nvmath-python",
     "pydantic",
     "sqlalchemy",

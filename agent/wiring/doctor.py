@@ -9,9 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cudal2_agent.agent.run.versions import installed_version
-from cudal2_agent.agent.wiring.gpus import visible_gpus
+from cudal2_agent.agent.wiring.gpus import by_chip, visible_gpus
 from cudal2_agent.contract.base import Record
-from cudal2_agent.contract.errors import Cudal2Error
+from cudal2_agent.contract.errors import Cudal2Error, UsageError
+from cudal2_agent.contract.file_system import mount_of, require_local
+from cudal2_agent.contract.host_limits import memory_limit, processes_left, usable_processors
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate, Origin
@@ -26,7 +28,17 @@ from cudal2_agent.store.filters import ALL_STEPS
 from cudal2_agent.store.statistics import run_count
 from cudal2_agent.store.store import open_store
 
-PACKAGES = ("cupy-cuda13x", "cuda-bindings", "langgraph", "nvidia-cuda-nvrtc", "pydantic", "sqlalchemy")
+# Each by its names: those of CUDA 13's packages and of CUDA 12's.
+PACKAGES = (
+    ("cupy-cuda13x", "cupy-cuda12x"),
+    ("cuda-bindings",),
+    ("langgraph",),
+    ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+    ("pydantic",),
+    ("sqlalchemy",),
+)
+MEMORY = 1 << 30  # bytes that a small run takes with all its processes, and some to spare
+PROCESSES = 32  # with threads, of a small run on two processors, and some to spare
 PROBE = """// cudal2: {"arch": "sm_80", "launches": [{"entry": "probe", "grid": [1, 1, 1], "block": [32, 1, 1],
 // "args": [{"tensor": "D", "access": "write"}]}]}
 #include <cuda_fp16.h>
@@ -48,6 +60,7 @@ def examine(settings: Settings) -> list[Check]:
     """All checks, in the order in which a run needs the parts."""
     return [
         _python(),
+        _host(settings),
         *_packages(),
         _compiler(settings),
         jail(),
@@ -59,6 +72,7 @@ def examine(settings: Settings) -> list[Check]:
         _baselines(),
         _torch(),
         _ncu(settings),
+        _local(settings),
         _store(settings),
         _knowledge(settings),
         _folder("cache", Path(settings.compile_options().cache_dir)),
@@ -72,8 +86,20 @@ def _python() -> Check:
     )
 
 
+def _host(settings: Settings) -> Check:
+    """What this process may use of the machine, where control groups limit it."""
+    memory, processes = memory_limit(), processes_left()
+    detail = f"{usable_processors()} processors, {settings.compile_jobs} compilers at a time"
+    detail += f"; {memory / 2**20:,.0f} MiB of memory" if memory else ""
+    detail += f"; {processes} more processes and threads" if processes is not None else ""
+    ok = (memory or MEMORY) >= MEMORY and (PROCESSES if processes is None else processes) >= PROCESSES
+    remedy = f"allow {MEMORY >> 20} MiB of memory (memory.max) and {PROCESSES} processes and threads (pids.max)"
+    return Check(name="host", ok=ok, needed=False, detail=detail, remedy=remedy)
+
+
 def _packages() -> Iterator[Check]:
-    for package in PACKAGES:
+    for names in PACKAGES:
+        package = next((name for name in names if installed_version(name)), names[0])
         found = installed_version(package)
         remedy = f"pip install {package}"
         yield Check(name=package, ok=found is not None, needed=True, detail=found or "not installed", remedy=remedy)
@@ -118,13 +144,18 @@ def _nvcc(settings: Settings) -> Check:
 
 
 def _gpus() -> Iterator[Check]:
+    try:
+        from cudal2_agent.sandbox.cuda.driver import no_gpu
+    except ImportError:
+        return  # the packages of CUDA are reported by themselves
     found = visible_gpus()
-    if not found:
+    if reason := no_gpu():
         detail = "kernels are not timed, but ranked by predicted times"
-        remedy = "install an NVIDIA driver (580 or newer) and check CUDA_VISIBLE_DEVICES"
-        yield Check(name="GPU", ok=False, needed=False, detail=detail, remedy=remedy)
+        yield Check(name="GPU", ok=False, needed=False, detail=detail, remedy=reason)
     for gpu in found:
-        detail = f"{gpu.name}, target {gpu.arch or 'unknown'}"
+        detail = f"{gpu.name}, {gpu.sms} SMs, target {gpu.arch or 'unknown'}"
+        if gpu.exclusive:
+            detail += "; exclusive-process mode: one process at a time, and no hardware counters beside it"
         yield Check(
             name=f"GPU cuda:{gpu.index}",
             ok=gpu.arch is not None,
@@ -132,6 +163,10 @@ def _gpus() -> Iterator[Check]:
             detail=detail,
             remedy="use a GPU of sm_80 or newer",
         )
+    if len(chips := by_chip(found)) > 1:
+        listed = ", ".join(f"{chip} (cuda:{', cuda:'.join(map(str, numbers))})" for chip, numbers in chips.items())
+        detail = f"{listed}; their times are never mixed: a campaign takes GPUs of one chip (--gpus)"
+        yield Check(name="different chips", ok=True, needed=False, detail=detail)
 
 
 def emulator() -> Check:
@@ -189,6 +224,18 @@ def _ncu(settings: Settings) -> Check:
         return Check(name=name, ok=False, needed=False, detail=detail, remedy=PERMISSION_REMEDY)
     told = "counters may be read" if allowed else "whether counters may be read shows when a kernel is profiled"
     return Check(name=name, ok=True, needed=False, detail=f"{detail}; {told}")
+
+
+def _local(settings: Settings) -> Check:
+    """The disk of what is locked; other machines must not write to it."""
+    name, folder = "databases and locks", settings.local_dir
+    mount = mount_of(folder)
+    kind = f"{folder} ({mount.kind})" if mount else str(folder)
+    try:
+        require_local(folder, "databases and locks in")
+    except UsageError as exc:
+        return Check(name=name, ok=False, needed=True, detail=f"{kind}, a network file system", remedy=str(exc))
+    return Check(name=name, ok=True, needed=True, detail=kind)
 
 
 def _store(settings: Settings) -> Check:

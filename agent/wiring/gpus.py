@@ -1,5 +1,6 @@
 """The GPUs that this process sees, read from the driver without creating a context."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from cudal2_agent.contract.base import Record
@@ -7,12 +8,17 @@ from cudal2_agent.contract.records.task import Arch
 
 
 class Gpu(Record):
-    """`arch`: the target whose kernels run on it, None where this product has none. `sms`: 0 where that was not asked."""
+    """`arch`: the target whose kernels run on it, None where this product has none. `sms`: 0 where that was not asked.
+
+    `exclusive`: whether one process at a time may use it. `bus`: its PCI address, by which NVML knows it.
+    """
 
     index: int
     name: str
     arch: Arch | None
     sms: int = 0
+    exclusive: bool = False
+    bus: str = ""
 
     @property
     def chip(self) -> str:
@@ -48,6 +54,14 @@ def default_arch(device: str) -> Arch:
     return found or Arch.SM_90A
 
 
+def by_chip(gpus: Iterable[Gpu]) -> dict[str, list[int]]:
+    """The numbers of GPUs by their chip. Instances of MIG of other sizes are other chips."""
+    found: dict[str, list[int]] = {}
+    for gpu in gpus:
+        found.setdefault(gpu.chip, []).append(gpu.index)
+    return found
+
+
 def visible_sms(arch: Arch) -> int:
     """SMs of the first visible GPU of an architecture; 0 where there is none."""
     return next((gpu.sms for gpu in visible_gpus() if gpu.arch is arch), 0)
@@ -60,6 +74,15 @@ def _read(driver: Any, index: int) -> Gpu:
     _, major = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
     _, minor = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
     _, sms = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, handle)
+    _, mode = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, handle)
+    _, bus = driver.cuDeviceGetPCIBusId(16, handle)
     from cudal2_agent.sandbox.cuda.environment import arch_of
 
-    return Gpu(index=index, name=name.split(b"\0")[0].decode(), arch=arch_of(major, minor), sms=sms)
+    return Gpu(
+        index=index,
+        name=name.split(b"\0")[0].decode(),
+        arch=arch_of(major, minor),
+        sms=sms,
+        exclusive=mode == driver.CUcomputemode.CU_COMPUTEMODE_EXCLUSIVE_PROCESS,
+        bus=bus.split(b"\0")[0].decode(),
+    )

@@ -4,7 +4,6 @@ In memory the options of one part stand together (`chat.samples`). In the enviro
 they are flat (`chat_samples`), under names that do not change.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +11,8 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.host_limits import usable_processors
 from cudal2_agent.contract.settings.options import (
     COMPILE_TIMEOUT_S,
     TIME_TIMEOUT_S,
@@ -70,11 +71,15 @@ TRAINED_BUDGET = 8
 
 
 def _default_home() -> Path:
-    return Path.home() / ".cudal2"
+    """Raises: UsageError for a user without a home, as a container may have."""
+    try:
+        return Path.home() / ".cudal2"
+    except RuntimeError as exc:
+        raise UsageError("this user has no home folder; set CUDAL2_HOME to a folder that can be written") from exc
 
 
 def _processors() -> int:
-    return os.cpu_count() or 1
+    return usable_processors()
 
 
 class RunSettings(Record):
@@ -86,7 +91,10 @@ class RunSettings(Record):
     model_config = ConfigDict(extra="allow")
 
     home: Path = Field(default_factory=_default_home, description="folder for the store, the caches and the runs")
-    store: str | None = Field(default=None, description="SQLAlchemy URL of the trajectory store; SQLite in home by default")
+    local: Path | None = Field(
+        default=None, description="folder on a local disk for store, checkpoints, knowledge base and locks; home by default"
+    )
+    store: str | None = Field(default=None, description="SQLAlchemy URL of the trajectory store; SQLite in local by default")
     device: str = Field(
         default="auto",
         pattern=r"^(auto|none|emulator|cuda:\d+)$",
@@ -132,7 +140,7 @@ class RunSettings(Record):
     verify_timeout_s: float = Field(default=VERIFY_TIMEOUT_S, gt=0, description="limit of verifying a candidate on a GPU")
     time_timeout_s: float = Field(default=TIME_TIMEOUT_S, gt=0, description="limit of timing a candidate")
     use_knowledge: bool = Field(default=True, description="whether the knowledge base is searched for each round")
-    knowledge: Path | None = Field(default=None, description="folder of the knowledge base; in home by default")
+    knowledge: Path | None = Field(default=None, description="folder of the knowledge base; in local by default")
     cutlass: str = Field(default="4.2.0", description="CUTLASS release that the default index holds")
     embedding_model: str = Field(default="default", description="default, or a sentence-transformers model: a name or a folder")
     embedding_device: str = Field(default="cpu", description="where a model other than the default runs: cpu, cuda, cuda:1")
@@ -169,8 +177,17 @@ class RunSettings(Record):
         return flat
 
     @property
+    def local_dir(self) -> Path:
+        """The folder of all that is locked. Of several machines with one home, each has its own."""
+        return self.local or self.home
+
+    @property
     def checkpoint_path(self) -> Path:
-        return self.home / "checkpoints.sqlite"
+        return self.local_dir / "checkpoints.sqlite"
+
+    @property
+    def locks_dir(self) -> Path:
+        return self.local_dir / "locks"
 
     @property
     def runs_dir(self) -> Path:

@@ -155,11 +155,11 @@ class Settings(BaseSettings, RunSettings):
 
     @property
     def store_url(self) -> str:
-        return self.store or f"sqlite:///{self.home / 'trajectories.sqlite'}"
+        return self.store or f"sqlite:///{self.local_dir / 'trajectories.sqlite'}"
 
     @property
     def knowledge_dir(self) -> Path:
-        return self.knowledge or self.home / "knowledge"
+        return self.knowledge or self.local_dir / "knowledge"
 
     def recorded(self) -> RunSettings:
         """The settings to be saved beside a run: without keys, and without the store's password."""
@@ -191,7 +191,7 @@ class Settings(BaseSettings, RunSettings):
 
     def worker_options(self) -> WorkerOptions:
         index = int(self.device.partition(":")[2]) if self.device.startswith("cuda:") else 0
-        locks = str((self.home / "locks").resolve())
+        locks = str(self.locks_dir.resolve())
         return WorkerOptions(device=index, readable=(str((self.home / "cache").resolve()),), turns=locks)
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, select
 
 from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.errors import KnowledgeError, ModelMismatch
+from cudal2_agent.contract.file_system import REMEDY, require_local
 from cudal2_agent.contract.records.knowledge import Piece, Release, SplitFile, StoreCounts
 from cudal2_agent.knowledge.embedding.embedder import Embedder, Vectors
 from cudal2_agent.knowledge.store import integrity, reembedding
@@ -47,8 +48,9 @@ def open_store(
 
     A reader sees the state at its opening, regardless of later releases. `rebuild`: open it for `reembed`, although its
     vectors come from another model.
-    Raises: KnowledgeError, ModelMismatch, KnowledgeBusy.
+    Raises: KnowledgeError, ModelMismatch, KnowledgeBusy; UsageError on a network file system.
     """
+    require_local(folder, "knowledge base", f"{REMEDY}, or CUDAL2_KNOWLEDGE")
     with ExitStack() as opened, translated(folder):
         if not read_only:
             folder.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ class CompileCache:
                 shutil.rmtree(building, ignore_errors=True)
         except OSError as exc:
             raise MachineError(
-                f"the compile cache {self._folder} is not writable: {exc}; free or choose another folder"
+                f"the compile cache {self._folder} is not writable: {exc}; free it, or set CUDAL2_HOME to another"
             ) from exc
 
     def scratch(self) -> Path:
@@ -84,7 +84,7 @@ class CompileCache:
             return Path(tempfile.mkdtemp(prefix=_BUILDING, dir=self._folder))
         except OSError as exc:
             raise MachineError(
-                f"the compile cache {self._folder} is not writable: {exc}; free or choose another folder"
+                f"the compile cache {self._folder} is not writable: {exc}; free it, or set CUDAL2_HOME to another"
             ) from exc
 
     def sweep(self) -> None:

@@ -33,9 +33,14 @@ def nvrtc_version() -> str:
     except (ImportError, RuntimeError, OSError) as exc:
         raise CompilerMissing(f"NVRTC cannot be loaded; {NVRTC_REMEDY}", log=str(exc)) from exc
     try:
-        return f"{version} ({importlib.metadata.version('nvidia-cuda-nvrtc')})"
+        return f"{version} ({importlib.metadata.version(nvrtc_package(version))})"
     except importlib.metadata.PackageNotFoundError:
         return version
+
+
+def nvrtc_package(version: str) -> str:
+    """The package of an NVRTC of this version."""
+    return "nvidia-cuda-nvrtc-cu12" if version.startswith("12.") else "nvidia-cuda-nvrtc"
 
 
 def find_nvcc(setting: str | None) -> str:

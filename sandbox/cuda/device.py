@@ -9,7 +9,7 @@ from cudal2_agent.contract.errors import DeviceUnavailable
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.evaluation import Environment
 from cudal2_agent.contract.records.task import Arch
-from cudal2_agent.sandbox.cuda.driver import NO_DRIVER, DriverFault, call
+from cudal2_agent.sandbox.cuda.driver import DriverFault, call, no_gpu
 from cudal2_agent.sandbox.cuda.environment import arch_of, device_attribute, device_name, read_chip, read_environment
 from cudal2_agent.sandbox.cuda.guard.mapping import Allocator
 
@@ -37,9 +37,7 @@ class Device:
             cupy.cuda.runtime.deviceSynchronize()  # creates the primary context here rather than in a timed region
             self.stream = cupy.cuda.Stream(non_blocking=True)
         except cupy.cuda.runtime.CUDARuntimeError as exc:
-            raise DeviceUnavailable(
-                f"cuda:{index} ({device_name(index)}) gives no context: {exc}; is another process holding it?"
-            ) from exc
+            raise DeviceUnavailable(f"cuda:{index} ({device_name(index)}) gives no context: {_refusal(index, exc)}") from exc
         self.stream.use()
         self._allocator = Allocator(index)
         self.pool = self._allocator.pool
@@ -72,19 +70,23 @@ class Device:
 
 
 def _count_devices() -> int:
-    try:
-        count: int = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as exc:
-        raise DeviceUnavailable(f"{NO_DRIVER} ({exc})") from exc
-    if count == 0:
-        raise DeviceUnavailable(
-            "the driver shows no GPU to this process; check CUDA_VISIBLE_DEVICES, or run with --device none"
-        )
+    if reason := no_gpu():
+        raise DeviceUnavailable(reason)
+    count: int = call(driver.cuDeviceGetCount)
     return count
 
 
+def _refusal(index: int, error: Exception) -> str:
+    """Why a GPU refuses a context, by its compute mode."""
+    match device_attribute(index, _ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE):
+        case driver.CUcomputemode.CU_COMPUTEMODE_EXCLUSIVE_PROCESS:
+            return "it is in exclusive-process mode, and another process has it; wait for that, or: nvidia-smi -c DEFAULT"
+        case driver.CUcomputemode.CU_COMPUTEMODE_PROHIBITED:
+            return "it is in prohibited mode; nvidia-smi -c DEFAULT allows processes again"
+    return f"{error}; is its memory in use by another process?"
+
+
 def _arch(index: int) -> Arch:
-    call(driver.cuInit, 0)
     major = device_attribute(index, _ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
     minor = device_attribute(index, _ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
     arch = arch_of(major, minor)

@@ -34,16 +34,17 @@ def read_chip(index: int, arch: Arch) -> Chip:
     """The chip for predictions: sizes from the device, rates from the reference chip where the name is the same.
 
     On another chip of the architecture the tensor rate is the reference's, scaled by SMs. The memory rate follows from the
-    memory clock and the bus width. Neither counts as measured.
+    memory clock and the bus width. Neither counts as measured. A part of a GPU (MIG) has a name of its own, and both rates
+    scaled by SMs, because the driver reports the bus of the whole GPU.
     """
     reference = REFERENCE_CHIPS[arch]
     name, sizes = device_name(index), _sizes(index)
     if name == reference.name:
         return reference.model_copy(update=sizes)
-    rates = {
-        "tensor_tflops": reference.tensor_tflops * sizes["sms"] / reference.sms,
-        "dram_tbps": _dram_tbps(index) or reference.dram_tbps,
-    }
+    share = sizes["sms"] / reference.sms
+    whole = 0.0 if " MIG " in name else _dram_tbps(index)
+    dram_tbps = whole or reference.dram_tbps * (share if " MIG " in name else 1)
+    rates = {"tensor_tflops": reference.tensor_tflops * share, "dram_tbps": dram_tbps}
     return reference.model_copy(update={"name": name, "measured": False, **sizes, **rates})
 
 

@@ -27,6 +27,9 @@ _REL, _RELA = struct.Struct("<QQ"), struct.Struct("<QQq")
 _IDENT = b"\x7fELF\x02\x01\x01"
 _MACHINE_CUDA = 190
 _EXECUTABLE = 2
+_ABI = 7  # where the identification says which form of cubin it is
+# By form: ELF's own version, and in the form of CUDA 12 for GPUs before sm_100 the toolkit's, such as 129 for 12.9.
+_VERSIONS = {0x41: range(1, 2), 0x33: range(120, 130)}
 _STRTAB, _SYMTAB, _TYPE_RELA, _NOBITS, _TYPE_REL = 3, 2, 4, 8, 9
 _WRITE, _ALLOC = 1, 2
 _OBJECT, _SECTION_SYMBOL = 1, 3
@@ -199,10 +202,10 @@ def read(cubin: bytes) -> Cubin:
 def _sections(data: bytes) -> tuple[Section, ...]:
     if len(data) < _HEADER.size or not data.startswith(_IDENT):
         raise ElfError("not a 64-bit little-endian ELF file")
-    _, kind, machine, version, _, programs, start, _, _, program_bytes, program_count, each, count, names = _HEADER.unpack_from(
-        data
+    ident, kind, machine, version, _, programs, start, _, _, program_bytes, program_count, each, count, names = (
+        _HEADER.unpack_from(data)
     )
-    if (kind, machine, version) != (_EXECUTABLE, _MACHINE_CUDA, 1):
+    if (kind, machine) != (_EXECUTABLE, _MACHINE_CUDA) or version not in _VERSIONS.get(ident[_ABI], ()):
         raise ElfError("not a linked CUDA code object")
     if each != _SECTION.size or not 0 < count <= MAX_SECTIONS or names >= count:
         raise ElfError(f"a table of {count} sections of {each} bytes")

@@ -32,13 +32,14 @@ ALLOWED_ENVIRONMENT = (
     "CUDA_HOME",  # toolkit and its headers, for cupy and cuda-bindings
     "CUDA_PATH",
     "CUDA_VISIBLE_DEVICES",  # which GPUs a worker may see
+    "CUDA_DEVICE_ORDER",  # and their numbers
     "NVIDIA_VISIBLE_DEVICES",
     "LANG",
     "LC_ALL",
     "TZ",
 )
 # Not for compilers: a source must not find out whether there is a GPU.
-DEVICE_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+DEVICE_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
 _POLL_S = 0.05
 _DRAIN_S = 1.0
 _READ_BYTES = 1 << 16

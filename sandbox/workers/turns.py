@@ -4,29 +4,29 @@ The system releases the lock of a process that dies. Covers the processes that s
 """
 
 import fcntl
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from cudal2_agent.contract.errors import MachineError
-from cudal2_agent.sandbox.workers.process import child_environment
+from cudal2_agent.contract.file_system import require_local
 
 
 class DeviceTurn:
     """The turn on one GPU. `folder`: of the locks; without one, every request has its turn. `waited_s`: for turns so far."""
 
     def __init__(self, folder: str | None, device: int) -> None:
-        self._path = None if folder is None else Path(folder) / f"turn-cuda-{visible_name(device)}.lock"
+        self._path = None if folder is None else Path(folder) / f"turn-{device_id(device)}.lock"
         self.waited_s = 0.0
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Wait for the turn, and hold it. Raises: MachineError where the lock cannot be made."""
+        """Wait for the turn, and hold it. Raises: MachineError where the lock cannot be made, UsageError on a network disk."""
         if self._path is None:
             yield
             return
+        require_local(self._path.parent, "locks")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             lock = self._path.open("ab")
@@ -39,7 +39,18 @@ class DeviceTurn:
             yield
 
 
-def visible_name(device: int) -> str:
-    """A GPU by its name in CUDA_VISIBLE_DEVICES, where that is set: processes that see one GPU each all call it 0."""
-    names = child_environment(Path.cwd()).get("CUDA_VISIBLE_DEVICES", "").split(",")
-    return (re.sub(r"[^\w-]", "", names[device]) if device < len(names) else "") or str(device)
+def device_id(device: int) -> str:
+    """A GPU, or a MIG instance, by its UUID, whatever CUDA_VISIBLE_DEVICES calls it; by its number where that is not known.
+
+    Processes that see one GPU each all call it 0, and one GPU may be `1` to one process and `GPU-8f6a…` to another.
+    """
+    try:
+        from cuda.bindings import driver
+
+        uuid_of = getattr(driver, "cuDeviceGetUuid_v2", driver.cuDeviceGetUuid)  # CUDA 13 has one, which knows MIG
+        started, *_ = driver.cuInit(0)
+        found, handle = driver.cuDeviceGet(device) if not int(started) else (started, None)
+        known, uuid = uuid_of(handle) if not int(found) else (found, None)
+    except (ImportError, RuntimeError):
+        return f"cuda-{device}"
+    return f"cuda-{device}" if int(known) else f"gpu-{bytes(uuid.bytes).hex()}"

@@ -101,18 +101,24 @@ def _devices(gpus: str) -> tuple[str, ...]:
         if not count.isdigit() or not 1 <= int(count) <= 64:
             raise UsageError(f"--gpus {gpus!r}: write emulator, or emulator:2 for two processes, at most 64")
         return tuple(f"{EMULATOR}/{number}" for number in range(int(count)))
-    from cudal2_agent.agent.wiring.gpus import visible_gpus
+    from cudal2_agent.agent.wiring.gpus import by_chip, visible_gpus
 
-    found = [gpu.index for gpu in visible_gpus() if gpu.arch is not None]
+    known = {gpu.index: gpu for gpu in visible_gpus() if gpu.arch is not None}
+    found = list(known)
     if gpus == "all":
         if not found:
             raise UsageError("there is no GPU for this product here; --gpus emulator proves kernels without times")
-        return tuple(f"cuda:{index}" for index in found)
-    try:
-        wanted = [int(part) for part in gpus.split(",")]
-    except ValueError as exc:
-        raise UsageError(f"--gpus {gpus!r}: write all, or numbers such as 0,1") from exc
+        wanted = found
+    else:
+        try:
+            wanted = [int(part) for part in gpus.split(",")]
+        except ValueError as exc:
+            raise UsageError(f"--gpus {gpus!r}: write all, or numbers such as 0,1") from exc
     missing = sorted(set(wanted) - set(found))
     if missing:
         raise UsageError(f"--gpus {gpus}: there is no GPU {missing[0]} here; there are {found or 'none'}")
+    chips = by_chip(known[index] for index in wanted)
+    if len(chips) > 1:
+        groups = "; ".join(f"{','.join(map(str, numbers))} for {chip}" for chip, numbers in chips.items())
+        raise UsageError(f"--gpus {gpus}: these are different chips, whose times are never mixed; choose --gpus {groups}")
     return tuple(f"cuda:{index}" for index in dict.fromkeys(wanted))

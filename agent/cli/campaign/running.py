@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from cudal2_agent.agent.campaign.campaign import Campaign, CampaignPlan
+from cudal2_agent.agent.campaign.campaign import SEARCHES_PER_GPU, Campaign, CampaignPlan
 from cudal2_agent.agent.cli.render.campaign_table import CampaignTable, print_campaign
+from cudal2_agent.agent.wiring.gpus import visible_gpus
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.settings import Settings
@@ -36,13 +37,23 @@ def run_campaign(
         queue.record()
         if not queue.counts().total:
             raise UsageError(f"campaign {name!r} has no shape yet; name some with --shapes")
+        alone = [f"cuda:{gpu.index}" for gpu in visible_gpus() if gpu.exclusive and f"cuda:{gpu.index}" in devices]
         plan = CampaignPlan(
-            name=name, settings=settings, arch=arch, devices=devices, hours=hours, provers=provers, commit=commit
+            name=name,
+            settings=settings,
+            arch=arch,
+            devices=devices,
+            hours=hours,
+            provers=provers,
+            commit=commit,
+            searches_per_gpu=1 if alone else SEARCHES_PER_GPU,
         )
         interrupted = False
         with CampaignTable() as table:
             for notice in notices:
                 table.note(notice)
+            if alone:
+                table.note(f"{', '.join(alone)}: exclusive-process mode, so one search per GPU at a time; it takes longer")
             try:
                 if ray is not None:
                     from cudal2_agent.agent.campaign.ray_cluster import run_on_ray

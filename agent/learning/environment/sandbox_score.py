@@ -198,7 +198,7 @@ def open_score(
     Raises: UsageError, MachineError, WorkerError, StoreError.
     """
     target = arch or default_arch(devices[0].partition("/")[0] if devices else settings.device)
-    kept = ScoreCache(settings.home / FILE, emit)
+    kept = ScoreCache(settings.local_dir / FILE, emit)
     efforts = f"quick rounds {QUICK_ROUNDS}"
     with ExitStack() as opened:
         if ray is not None:

@@ -7,7 +7,6 @@ Covered: a process that dies, is killed or does not answer. It is started again;
 A parent that dies, with which its readers end. Scripts need `if __name__ == "__main__"`, as for any spawn.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cudal2_agent.contract.events import Emit, Notice, ignore
+from cudal2_agent.contract.host_limits import usable_processors
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import GemmTask
@@ -94,7 +94,7 @@ class TaskReplies(NamedTuple):
 
 def reader_count(processes: int = 1) -> int:
     """How many readers each of `processes` trainers has on this machine; 0 where it has few processors."""
-    return min(MAX_READERS, len(os.sched_getaffinity(0)) // PROCESSORS_PER_READER // processes)
+    return min(MAX_READERS, usable_processors() // PROCESSORS_PER_READER // processes)
 
 
 class ReplyReaders:

@@ -57,6 +57,22 @@ def test_an_ordinary_cubin_breaks_no_rule(cubin: bytes) -> None:
     assert list(cubin_rules(read(cubin))) == []
 
 
+def as_of_cuda_12(cubin: bytes, toolkit: int) -> bytes:
+    """With the header that CUDA 12 gives cubins before sm_100."""
+    return changed(changed(cubin, 7, "B", 0x33), 20, "I", toolkit)
+
+
+@pytest.mark.parametrize("toolkit", [120, 128, 129])
+def test_the_form_of_cuda_12_is_read(cubin: bytes, toolkit: int) -> None:
+    assert read(as_of_cuda_12(cubin, toolkit)).sections == read(cubin).sections
+
+
+@pytest.mark.parametrize("toolkit", [1, 119, 130])
+def test_a_form_with_the_version_of_another_is_refused(cubin: bytes, toolkit: int) -> None:
+    with pytest.raises(ElfError, match="linked"):
+        read(as_of_cuda_12(cubin, toolkit))
+
+
 def test_every_cut_is_noticed_or_harmless(cubin: bytes) -> None:
     """A truncated file lacks its tables, which are at the end."""
     for size in range(0, len(cubin) - 1, 97):

@@ -4,11 +4,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cudal2_agent.contract.errors import MachineError
-from cudal2_agent.sandbox.workers.turns import DeviceTurn, visible_name
+from cudal2_agent.sandbox.workers.turns import DeviceTurn, device_id
 
 HOLDER = """
 import sys, time
@@ -58,14 +59,31 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("visible", "names"),
-    [(None, ["0", "1"]), ("", ["0", "1"]), ("3", ["3", "1"]), ("2, 5", ["2", "5"]), ("GPU-8f/..", ["GPU-8f", "1"])],
-)
-def test_processes_that_see_one_gpu_each_have_turns_of_their_own(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, names: list[str]
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [visible_name(device) for device in range(2)] == names
+class Driver:
+    """`cuda.bindings.driver` with GPUs of these UUIDs."""
+
+    def __init__(self, *uuids: bytes) -> None:
+        self._uuids = uuids
+
+    def cuInit(self, _: int) -> tuple[int]:
+        return (0 if self._uuids else 100,)
+
+    def cuDeviceGet(self, index: int) -> tuple[int, int | None]:
+        return (0, index) if index < len(self._uuids) else (101, None)
+
+    def cuDeviceGetUuid(self, handle: int) -> tuple[int, SimpleNamespace]:
+        return 0, SimpleNamespace(bytes=self._uuids[handle])
+
+
+def test_one_gpu_has_one_turn_whatever_a_process_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = bytes(range(16)), bytes(range(16, 32))
+    monkeypatch.setattr("cuda.bindings.driver", Driver(first, second))
+    seen_as_second = device_id(1)
+    monkeypatch.setattr("cuda.bindings.driver", Driver(second))  # as with CUDA_VISIBLE_DEVICES=1, or its UUID
+    assert device_id(0) == seen_as_second == f"gpu-{second.hex()}"
+
+
+@pytest.mark.parametrize("uuids", [(), (bytes(16),)])
+def test_a_gpu_that_is_not_there_goes_by_its_number(monkeypatch: pytest.MonkeyPatch, uuids: tuple[bytes, ...]) -> None:
+    monkeypatch.setattr("cuda.bindings.driver", Driver(*uuids))
+    assert device_id(3) == "cuda-3"
