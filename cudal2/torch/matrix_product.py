@@ -4,7 +4,7 @@
 in the layout in which its operand lies. An operand that is a transposed view gets a transposed view as its gradient, so nothing
 is copied.
 
-Covered: eager calls, gradients of any order, `torch.compile`, `torch.export`, `make_fx`, fake tensors, autocast, inference mode.
+Covered: eager calls, gradients of any order, `torch.compile`, `torch.export`, `make_fx`, fake tensors, inference mode.
 Not covered: transforms of `torch.func`, forward-mode derivatives, subclasses, modes of a program, tracing by `torch.fx` or
 `torch.jit`. There the product is `torch.matmul`, which has a rule for each; the operator is `torch.mm` there.
 """

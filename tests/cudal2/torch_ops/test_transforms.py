@@ -322,7 +322,7 @@ class OnlyMatmul(torch.Tensor):
     """A subclass that has a rule for `torch.matmul` and for nothing else."""
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:  # noqa: ARG003
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         return "by the subclass" if function is torch.matmul else NotImplemented
 
 
@@ -338,7 +338,7 @@ class Halves(torch.Tensor):
         self.halves = top, bottom
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:  # noqa: ARG003
+    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         assert function is torch.ops.aten.mm.default
         a, b = arguments
         return torch.cat([torch.mm(half, b) for half in a.halves])
@@ -379,7 +379,7 @@ class SeenFunctions(TorchFunctionMode):
         super().__init__()
         self.seen: list[Any] = []
 
-    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:  # noqa: ARG002
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         self.seen.append(function)
         return function(*arguments, **(options or {}))
 
@@ -389,7 +389,7 @@ class SeenOperators(TorchDispatchMode):
         super().__init__()
         self.seen: list[Any] = []
 
-    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         self.seen.append(function)
         return function(*arguments, **(options or {}))
 
