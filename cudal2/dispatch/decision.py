@@ -28,6 +28,7 @@ class FallbackCause(StrEnum):
     TOO_LARGE = "too-large"
     RANK = "rank"
     AUTOCAST = "autocast"
+    TRANSFORM = "transform"
     BIAS = "bias"
     OUTPUT = "output"
     UNALIGNED = "unaligned"
@@ -62,6 +63,7 @@ _SENTENCES = {
     FallbackCause.TOO_LARGE: "an operand has 2^31 elements or more",
     FallbackCause.RANK: "the operands do not fold into two matrices without a copy",
     FallbackCause.AUTOCAST: "autocast is on, so torch.matmul casts the operands; enable() serves what it calls",
+    FallbackCause.TRANSFORM: "a transform, a mode, a tracer or a subclass is in play, which has rules for torch.matmul alone",
     FallbackCause.BIAS: "no entry adds a bias",
     FallbackCause.OUTPUT: "the output is not a packed row-major matrix",
     FallbackCause.UNALIGNED: "an operand does not begin at a multiple of 256 bytes, as kernels were verified",

@@ -2,6 +2,7 @@
 
 - `matrix_product.py`: `cudal2.matmul`, with folding of leading sizes; `torch.ops.cudal2.matmul` with its fake and gradients.
 - `aten_override.py`: the CUDA kernels of `aten::mm` and `aten::addmm` replaced, with the original ones as the fallback.
+- `kernel_registrations.py`: who else has replaced these kernels, and what that means.
 - `inductor_choices.py`: the library as a choice of Inductor under `torch.compile`.
 - `compiled_kernels.py`: these kernels in C++, `native/aten_kernels.cpp`, and the services that they ask.
 - `compiled_build.py`: compiles them for the PyTorch at hand, and finds them in the cache.

@@ -6,10 +6,14 @@ original kernel by `torch.library.get_kernel`, which reads it before the registr
 Older versions without it call the `out` form, an operator of its own whose kernel stays. Autograd, autocast and fake tensors
 act above the key and do not see the change.
 
+Another library may have replaced the same operator, as batch-invariant modes do. The one that came last runs first. Over the
+kernel of another only a kernel in Python is registered, because the one in C++ reaches PyTorch's own kernel alone.
+
 PyTorch's table of kernels is not guarded: a registration that ends while another thread calls the kernel leaves that thread
 with freed memory. So a kernel is registered once and stays until the process ends; whether it asks a service is a flag.
 """
 
+import inspect
 import threading
 import warnings
 from collections.abc import Callable
@@ -20,6 +24,7 @@ import torch
 
 from cudal2.dispatch.decision import FallbackCause
 from cudal2.torch.compiled_kernels import CompiledKernels
+from cudal2.torch.kernel_registrations import others, shadowed
 from cudal2.torch.product_service import ProductService
 
 OPERATORS = ("mm", "addmm")
@@ -48,9 +53,12 @@ class PythonKernel:
         self.service: ProductService | None = None
         kernel = _KERNELS[name](self, original_kernel(name, key))
         self._registration: Any = torch.library.Library("aten", "IMPL")
+        known = getattr(torch.library, "_impls", set())
+        before = set(known)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*[Oo]verrid")
-            self._registration.impl(name, kernel, key)
+            self._registration.impl(name, kernel, key, **_MAY_OVERRIDE)
+        known &= before  # what is noted there refuses the kernels of libraries that come later
 
     def serve(self, service: ProductService | None) -> None:
         self.service = service
@@ -120,26 +128,37 @@ def unregister() -> None:
 
 
 def _replaced(name: str, key: str, compiled: CompiledKernels | None) -> ReplacedKernel:
-    """A kernel in C++ is registered over one in Python, which then runs no more."""
+    """A kernel in C++ is registered over one in Python, which then runs no more, and one in Python over that of another."""
     with _LOCK:
         found = _REPLACED.get((name, key))
-        if compiled is not None and (found is None or isinstance(found, PythonKernel)):
-            kernel = CompiledKernel(name, compiled)
-            if found is not None:
-                _SHADOWED.append(found)
-            found = _REPLACED[name, key] = kernel
-        elif found is None:
-            found = _REPLACED[name, key] = PythonKernel(name, key)
-        return found
+        in_cpp = compiled is not None and not others(name, key)
+        if found is not None and not shadowed(name, key) and not (in_cpp and isinstance(found, PythonKernel)):
+            return found
+        if found is not None:
+            _SHADOWED.append(found)
+        _REPLACED[name, key] = kernel = CompiledKernel(name, compiled) if compiled and in_cpp else PythonKernel(name, key)
+        return kernel
 
 
 def original_kernel(name: str, key: str) -> AtenKernel:
-    """What runs an operator for a dispatch key now, as a function that stays the same when the key's kernel is replaced."""
+    """What runs an operator for a dispatch key now, as a function that stays the same when the key's kernel is replaced.
+
+    A kernel of another library runs until its registration ends, and PyTorch's own from then on.
+    """
     if not hasattr(torch.library, "get_kernel"):
         return _OUT_FORMS[name]
-    kernel = torch.library.get_kernel(f"aten::{name}", key)
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-    return partial(kernel.call_boxed, keys)
+    found = torch.library.get_kernel(f"aten::{name}", key)
+    kernel = partial(found.call_boxed, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
+    return partial(_while_registered, kernel, _OUT_FORMS[name]) if others(name, key) else kernel
+
+
+def _while_registered(kernel: AtenKernel, afterwards: AtenKernel, *arguments: Any, **options: Any) -> torch.Tensor:
+    try:
+        return kernel(*arguments, **options)
+    except RuntimeError as exc:
+        if "SafeKernelFunction has been invalidated" not in str(exc):
+            raise
+    return afterwards(*arguments, **options)
 
 
 def _mm_out_form(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -173,5 +192,6 @@ def _addmm(replaced: PythonKernel, original: AtenKernel) -> AtenKernel:
     return addmm
 
 
+_MAY_OVERRIDE = {"allow_override": True} if "allow_override" in inspect.signature(torch.library.Library.impl).parameters else {}
 _OUT_FORMS: dict[str, AtenKernel] = {"mm": _mm_out_form, "addmm": _addmm_out_form}
 _KERNELS: dict[str, Callable[[PythonKernel, AtenKernel], AtenKernel]] = {"mm": _mm, "addmm": _addmm}

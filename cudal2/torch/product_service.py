@@ -59,7 +59,7 @@ class ProductService:
             self.counts.fell_back(FallbackCause.DETERMINISTIC)
             return None
         a_address, b_address, out_address = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        if (a_address | b_address | out_address) & self._misaligned:
+        if (a_address | b_address | out_address) & self._misaligned or not (a_address and b_address):  # zeros without memory
             self.counts.fell_back(FallbackCause.UNALIGNED)
             return None
         try:  # the launcher makes the stream's device current where it is not

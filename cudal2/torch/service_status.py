@@ -4,6 +4,7 @@ import torch
 
 from cudal2.dispatch.decision import FallbackCause
 from cudal2.torch.device_dispatch import DeviceDispatch
+from cudal2.torch.kernel_registrations import told_of_shadows
 from cudal2.torch.product_service import ProductService
 from cudal2_agent.contract.base import Record
 
@@ -92,7 +93,7 @@ def read_status(service: ProductService, enabled: tuple[str, ...], languages: tu
         fallbacks=service.counts.fallbacks(),
         building=service.builds.waiting(),
         failed=service.builds.failed(),
-        notes=service.notices.texts(),
+        notes=(*told_of_shadows(enabled, service.platform.dispatch_key), *service.notices.texts()),
     )
 
 

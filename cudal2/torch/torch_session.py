@@ -15,6 +15,7 @@ from cudal2.torch.background_builds import CommandBuilder
 from cudal2.torch.compiled_kernels import CompiledKernels
 from cudal2.torch.device_dispatch import LibraryChoice
 from cudal2.torch.gpu_platform import CudaPlatform
+from cudal2.torch.kernel_registrations import told_of_others
 from cudal2.torch.product_service import ProductService
 from cudal2.torch.service_status import Status, read_status
 from cudal2_agent.contract.errors import LibraryError
@@ -107,8 +108,9 @@ def status() -> Status:
     """What is enabled, and how many calls were served or fell back, and why: `print` it, or take its `model_dump`."""
     with _SESSION.lock:
         override = _SESSION.override
-        enabled = () if override is None else override.operators
-        return read_status(service(), enabled, () if override is None else override.languages)
+        if override is None:
+            return read_status(service(), (), ())
+        return read_status(service(), override.operators, override.languages)
 
 
 def _replace(chosen: ProductService, operators: tuple[str, ...]) -> None:
@@ -118,6 +120,8 @@ def _replace(chosen: ProductService, operators: tuple[str, ...]) -> None:
             disable()
             chosen.notices.add(f"{missing}, so nothing is replaced")
             return
+        for line in told_of_others(operators, chosen.platform.dispatch_key):
+            chosen.notices.add(line)
         before, _SESSION.override = _SESSION.override, _override(chosen, operators)
         if before is not None:
             before.stop(_SESSION.override)
