@@ -20,6 +20,8 @@ from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
 from cudal2_agent.sandbox.diagnosis.differences import explain
 from cudal2_agent.sandbox.local import LocalSandbox
 
+NOT_UTF8 = "it is not UTF-8 text; save it as UTF-8"
+
 
 class FileResult(Record):
     """The result of one file. `unproven`: why the result is not a proof; empty where it is one."""
@@ -81,8 +83,10 @@ def read_candidate(file: Path, *, host: bool = False) -> AnyCandidate:
     try:
         source = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
+        reason = exc.strerror if isinstance(exc, OSError) else NOT_UTF8
         raise UsageError(f"{file} cannot be read: {reason}") from exc
+    if "\0" in source:  # as of UTF-16 without a byte-order mark
+        raise UsageError(f"{file} cannot be read: {NOT_UTF8}")
     origin = Origin(policy="file", note=file.name)
     return HostCandidate(source=source, origin=origin) if host else Candidate.from_source(source, origin)
 

@@ -91,6 +91,19 @@ def test_what_is_said_of_a_kernel(
     assert answer.err == ""
 
 
+@pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\xef\xbb\xbf"])
+def test_a_kernel_with_a_byte_order_mark_is_the_kernel_without_it(
+    mark: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(written(tmp_path))
+    answers = []
+    for content in (file.read_bytes(), mark + file.read_bytes(), mark + file.read_bytes().replace(b"\n", b"\r\n")):
+        file.write_bytes(content)
+        assert main(["verify", str(file), *SHAPE, "--device", "none", "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0]["candidate_id"] == answers[1]["candidate_id"]
+
+
 def test_what_only_compiles_passes_only_where_nothing_more_was_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
