@@ -1,6 +1,5 @@
 """What an emulator's worker does with one candidate: it loads and proves it, and never measures it."""
 
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +39,6 @@ from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
 from cudal2_agent.sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 
 ATTEMPT_SHARE = 0.25  # of a proof's time, for a part that can only strengthen it
-MAX_SEED = 2**48
 PROBED_WORK = 2**30  # multiply-adds of a task whose whole grid is run for each probe
 PROBES_S = 10.0  # after which no further probe of a failed kernel begins
 CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates of a task
@@ -68,12 +66,9 @@ class Evaluator:
 
         A request without a seed gets one here; all data and interleavings of the proof follow from it.
         """
+        drawn = request.verify.seed is None
         seeded = request.verify.model_copy(update={"seed": seed_of(request.verify)})
-        request = request.model_copy(update={"verify": seeded})
-        inspection = request.built.inspection
-        if drawn := not request.verify.seed:  # what is sampled and compared must be unpredictable
-            options = request.verify.model_copy(update={"seed": 1 + secrets.randbelow(MAX_SEED)})
-            request = request.model_copy(update={"verify": options})
+        request, inspection = request.model_copy(update={"verify": seeded}), request.built.inspection
         try:
             if not request.proves:
                 return NotExecuted(reason="only its time was predicted", prediction=self._traced(request))

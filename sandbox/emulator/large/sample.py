@@ -296,7 +296,7 @@ class Sample:
 
     def _loaded(self) -> BoundKernel:
         if self._bound is None:
-            self._bound = self._kernel.bind(allocate(self._task, self._workspace))
+            self._bound = self._kernel.bind(allocate(self._task, self._workspace), self._seed)
         return self._bound
 
     def _written(self) -> np.ndarray:

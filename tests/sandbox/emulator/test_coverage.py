@@ -384,10 +384,20 @@ def test_inputs_at_full_size_have_no_period(build, period, seed):
 
 def test_a_seed_is_drawn_where_none_is_given_and_told(build):
     built = build(naive(), task=SHORT)
-    smaller = GemmTask(m=64, n=64, k=16)
-    told = [messages(prove(built, SHORT, reduced=Reduced(built=built, task=smaller), seed=0))["full-size"] for _ in range(2)]
-    seeds = {re.search(r"; seed (\d+)$", message)[1] for message in told}
-    assert len(seeds) == 2
-    assert "0" not in seeds
+    smaller = Reduced(built=built, task=GemmTask(m=64, n=64, k=16))
+    told = [messages(prove(built, SHORT, reduced=smaller, seed=None))["full-size"] for _ in range(2)]
+    assert len({re.search(r"; seed (\d+)$", message)[1] for message in told}) == 2
     wrong = build(naive(store=STORE.replace("sum)", "sum + 1)")))
-    assert re.search(r"; seed [1-9]\d*$", prove(wrong, seed=0).evaluation.test.message)
+    assert re.search(r"; seed \d+$", prove(wrong, seed=None).evaluation.test.message)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**48])
+def test_a_seed_that_is_given_is_taken_zero_too(build, seed):
+    built = build(naive(), task=SHORT)
+    smaller = Reduced(built=built, task=GemmTask(m=64, n=64, k=16))
+    one, other = (prove(built, SHORT, reduced=smaller, seed=seed).tests for _ in range(2))
+    assert {test.seed for test in one if test.seed is not None} == {seed}
+    assert one == other
+    assert messages(prove(built, SHORT, reduced=smaller, seed=seed))["full-size"].endswith(f"; seed {seed}")
+    wrong = build(naive(store=STORE.replace("sum)", "sum + 1)")))
+    assert "seed" not in prove(wrong, seed=seed).evaluation.test.message
