@@ -75,7 +75,7 @@ def written(tmp_path: Path, old: str = "", new: str = "") -> str:
         (
             "  float sums",
             '  asm volatile("{ .reg .b32 x, y; mov.b32 y, 7; vadd.u32.u32.u32 x, y, y; }");\n  float sums',
-            1,
+            3,
             ["mine.cu: compiles, verified by nothing: the emulator does not support opcode vadd.u32.u32.u32 (kernel.cu:21)"],
         ),
     ],
@@ -113,7 +113,7 @@ def test_what_only_compiles_passes_only_where_nothing_more_was_asked(
     file = written(tmp_path)
     assert main(["verify", file, *SHAPE, "--device", "none"]) == 0
     assert "compiles, not executed" in capsys.readouterr().out
-    assert main(["verify", file, *SHAPE, "--json"]) == 1
+    assert main(["verify", file, *SHAPE, "--json"]) == 3
     answer = capsys.readouterr()
     assert json.loads(answer.out)["evaluation"]["verified_by"] == "nothing"
     assert "no core in this script" in answer.err
