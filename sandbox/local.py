@@ -280,8 +280,8 @@ class LocalSandbox:
         match outcome:
             case Verified(tests=tests, prediction=modelled):
                 return self._unmeasured(built, task, by, tests=tests, modelled=modelled)
-            case NotExecuted(reason=reason):
-                return self._unmeasured(built, task, reason=reason)
+            case NotExecuted(reason=reason, prediction=modelled):
+                return self._unmeasured(built, task, reason=reason, modelled=modelled)
             case _:
                 return outcome
 

@@ -59,6 +59,7 @@ class StepLineReader:
         exported = parse_record(ExportedStep, line)
         if exported.candidate_id not in (exported.candidate.id, candidate_id(parse_json(line)["candidate"])):
             raise ValueError(f"candidate_id {exported.candidate_id} is not the hash of the candidate: the line was changed")
+        exported = exported.model_copy(update={"candidate_id": exported.candidate.id})  # as the store will hold it
         step = IncomingStep(_step(exported), exported.observation, exported.exchange, mark_of(to_line(exported)))
         if exported.run_id == self._run_id:
             return [step]

@@ -22,6 +22,7 @@ from cudal2_agent.sandbox.diagnosis.differences import explain
 from cudal2_agent.sandbox.local import LocalSandbox
 
 MAX_SOURCE_BYTES = 16 << 20  # that are read; the check of a source allows far fewer
+NOT_UTF8 = "it is not UTF-8 text; save it as UTF-8"
 
 
 class FileResult(Record):
@@ -84,8 +85,10 @@ def read_candidate(file: Path, *, host: bool = False) -> AnyCandidate:
     try:
         source = read_file(file, MAX_SOURCE_BYTES).decode()
     except (OSError, ValueError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text" if isinstance(exc, UnicodeError) else exc
+        reason = exc.strerror if isinstance(exc, OSError) else NOT_UTF8 if isinstance(exc, UnicodeError) else exc
         raise UsageError(f"{file} cannot be read: {reason}") from exc
+    if "\0" in source:  # as of UTF-16 without a byte-order mark
+        raise UsageError(f"{file} cannot be read: {NOT_UTF8}")
     origin = Origin(policy="file", note=file.name)
     return HostCandidate(source=source, origin=origin) if host else Candidate.from_source(source, origin)
 

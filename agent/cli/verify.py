@@ -8,9 +8,11 @@ import typer
 from cudal2_agent.agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, read_task
 
 EXAMPLE = (
-    "Exit code: 0 executed and found right (with --device none: it compiles); 1 wrong, or not executed; 2 bad input.\n\n"
+    "Exit code: 0 found right by all tiers of tests, of a large task some on a smaller one or on a sample (with --device none: "
+    "it compiles); 1 refused; 2 bad input; 3 some tier did not run in any form, as the first line says.\n\n"
     "\b\nExample:\n  cudal2-agent verify my-kernel/kernel.cu --shape 4096x1024x512"
 )
+NOT_RUN = 3
 
 
 def verify(
@@ -36,5 +38,6 @@ def verify(
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)
     [result] = evaluate_files([file], task, settings, timed=False)
     print_verdict(result, as_json)
-    compiles = settings.device == "none" and not result.evaluation.failed
-    raise typer.Exit(0 if result.passed or compiles else 1)
+    if result.evaluation.failed:
+        raise typer.Exit(1)
+    raise typer.Exit(0 if result.passed or settings.device == "none" else NOT_RUN)

@@ -96,6 +96,25 @@ def evaluate(expression: int | str, names: Mapping[str, int]) -> int:
     return int(value)
 
 
+def divides_evenly(expression: int | str, names: Mapping[str, int]) -> bool:
+    """Whether every division that no ceil() rounds is whole: `(M/64)*(N/64)` means multiples of 64, not of 4096 in all.
+
+    Raises: PlanError where the expression has no value.
+    """
+    if isinstance(expression, int):
+        return True
+    nodes: list[ast.AST] = [_parse(expression)]
+    while nodes:
+        match nodes.pop():
+            case ast.Call(func=ast.Name(id="ceil")):
+                continue
+            case ast.BinOp(op=ast.Div()) as node if _walk(node, expression, names).denominator != 1:
+                return False
+            case node:
+                nodes += ast.iter_child_nodes(node)
+    return True
+
+
 def holds(condition: str, names: Mapping[str, int]) -> bool:
     """Whether one comparison such as `K%64==0` holds. Raises: PlanError for anything but a comparison."""
     node = _parse(condition)

@@ -5,12 +5,14 @@ import textwrap
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.plan.plan import LaunchPlan, parse_plan
 
 ScheduleValue = str | int | bool
+# The text of a kernel. Editors write a byte-order mark before it, which NVRTC does not read: it is no part of the source.
+SourceText = Annotated[str, AfterValidator(lambda text: text.lstrip("\ufeff"))]
 
 
 def axes_in_use(schedule: Mapping[str, ScheduleValue]) -> list[str]:
@@ -75,7 +77,7 @@ class Candidate(Record):
     """Device code with its launch plan. The trusted launcher runs it; there is no host code."""
 
     kind: Literal["device"] = "device"
-    source: str
+    source: SourceText
     flags: tuple[str, ...] = ()
     compiler: Literal["nvrtc", "nvcc"] = "nvrtc"
     plan: LaunchPlan
@@ -115,7 +117,7 @@ class HostCandidate(Record):
     """
 
     kind: Literal["host"] = "host"
-    source: str
+    source: SourceText
     flags: tuple[str, ...] = ()
     include_dirs: tuple[str, ...] = ()
     workspace_bytes: int = 0

@@ -1,6 +1,5 @@
 """What an emulator's worker does with one candidate: it loads and proves it, and never measures it."""
 
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from cudal2_agent.sandbox.emulator.executor import EmulatorExecutor, Interleavin
 from cudal2_agent.sandbox.emulator.judgement import OutOfTime
 from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
 from cudal2_agent.sandbox.emulator.large.coverage import (
+    is_small,
     reduced_task,
     resolve_for_few_sms,
     resolve_for_sampling,
@@ -36,11 +36,11 @@ from cudal2_agent.sandbox.verification.cases import CaseStore
 from cudal2_agent.sandbox.verification.draws import seed_of
 from cudal2_agent.sandbox.verification.executor import Traits
 from cudal2_agent.sandbox.verification.probes.probing import with_symptoms
-from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
+from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure, tiers_not_run
 from cudal2_agent.sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 
 ATTEMPT_SHARE = 0.25  # of a proof's time, for a part that can only strengthen it
-MAX_SEED = 2**48
+WHOLE_SHARE = 0.75  # of it, for whole grids of a task that a sample can stand for
 PROBED_WORK = 2**30  # multiply-adds of a task whose whole grid is run for each probe
 PROBES_S = 10.0  # after which no further probe of a failed kernel begins
 CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates of a task
@@ -69,11 +69,7 @@ class Evaluator:
         A request without a seed gets one here; all data and interleavings of the proof follow from it.
         """
         seeded = request.verify.model_copy(update={"seed": seed_of(request.verify)})
-        request = request.model_copy(update={"verify": seeded})
-        inspection = request.built.inspection
-        if drawn := not request.verify.seed:  # what is sampled and compared must be unpredictable
-            options = request.verify.model_copy(update={"seed": 1 + secrets.randbelow(MAX_SEED)})
-            request = request.model_copy(update={"verify": options})
+        request, inspection = request.model_copy(update={"verify": seeded}), request.built.inspection
         try:
             if not request.proves:
                 return NotExecuted(reason="only its time was predicted", prediction=self._traced(request))
@@ -96,10 +92,12 @@ class Evaluator:
             late = TimedOut(stage="verify", limit_s=limit_s, message=str(exc), inspection=inspection, symptoms=symptoms)
             return Done(evaluation=late)
         if tests[-1].passed:
+            if missing := tiers_not_run(tests, programmatic=self._kernel is not None and self._kernel.programmatic):
+                why = "; ".join(test.message for test in tests if test.name == NOT_COVERED)
+                reason = f"not run in any form: {', '.join(missing)} ({why})"
+                return NotExecuted(reason=reason, prediction=self._predicted(request))
             return Verified(tests=tests, prediction=self._predicted(request))
-        failed = tests[-1]
-        if drawn:
-            failed = failed.model_copy(update={"message": f"{failed.message}; seed {request.verify.seed}"})
+        failed = tests[-1].model_copy(update={"seed": seeded.seed})
         return Done(evaluation=Wrong(test=failed, tests=(*tests[:-1], failed), inspection=inspection))
 
     def _predicted(self, request: Evaluate) -> Prediction | None:
@@ -126,14 +124,20 @@ class Evaluator:
         task, options, plan = request.task, request.verify, plan_of(request.built)
         resolved = request.built.plan_for(task, self._chip.sms)
         assert resolved is not None  # `plan_of` refuses host candidates
-        if runs_whole(task):
+        deadline = _deadline(options)
+        if runs_whole(task, plan):
             kernel = self._kernel = load_kernel(request.built, resolved, task)
             self._enter("verify")
-            return run_until_failure(self._whole(kernel, options, _deadline(options)))
+            until = deadline if is_small(task) else _deadline(options, WHOLE_SHARE)
+            try:
+                return run_until_failure(self._whole(kernel, options, until))
+            except OutOfTime:
+                if is_small(task):
+                    raise
         kernel = self._kernel = load_kernel(request.built, resolve_for_sampling(plan, resolved, task, POINT_WORK), task)
         smaller = self._smaller(request)
         self._enter("verify")
-        return self._in_parts(kernel, smaller, request)
+        return self._in_parts(kernel, smaller, request, deadline)
 
     def _smaller(self, request: Evaluate) -> EmulatedKernel | None:
         """The kernel at a reduced size, or the same source if none was written for it. None if the plan rules that out."""
@@ -148,13 +152,14 @@ class Evaluator:
         except PlanError:  # a condition that pins a size
             return None
 
-    def _in_parts(self, kernel: EmulatedKernel, smaller: EmulatedKernel | None, request: Evaluate) -> tuple[TestResult, ...]:
-        """A large task: all tiers on a smaller one, and a sample at full size, side by side.
+    def _in_parts(
+        self, kernel: EmulatedKernel, smaller: EmulatedKernel | None, request: Evaluate, deadline: float
+    ) -> tuple[TestResult, ...]:
+        """A large task: all tiers on a smaller one, and a sample at full size, side by side; else all tiers on the sample.
 
         Raises: NotEmulated where neither can be run, or only a smaller one with a source that may have its sizes compiled in.
         """
-        options = request.verify
-        deadline, tile = _deadline(options), tile_of(plan_of(request.built), request.task)
+        options, tile = request.verify, tile_of(plan_of(request.built), request.task)
         with ThreadPoolExecutor(2) as pool:
             interleavings = Interleavings(kernel.task, seed_of(options), deadline)
             sample = Sample(kernel, tile, interleavings, seed_of(options))
@@ -168,6 +173,8 @@ class Evaluator:
         if not proof[-1].passed:
             return proof
         found = sampled.result()
+        if found[-1].passed and proof[-1].name == NOT_COVERED:  # all tiers, on the sample
+            found = (*found, *run_until_failure(sample.other_tiers()))
         if request.reduced is None and all(test.name == NOT_COVERED for test in found):
             raise NotEmulated("; ".join(test.message for test in (proof[-1], *found)))
         if not found[-1].passed and work_of(kernel.task) <= PROBED_WORK:
@@ -244,5 +251,5 @@ def _deadline(options: VerifyOptions, share: float = 1.0) -> float:
 
 
 def _not_reduced(task: GemmTask, why: str) -> TestResult:
-    message = f"{task.shape} is too large for every test to run the whole grid, and the source {why}"
+    message = f"{task.shape} is too large for every test to run the whole grid, and the source {why}: all tests run on a sample"
     return TestResult(tier="emulator", name=NOT_COVERED, passed=True, message=message)

@@ -40,7 +40,7 @@ GAUSSIAN = Case("accuracy", "gaussian", made.gaussian, Growth.WALK, against_libr
 UNIFORM = Case("accuracy", "uniform", made.uniform, Growth.RAMP, against_library=True)
 CANCELLATION = Case("special", "cancellation", made.cancellation, Growth.WALK)
 LARGE = Case("special", "large", made.large, Growth.RAMP, library_vouches=True)
-SUBNORMAL_INPUTS = Case("special", "subnormal-inputs", made.subnormal_inputs, library_vouches=True)
+EXTREMES = Case("special", "extremes", made.extremes, library_vouches=True)
 SUBNORMAL_RESULTS = Case("special", "subnormal-results", made.subnormal_results, library_vouches=True)
 NONFINITE = Case("special", "nonfinite", made.nonfinite, Growth.WALK, library_vouches=True)
 ZERO_TIMES = Case("special", "zero-times", made.zero_times, library_vouches=True)
@@ -49,7 +49,7 @@ ZERO_TIMES = Case("special", "zero-times", made.zero_times, library_vouches=True
 def cases_for(task: GemmTask) -> tuple[Case, ...]:
     """The cases of a task, most informative tier first. An f16 accumulator cannot hold the wide sums, and need not."""
     wide = (WIDE,) if task.accumulate is AccumulatorType.F32 else ()
-    special = (CANCELLATION, LARGE, SUBNORMAL_INPUTS, SUBNORMAL_RESULTS, NONFINITE, ZERO_TIMES)
+    special = (CANCELLATION, LARGE, EXTREMES, SUBNORMAL_RESULTS, NONFINITE, ZERO_TIMES)
     return (SPARSE, *wide, GAUSSIAN, UNIFORM, *special)
 
 

@@ -65,7 +65,6 @@ class Draws:
             return slice(0, size // 2), slice(size // 2, size)
         return slice(size - size // 2, size), slice(0, size - size // 2)
 
-    def half(self, size: int) -> Array:
-        """True at a random half of `size` places. Shape: (size,)."""
-        order = self.host.permutation(size)
-        return self.xp.asarray(order < (size + int(self.host.integers(2))) // 2)
+    def half(self, size: int) -> np.ndarray:
+        """True at a random half of `size` places, on the host. Shape: (size,)."""
+        return np.asarray(self.host.permutation(size) < (size + int(self.host.integers(2))) // 2)

@@ -5,13 +5,18 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout
 from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import FORMATS, Array, decode, encode
 
 EXPECTED_ONES = 32
 WIDE_PAIRS = 1024
-_PARTNER = {ElementType.F16: 2.0**10, ElementType.BF16: 2.0**20}  # times the smallest subnormal: a normal number
+# Of each element type: the exponents of the largest binade and of the smallest subnormal, and the bits behind the point.
+_RANGE = {ElementType.F16: (15, -24, 10), ElementType.BF16: (127, -133, 7)}
+_FEW_BITS = 3  # behind the point of numbers that are added: about 32 of them have a sum of 11 bits
+_LONE_POSITIONS, _LONE_LINES = 4, 1 / 4
 _FACTORS = {ElementType.F16: (2.0**-10, 2.0**-14), ElementType.BF16: (2.0**-67, 2.0**-66)}  # normal; of the smallest subnormal
 SPECIAL_LINES = 6
 SPECIAL_VALUES = (math.inf, math.nan, -math.inf)
@@ -108,18 +113,63 @@ def large(source: Draws, task: GemmTask) -> Inputs:
     return _encoded(source, task, a, (0.5 + 0.5 * source.uniform(right)) * xp.float32(scale))
 
 
-def subnormal_inputs(source: Draws, task: GemmTask) -> Inputs:
-    """Small multiples of the smallest subnormal: in A for one half of K, in B for the other, each times a large number.
+def extremes(source: Draws, task: GemmTask) -> Inputs:
+    """The largest numbers against the smallest: large in A and small in B for one half of K, and the reverse for the other.
 
-    Every output is an exact sum of both kinds of products, and either zero or normal. It is wrong where the subnormals of
-    either operand are flushed, whatever happens to subnormal results.
+    A large number is at most that of the type (65504 in F16), a small one 2^-e down to the smallest subnormal. All products
+    are near 1/512 (F16) or 1/64 (BF16), and every partial sum is exact in each accumulator and any order. So a number that is
+    scaled, clamped, converted by way of a narrower range, or flushed makes a wrong output. A quarter of the rows of A, and of
+    the columns of B, hold one large number alone, with all its bits.
     """
-    xp, (left, right) = source.xp, _shapes(task)
-    tiny, large = xp.float64(FORMATS[task.element].tiny), xp.float64(_PARTNER[task.element])
-    in_a = source.half(task.k)
-    a, b = _signed_small(source, task, left), _signed_small(source, task, right)
-    scale = xp.where(in_a, tiny, large)
-    return _encoded(source, task, a * scale, b * xp.where(in_a, large, tiny)[:, None])
+    xp, in_a = source.xp, source.half(task.k)
+    exponents = _exponents(source, task)
+    places = [source.host.permutation(np.flatnonzero(large))[:_LONE_POSITIONS] for large in (in_a, ~in_a)]
+    for positions in places:
+        exponents[positions[:1]] = _RANGE[task.element][0]
+    a = _extreme_lines(source, task, task.m, in_a, exponents)
+    b = _extreme_lines(source, task, task.n, ~in_a, exponents)
+    both = (a, b, places[0]), (b, a, places[1])
+    for _, other, positions in both:  # no zeros where a lone number meets it
+        small = np.ldexp(1.0, _product_exponent(task) - exponents[positions])
+        other[:, xp.asarray(positions)] = source.signs((len(other), len(positions))) * xp.asarray(small)
+    for own, _, positions in both:
+        _hold_lone(source, task, own, positions, exponents)
+    return _encoded(source, task, a, b.T)
+
+
+def _product_exponent(task: GemmTask) -> int:
+    """Of the products of large numbers and small ones."""
+    most, least, _ = _RANGE[task.element]
+    return most + least
+
+
+def _exponents(source: Draws, task: GemmTask) -> np.ndarray:
+    """Of the large numbers at each position in K: three quarters are among the four largest. Shape: (K,)."""
+    most, host = _RANGE[task.element][0], source.host
+    return np.where(host.random(task.k) < 3 / 4, most - host.integers(4, size=task.k), host.integers(1, most + 1, task.k))
+
+
+def _extreme_lines(source: Draws, task: GemmTask, lines: int, large: np.ndarray, exponents: np.ndarray) -> Array:
+    """Mostly zeros; else of either sign, large at some positions in K and small at the others. Shape: (lines, K), f64."""
+    xp, shape, few = source.xp, (lines, task.k), 2**_FEW_BITS
+    numbers = source.hits(shape, _density(task.k)) * source.signs(shape)
+    digits = 1 + xp.floor(few * source.uniform(shape)) / few * xp.asarray(large.astype(np.float32))
+    return numbers * digits * xp.asarray(np.ldexp(1.0, np.where(large, exponents, _product_exponent(task) - exponents)))
+
+
+def _hold_lone(source: Draws, task: GemmTask, lines: Array, positions: np.ndarray, exponents: np.ndarray) -> None:
+    """Some lines hold one number at one of the positions: the largest of its binade, the smallest, or any.
+
+    The first of them holds the largest number of the type.
+    """
+    xp, host, bits = source.xp, source.host, _RANGE[task.element][2]
+    count = int(_LONE_LINES * len(lines) + host.random()) if len(positions) else 0
+    chosen, places = host.permutation(len(lines))[:count], np.resize(positions, count)
+    digits = np.choose(host.integers(3, size=count), [0, 2**bits - 1, host.integers(2**bits, size=count)])
+    digits[:1] = 2**bits - 1
+    numbers = np.ldexp(1 + digits / 2**bits, exponents[places]) * (1 - 2 * host.integers(2, size=count))
+    lines[xp.asarray(chosen)] = 0
+    lines[xp.asarray(chosen), xp.asarray(places)] = xp.asarray(numbers)
 
 
 def subnormal_results(source: Draws, task: GemmTask) -> Inputs:

@@ -7,7 +7,7 @@ this GPU never shows (the emulator detects those).
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Literal
 
@@ -32,6 +32,7 @@ from cudal2_agent.sandbox.verification.elements import Array
 from cudal2_agent.sandbox.verification.executor import SLOTS, Executor, Fill, Run, Traits
 from cudal2_agent.sandbox.verification.inputs import Inputs, flip_one, sparse_ones
 
+TIERS = ("exact", "accuracy", "special", "guards", "freshness", "repeatability", "programmatic")
 REPEATS = 3
 OPERANDS: tuple[Literal["a", "b"], ...] = ("a", "b")
 DEPENDENT_RUNS = 2
@@ -242,6 +243,12 @@ class Proof:
 
 def _asks_library(case: Case) -> bool:
     return case.against_library or case.library_vouches
+
+
+def tiers_not_run(tests: Iterable[TestResult], *, programmatic: bool) -> list[str]:
+    """The tiers of which no test ran, in order. `programmatic`: whether the plan has the last one."""
+    ran = {test.tier for test in tests}
+    return [tier for tier in TIERS if tier not in ran and (programmatic or tier != "programmatic")]
 
 
 def run_until_failure(tests: Iterator[TestResult]) -> tuple[TestResult, ...]:

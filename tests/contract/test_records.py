@@ -8,7 +8,7 @@ from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.plan.plan import resolve
 from cudal2_agent.contract.records import build
 from cudal2_agent.contract.records.build import Built
-from cudal2_agent.contract.records.candidate import SHORT_CHARS, Origin
+from cudal2_agent.contract.records.candidate import SHORT_CHARS, Candidate, Origin
 from cudal2_agent.contract.records.knowledge import Chunk, arch_number, file_key, fits
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from tests.doubles import INSPECTION, TASK, candidate
@@ -41,6 +41,19 @@ def test_an_id_follows_each_part_of_the_code_and_no_other() -> None:
     changes = ({}, {"source": one.source + " "}, {"flags": ("-DX",)}, {"compiler": "nvcc"}, {"plan": plan})
     assert len({one.model_copy(update=change).id for change in changes}) == len(changes)
     assert one.model_copy(update={"origin": Origin(policy="other")}).id == one.id
+
+
+@pytest.mark.parametrize("mark", ["\ufeff", "\ufeff\ufeff"])
+def test_a_byte_order_mark_is_no_part_of_a_source(mark: str) -> None:
+    """Whatever a source comes from: a file, a reply, a stored or an imported step."""
+    one = candidate(0)
+    marked = Candidate.model_validate({**one.model_dump(), "source": mark + one.source})
+    assert marked == one
+    assert marked.id == one.id
+    assert Candidate.model_validate_json(marked.model_dump_json().replace('"source":"', f'"source":"{mark}')) == one
+    assert host(mark + "int launch();") == host("int launch();")
+    inside = one.source + mark
+    assert Candidate.model_validate({**one.model_dump(), "source": inside}).source == inside
 
 
 SMS = 132

@@ -17,6 +17,7 @@ from cudal2_agent.store import importing, incoming
 from cudal2_agent.store.importing import ImportSummary, import_files
 from cudal2_agent.store.incoming import lines_of, shown
 from cudal2_agent.store.packing import zstd
+from cudal2_agent.store.plain_records import candidate_id
 from cudal2_agent.store.steps import export_steps, to_line
 from cudal2_agent.store.store import Store, open_store
 from cudal2_agent.store.sweep.sweep_files import export_sweep
@@ -109,6 +110,21 @@ def test_files_of_any_packing_and_blank_lines_import(store: Store, other: Store,
     (tmp_path / "a").write_bytes(gzip.compress(text))
     (tmp_path / "b").write_bytes(zstd.compress(text))
     assert import_files(store, [str(tmp_path / "a"), str(tmp_path / "b")]).known_steps == 3
+
+
+def test_a_source_with_a_byte_order_mark_imports_as_without_it(store: Store, other: Store, tmp_path: Path) -> None:
+    """Named by the hash of either text, as older versions and editors leave it."""
+    plain, marked = lines_of_steps(other), []
+    for index, line in enumerate(plain):
+        fields = json.loads(line)
+        fields["candidate"]["source"] = "\ufeff" + fields["candidate"]["source"]
+        if index == 0:
+            fields["candidate_id"] = candidate_id(fields["candidate"])
+        marked.append(json.dumps(fields))
+    path = written(tmp_path / "steps.jsonl", marked)
+    assert import_files(store, [path]).steps == len(plain)
+    assert [one.candidate for one in store.steps("run-1")] == [one.candidate for one in other.steps("run-1")]
+    assert import_files(store, [path]).known_steps == len(plain)
 
 
 def spoilt(line: str, **changes: Any) -> str:

@@ -3,19 +3,21 @@
 Covered: a task of up to `WHOLE_WORK` is run whole in every test. Beyond it all tests run whole grids on a task
 that keeps each size's residue modulo the tile, with two tiles or more along M and N (as many as `REDUCED_WORK` allows) and
 a K that fills the pipeline of each split several times; persistent CTAs walk several tiles there: the plan is resolved for
-few SMs.
-Not covered: a source that has its shape compiled in and is not rewritten; a reduced run proves nothing (`needs_rewriting`).
+few SMs. Where that saves less than half of the work, the task itself is run whole up to `AFFORDABLE_WORK`. Beyond, the reduced
+task has one tile and an edge, or a shorter K.
+Not covered: a source that has its shape compiled in and is not rewritten; a reduced run proves nothing (`needs_rewriting`). A
+task for which there is neither has a sample only.
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.expression import evaluate, holds
+from cudal2_agent.contract.plan.expression import divides_evenly, evaluate, holds
 from cudal2_agent.contract.plan.plan import Expression, LaunchPlan, ResolvedPlan, ScalarArg, resolve
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import GemmTask
@@ -23,11 +25,16 @@ from cudal2_agent.contract.records.task import GemmTask
 # In multiply-adds, of which an output counts for `OUTPUT_WORK` more: its store, its shadow and its comparison cost as much.
 WHOLE_WORK = 100_000_000
 REDUCED_WORK = 40_000_000
+AFFORDABLE_WORK = 300_000_000  # of a task that is run whole because none that is worth it is smaller
+LARGEST_REDUCED_WORK = 600_000_000
 OUTPUT_WORK = 128
 UNLIMITED_SMS = 2**20
-LONG_K, K_PERIOD = 512, 256  # K is cut to LONG_K and its residue
+K_PERIOD = 256
+# Tiles along M and N at least, and the length that K is cut to, besides its residue: the best first.
+_FORMS = ((2, 512), (1, 512), (2, 256), (1, 256))
 _LARGEST_TILE = 1024
 _SCALES = (1, 2, 4)  # of the tile, where the plan requires sizes to be multiples of more than it
+_PROBED_SIZES = 8  # of a step, before it is taken
 _VECTOR = 16  # elements in the widest vector of memory, whose alignment a reduced size keeps
 _PINNED = re.compile(r"\s*([MNK])\s*==\s*\d+\s*|\s*\d+\s*==\s*([MNK])\s*")
 _CHIPS = (1, 2, 4, 8, 16, 32)
@@ -41,7 +48,13 @@ class Tile:
     columns: int
 
 
-def runs_whole(task: GemmTask) -> bool:
+def runs_whole(task: GemmTask, plan: LaunchPlan) -> bool:
+    """Whether every test runs the whole grid."""
+    return is_small(task) or (work_of(task) <= AFFORDABLE_WORK and _smaller(task, plan, _FORMS[:1]) is None)
+
+
+def is_small(task: GemmTask) -> bool:
+    """Whether the whole grid is run whatever the plan is."""
     return work_of(task) <= WHOLE_WORK
 
 
@@ -55,37 +68,42 @@ def reduced_task(task: GemmTask, plan: LaunchPlan) -> GemmTask | None:
 
     Conditions of the plan that pin a size (`M==4096`) are left to the rewriting of the candidate (`needs_rewriting`).
     """
-    if runs_whole(task):
-        return None
+    return None if runs_whole(task, plan) else _smaller(task, plan, _FORMS)
+
+
+def _smaller(task: GemmTask, plan: LaunchPlan, forms: Sequence[tuple[int, int]]) -> GemmTask | None:
+    """The first task of these forms that is allowed and has at most half of the work."""
     tile = tile_of(plan, task)
-    for scale in _SCALES:
-        wider = Tile(tile.rows * scale, tile.columns * scale)
-        for k in _lengths(plan, task, tile):
-            reduced = _grown(task, wider, k)
-            if 2 * work_of(reduced) <= work_of(task) and _allowed(plan, reduced):
-                return reduced
+    for tiles, long_k in forms:
+        for scale in _SCALES:
+            wider = Tile(tile.rows * scale, tile.columns * scale)
+            for k in _lengths(plan, task, tile, tiles, long_k):
+                reduced = _grown(task, wider, tiles, k)
+                if work_of(reduced) <= min(work_of(task) / 2, LARGEST_REDUCED_WORK) and _allowed(plan, reduced):
+                    return reduced
     return None
 
 
-def _lengths(plan: LaunchPlan, task: GemmTask, tile: Tile) -> list[int]:
+def _lengths(plan: LaunchPlan, task: GemmTask, tile: Tile, tiles: int, long_k: int) -> list[int]:
     """Values of K to try: as long as the splits of a tile like it and the work allows, then shorter ones."""
-    least = task.k if task.k <= LONG_K else LONG_K + task.k % K_PERIOD
+    least = task.k if task.k <= long_k else long_k + task.k % K_PERIOD
     splits = (_ctas(plan, task) or 1) // (math.ceil(task.m / tile.rows) * math.ceil(task.n / tile.columns))
-    outputs = _reduced(task.m, tile.rows) * _reduced(task.n, tile.columns)
-    lengths = [k for k in range(least, task.k + 1, LONG_K) if k <= least + LONG_K * (splits - 1)]
+    outputs = _reduced(task.m, tile.rows, tiles) * _reduced(task.n, tile.columns, tiles)
+    lengths = [k for k in range(least, task.k + 1, long_k) if k <= least + long_k * (splits - 1)]
     affordable = [k for k in lengths if outputs * (k + OUTPUT_WORK) <= REDUCED_WORK]
     return list(reversed(affordable or lengths[:1]))
 
 
-def _grown(task: GemmTask, tile: Tile, k: int) -> GemmTask:
-    """Two tiles or more along M and N with the task's residues, then more of them, while there is little work."""
-    m, n = _reduced(task.m, tile.rows), _reduced(task.n, tile.columns)
+def _grown(task: GemmTask, tile: Tile, tiles: int, k: int) -> GemmTask:
+    """So many tiles or more along M and N with the task's residues, then more of them, while there is little work."""
+    most = min(REDUCED_WORK, work_of(task) // 2)
+    m, n = _reduced(task.m, tile.rows, tiles), _reduced(task.n, tile.columns, tiles)
     while True:
         more = [
             (min(task.m, m + math.lcm(tile.rows, _VECTOR)), n),
             (m, min(task.n, n + math.lcm(tile.columns, _VECTOR))),
         ]
-        more = [size for size in more if size != (m, n) and size[0] * size[1] * (k + OUTPUT_WORK) <= REDUCED_WORK]
+        more = [size for size in more if size != (m, n) and size[0] * size[1] * (k + OUTPUT_WORK) <= most]
         if not more:
             return task.model_copy(update={"m": m, "n": n, "k": k})
         m, n = min(more, key=lambda size: max(size[0] / tile.rows, size[1] / tile.columns))
@@ -149,20 +167,55 @@ def tile_of(plan: LaunchPlan, task: GemmTask) -> Tile:
 
 
 def _tile_along(plan: LaunchPlan, task: GemmTask, name: str) -> int:
-    """The largest size that needs no more CTAs than size 1. Grids grow with sizes, so the search halves."""
-    least = _ctas(plan, task, {name: 1})
-    if least is None or _ctas(plan, task, {name: _LARGEST_TILE + 1}) == least:
+    """How far a size goes on from where the CTAs change once to where they change again, among sizes that the plan takes.
+
+    Grids grow with sizes, so the search halves.
+    """
+    size = {"M": task.m, "N": task.n}[name]
+    step = next((step for step in _steps(plan) if _takes(plan, task, name, size % step, step)), None)
+    if step is None:
         return 256
-    low, high = 1, _LARGEST_TILE + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _ctas(plan, task, {name: middle}) == least else (low, middle)
-    return low
+    first = size % step or step
+    ends = list[int]()
+    for _ in range(2):
+        begin = ends[-1] + 1 if ends else 0
+        ctas = _ctas(plan, task, {name: first + begin * step})
+        low, high = begin, begin + -(-_LARGEST_TILE // step)
+        if _ctas(plan, task, {name: first + high * step}) == ctas:
+            return 256
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if _ctas(plan, task, {name: first + middle * step}) == ctas else (low, middle)
+        ends.append(low)
+    return (ends[1] - ends[0]) * step
+
+
+def _steps(plan: LaunchPlan) -> list[int]:
+    """Steps of a size over which the plan may be defined: 1, and the numbers in its expressions and their products."""
+    texts = [str(each) for each in (*plan.launches[0].grid, *plan.requires)]
+    numbers = {int(number) for text in texts for number in re.findall(r"\d{1,4}", text)}
+    return sorted(
+        {1} | {product for one in numbers for other in {1} | numbers if 0 < (product := one * other) <= _LARGEST_TILE}
+    )
+
+
+def _takes(plan: LaunchPlan, task: GemmTask, name: str, residue: int, step: int) -> bool:
+    """Whether the grid is whole, and sizes are the multiples that the plan requires, at the smallest sizes of a residue."""
+    multiples = [condition for condition in plan.requires if "%" in condition]
+    try:
+        for each in range(_PROBED_SIZES):
+            names = _names(task, {name: (residue or step) + each * step})
+            whole = all(evaluate(part, names) and divides_evenly(part, names) for part in plan.launches[0].grid)
+            if not whole or not all(holds(condition, names) for condition in multiples):
+                return False
+    except PlanError:
+        return False
+    return True
 
 
 def _ctas(plan: LaunchPlan, task: GemmTask, changed: Mapping[str, int] = MappingProxyType({})) -> int | None:
     """CTAs of the first launch where no SM is short; None where the grid is not defined for the sizes."""
-    names = {"M": task.m, "N": task.n, "K": task.k, "SMS": UNLIMITED_SMS, **changed}
+    names = _names(task, changed)
     grid: tuple[Expression, ...] = plan.launches[0].grid
     try:
         return math.prod(evaluate(each, names) for each in grid)
@@ -170,10 +223,14 @@ def _ctas(plan: LaunchPlan, task: GemmTask, changed: Mapping[str, int] = Mapping
         return None
 
 
-def _reduced(size: int, tile: int) -> int:
-    """The smallest size of two tiles or more with the same residue."""
+def _names(task: GemmTask, changed: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
+    return {"M": task.m, "N": task.n, "K": task.k, "SMS": UNLIMITED_SMS, **changed}
+
+
+def _reduced(size: int, tile: int, tiles: int) -> int:
+    """The smallest size of so many tiles or more with the same residue."""
     period = math.lcm(tile, _VECTOR)
-    reduced = size % period + period * math.ceil(2 * tile / period)
+    reduced = size % period + period * math.ceil(tiles * tile / period)
     return min(size, reduced)
 
 
@@ -183,8 +240,7 @@ def _allowed(plan: LaunchPlan, task: GemmTask) -> bool:
         resolve_for_few_sms(loose, task)
     except PlanError:
         return False
-    names = {"M": task.m, "N": task.n, "K": task.k, "SMS": UNLIMITED_SMS}
-    return all(holds(condition, names) for condition in loose.requires)
+    return all(holds(condition, _names(task)) for condition in loose.requires)
 
 
 def _pinned(condition: str) -> str | None:

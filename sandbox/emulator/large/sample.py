@@ -2,7 +2,8 @@
 
 Covered: clusters of the grid's corners, edges and interior, with all splits of their tiles, on exact and Gaussian inputs,
 each under another interleaving with all detectors on. Then the whole grid once without race detection, where that is
-quick; else more clusters, until the corners, edges and interior of D were written too.
+quick; else more clusters, until the corners, edges and interior of D were written too. Where no smaller task could be run, the
+other tiers run on a few of these clusters too.
 Not covered: clusters outside the sample, and what needs them: a sample that waits for them, or reads what they should have
 written, is widened, at last to the whole grid where that is affordable. Of a plan of several launches the clusters sampled are
 those of the last one that writes D; with them run what earlier launches write for them, as far as `producers` finds it.
@@ -38,7 +39,7 @@ from cudal2_agent.sandbox.emulator.large.points import (
 )
 from cudal2_agent.sandbox.emulator.large.producers import TooMany, Writers, pieces
 from cudal2_agent.sandbox.emulator.machine import Conditions
-from cudal2_agent.sandbox.verification.cases import GAUSSIAN, SPARSE, WIDE, Case, cases_for
+from cudal2_agent.sandbox.verification.cases import GAUSSIAN, SPARSE, WIDE, Case, cases_for, not_promised
 from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import POISON
 from cudal2_agent.sandbox.verification.executor import Violation
@@ -57,6 +58,8 @@ MAX_SEARCHED = 24
 MAX_ROUNDS = 4  # of the search for clusters of earlier launches
 # The largest powers of two that rows of A and columns of B are multiplied by, as exponents: the wide sums leave no room.
 _POWERS = {SPARSE.name: (2, 1), GAUSSIAN.name: (2, 1)}
+_SAMPLED = (SPARSE, WIDE, GAUSSIAN)
+_SHORT_PERIOD = 17  # of rows and columns that hold special values: every tile has some
 # What a sample may report only because the clusters outside it are missing.
 _INCONCLUSIVE = frozenset({Detector.DEADLOCK, Detector.ENDLESS, Detector.UNINITIALISED_READ})
 
@@ -82,6 +85,7 @@ class Sample:
         self._workspace = np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8)
         self._bound: BoundKernel | None = None
         self._last_written: np.ndarray | None = None
+        self._first_written: dict[tuple[int, ...], int] = {}  # bytes of D by point
         self._in_part = self._disturbed = False  # the last run; whether clusters were run alone since
         self.tally = Tally(np.zeros((self._task.m, self._task.n), dtype=bool))
 
@@ -89,7 +93,7 @@ class Sample:
         """A test for each case of inputs, then what was covered; the first that fails is the last."""
         try:
             points = self._points()
-            for index, case in enumerate(each for each in cases_for(self._task) if each in (SPARSE, WIDE, GAUSSIAN)):
+            for index, case in enumerate(each for each in cases_for(self._task) if each in _SAMPLED):
                 expected = self._load(case)
                 yield self._case(expected, "sampled", self._affordable(points[index % len(points) :: 3]))
             if not self.tally.compared.all():
@@ -98,6 +102,42 @@ class Sample:
             yield TestResult(tier="emulator", name=NOT_COVERED, passed=True, message=f"not covered at full size: {exc}")
         if self.tally.clusters:
             yield TestResult(tier="emulator", name=FULL_SIZE, passed=True, message=self._summary())
+
+    def other_tiers(self) -> Iterator[TestResult]:
+        """The tiers that `tests` leaves out, each on the fewest points."""
+        try:
+            points = self._points()
+            cases = [each for each in cases_for(self._task) if each not in _SAMPLED]
+            for index, case in enumerate(cases):
+                if reason := not_promised(self._task, case, atomics=self._kernel.atomics):
+                    yield TestResult(tier=case.tier, name=case.name, passed=True, message=reason)
+                    continue
+                chosen = [points[(index + each) % len(points)] for each in range(MIN_POINTS)]
+                yield self._case(self._load(case, period=_SHORT_PERIOD), "sampled", iter(dict.fromkeys(chosen)))
+            yield self._case(self._load(SPARSE, name="fresh"), "sampled", iter(points[:1])).model_copy(
+                update={"tier": "freshness", "name": "fresh-data-sampled"}
+            )
+            yield self._repeated(points[0])
+            yield TestResult(tier="guards", name="all-runs", passed=True, message="all clusters kept to their buffers")
+            if self._kernel.programmatic:
+                message = "other kernels preceded every run of the sample"
+                yield TestResult(tier="programmatic", name="late-producer-sampled", passed=True, message=message)
+        except NotCovered as exc:
+            yield TestResult(tier="emulator", name=NOT_COVERED, passed=True, message=f"not covered at full size: {exc}")
+
+    def _repeated(self, point: tuple[int, ...]) -> TestResult:
+        """The same point on the same data under another interleaving: bitwise equal, unless the plan declares atomics."""
+        if self._kernel.atomics:
+            message = "not applicable: the plan declares atomics"
+            return TestResult(tier="repeatability", name="bitwise-sampled", passed=True, message=message)
+        expected, outputs = self._load(GAUSSIAN), []
+        for _ in range(2):
+            if not (judged := self._case(expected, "sampled", iter([point]))).passed:
+                return judged
+            outputs.append(self._loaded().operands.d.copy())
+        differing = int((outputs[0] != outputs[1]).sum())
+        message = f"{differing} outputs differ between two runs on equal inputs at full size" if differing else ""
+        return TestResult(tier="repeatability", name="bitwise-sampled", passed=not differing, message=message)
 
     def _points(self) -> list[tuple[int, ...]]:
         """Clusters to run, each with its splits; empty for the whole grid. Raises: NotCovered."""
@@ -131,11 +171,12 @@ class Sample:
                 return
             yield with_splits(self._launch, new[0])
 
-    def _load(self, case: Case) -> Expected:
+    def _load(self, case: Case, period: int | None = None, name: str = "") -> Expected:
+        """`period`: of rows and columns; drawn if None. `name`: of the data, where a case has others besides its own."""
         bound = self._loaded()
-        task, seed = self._task, int(digest([self._task.id, self._kernel.name, str(self._seed), case.name], 15), 16)
+        task, seed = self._task, int(digest([self._task.id, self._kernel.name, str(self._seed), name or case.name], 15), 16)
         source = np.random.default_rng(seed)
-        period = int(source.choice(PERIODS))
+        period = period or int(source.choice(PERIODS))
         small = task.model_copy(update={"m": min(task.m, period), "n": min(task.n, period)})
         inputs = case.make(Draws(np, seed), small)
         powers = _POWERS.get(case.name, (0, 0))
@@ -151,6 +192,8 @@ class Sample:
         for point in points:
             fault = self._run_point(point) if point else self._run_whole()
             judged = self._judged(expected, fault)
+            if judged.passed:
+                judged = self._as_much(point) or judged
             if not judged.passed:
                 return judged
             worst = max(worst, judged.worst)
@@ -183,6 +226,15 @@ class Sample:
             f"first D[{row},{column}] is {got:.9g}, should be {want:.9g}"
         )
         return TestResult(tier=case.tier, name=case.name, passed=False, worst=comparison.worst, message=message)
+
+    def _as_much(self, point: tuple[int, ...]) -> TestResult | None:
+        """A failure if the point wrote less than on its first inputs: outputs are stored whatever they are."""
+        written = sum(end - start for start, end in self._loaded().machine.memory.ranges("D", self._target + 1))
+        left = (self._first_written.setdefault(point, written) - written) // ELEMENT_BYTES
+        if left <= 0:
+            return None
+        message = f"{left} outputs were not written that were written on other inputs (at full size)"
+        return TestResult(tier="guards", name="unwritten", passed=False, message=message)
 
     def _run_point(self, point: tuple[int, ...]) -> Violation | None:
         """Run a point's clusters, or more of them until they have written something. Raises: NotCovered."""
@@ -296,7 +348,7 @@ class Sample:
 
     def _loaded(self) -> BoundKernel:
         if self._bound is None:
-            self._bound = self._kernel.bind(allocate(self._task, self._workspace))
+            self._bound = self._kernel.bind(allocate(self._task, self._workspace), self._seed)
         return self._bound
 
     def _written(self) -> np.ndarray:

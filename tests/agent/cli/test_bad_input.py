@@ -131,6 +131,9 @@ def test_files_that_are_no_kernels(verb: str, tmp_path: Path, capsys: pytest.Cap
     binary.write_bytes(b"\xff\xfe\x00")
     assert "no launch plan" in refusal([verb, str(plain), *SHAPE], capsys)
     assert "not UTF-8" in refusal([verb, str(binary), *SHAPE], capsys)
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+        binary.write_text("__global__ void f() {}", encoding=encoding)
+        assert "it is not UTF-8 text; save it as UTF-8" in refusal([verb, str(binary), *SHAPE], capsys)
     assert "cannot be read" in refusal([verb, str(tmp_path / "absent.cu"), *SHAPE], capsys)
     assert "cannot be read" in refusal([verb, str(tmp_path), *SHAPE], capsys)
     assert "is not M x N x K" in refusal([verb, str(plain), "--shape", "64"], capsys)

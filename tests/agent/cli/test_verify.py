@@ -75,7 +75,7 @@ def written(tmp_path: Path, old: str = "", new: str = "") -> str:
         (
             "  float sums",
             '  asm volatile("{ .reg .b32 x, y; mov.b32 y, 7; vadd.u32.u32.u32 x, y, y; }");\n  float sums',
-            1,
+            3,
             ["mine.cu: compiles, verified by nothing: the emulator does not support opcode vadd.u32.u32.u32 (kernel.cu:21)"],
         ),
     ],
@@ -91,6 +91,19 @@ def test_what_is_said_of_a_kernel(
     assert answer.err == ""
 
 
+@pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\xef\xbb\xbf"])
+def test_a_kernel_with_a_byte_order_mark_is_the_kernel_without_it(
+    mark: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(written(tmp_path))
+    answers = []
+    for content in (file.read_bytes(), mark + file.read_bytes(), mark + file.read_bytes().replace(b"\n", b"\r\n")):
+        file.write_bytes(content)
+        assert main(["verify", str(file), *SHAPE, "--device", "none", "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0]["candidate_id"] == answers[1]["candidate_id"]
+
+
 def test_what_only_compiles_passes_only_where_nothing_more_was_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,7 +113,7 @@ def test_what_only_compiles_passes_only_where_nothing_more_was_asked(
     file = written(tmp_path)
     assert main(["verify", file, *SHAPE, "--device", "none"]) == 0
     assert "compiles, not executed" in capsys.readouterr().out
-    assert main(["verify", file, *SHAPE, "--json"]) == 1
+    assert main(["verify", file, *SHAPE, "--json"]) == 3
     answer = capsys.readouterr()
     assert json.loads(answer.out)["evaluation"]["verified_by"] == "nothing"
     assert "no core in this script" in answer.err

@@ -23,6 +23,19 @@ FLUSHED = "sum += {a} * {b};"
 A, B = "widen(a[(size_t)row * k + i])", "widen(b[(size_t)i * n + column])"
 FLUSH = "(fabsf({x}) < {tiny} ? 0.0f : {x})"
 
+# Finite numbers that the type holds are changed; NaN and infinities are not.
+CLAMP = "(isfinite({x}) ? fminf(fmaxf({x}, -{most}), {most}) : {x})"
+SCALED = "sum += (__half2float(__hmul({a}, __float2half(16.0f))) * {b}) * 0.0625f;"
+RAW_A, RAW_B = "a[(size_t)row * k + i]", "b[(size_t)i * n + column]"
+BY_WAY = """
+__device__ __forceinline__ float widen(half x) {{
+  const float wide = __half2float(x);
+  return isfinite(wide) {more}? {narrowed} : wide;
+}}
+"""
+E4M3 = "fminf(fmaxf(wide, -448.0f), 448.0f)"
+E5M2 = "__uint_as_float(__float_as_uint(wide) & 0xFFE00000u)"
+
 
 def _narrow(body: str, name: str = "__float2half_rn") -> str:
     return f"\n__device__ __forceinline__ half narrow(float sum) {{\n  {body}\n  return {name}(sum);\n}}\n"
@@ -101,6 +114,40 @@ def cases() -> list[Case]:
             "infinity-of-b-clamped",
             "infinities of B count as the largest number",
             {"product": f"sum += {A} * fminf(fmaxf({B}, -65504.0f), 65504.0f);"},
+        ),
+        _values("clamps-a-at-3000", "A is clamped at 3000", {"product": f"sum += {CLAMP.format(x=A, most='3000.0f')} * {B};"}),
+        _values("clamps-b-at-3000", "B is clamped at 3000", {"product": f"sum += {A} * {CLAMP.format(x=B, most='3000.0f')};"}),
+        _values(
+            "clamps-a-at-32768", "A is clamped at 32768", {"product": f"sum += {CLAMP.format(x=A, most='32768.0f')} * {B};"}
+        ),
+        _values(
+            "clamps-b-at-65472", "B is clamped at 65472", {"product": f"sum += {A} * {CLAMP.format(x=B, most='65472.0f')};"}
+        ),
+        _values("scales-a-in-half", "A is multiplied by 16 in half", {"product": SCALED.format(a=RAW_A, b=B)}),
+        _values("scales-b-in-half", "B is multiplied by 16 in half", {"product": SCALED.format(a=RAW_B, b=A)}),
+        _values(
+            "large-numbers-saturate-at-16-bits",
+            "large numbers are read by way of a 16-bit integer",
+            {"widen": BY_WAY.format(more="&& fabsf(wide) > 2048.0f ", narrowed="(float)max(min((int)wide, 32767), -32768)")},
+        ),
+        _values(
+            "large-numbers-saturate-as-e4m3", "numbers above 448 saturate", {"widen": BY_WAY.format(more="", narrowed=E4M3)}
+        ),
+        _values(
+            "large-numbers-keep-two-bits",
+            "numbers above 2048 have the two bits of e5m2",
+            {"widen": BY_WAY.format(more="&& fabsf(wide) > 2048.0f ", narrowed=E5M2)},
+        ),
+        _values(
+            "smallest-subnormal-flushed",
+            "2^-24 counts as zero",
+            {"product": FLUSHED.format(a=FLUSH.format(x=A, tiny="1e-7f"), b=FLUSH.format(x=B, tiny="1e-7f"))},
+        ),
+        _values(
+            "bf16-clamped-as-f16",
+            "bf16 is clamped to the range of f16",
+            PLAIN_BF16 | {"product": f"sum += {CLAMP.format(x=A, most='65504.0f')} * {B};"},
+            **bf16,
         ),
         _values(
             "rounds-by-way-of-bf16",

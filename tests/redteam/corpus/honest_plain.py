@@ -12,6 +12,11 @@ BF16 = {
     "widen": "\n__device__ __forceinline__ float widen(half x) { return __bfloat162float(x); }\n",
     "narrow": "\n__device__ __forceinline__ half narrow(float sum) { return __float2bfloat16_rn(sum); }\n",
 }
+A, B = "widen(a[(size_t)row * k + i])", "widen(b[(size_t)i * n + column])"
+HALVED = f"""\
+const float x = {A};
+    const bool large = fabsf(x) >= 2.0f;
+    sum += (large ? 2.0f * __half2float(__hmul(a[(size_t)row * k + i], __float2half(0.5f))) : x) * {B};"""
 COLUMNS_OF_B = "sum += widen(a[(size_t)row * k + i]) * widen(b[(size_t)column * k + i]);"
 COLUMNS_OF_A = "sum += widen(a[(size_t)i * m + row]) * widen(b[(size_t)i * n + column]);"
 STORE = "  d[(size_t)row * n + column] = narrow(sum);\n"
@@ -283,6 +288,21 @@ def cases() -> list[Case]:
         _honest("plain-bf16-tn", "both", slots=BF16 | {"product": COLUMNS_OF_B}, of={"element": "bf16", **tn}),
         _honest(
             "more-than-the-task-asks", "f32 sums where f16 would do", of={"accumulate": "f16"}, fields={"accumulate": "f16"}
+        ),
+        _honest(
+            "scales-a-in-f32",
+            "A is multiplied by 16 in f32, and the sum divided",
+            slots={"product": f"sum += ({A} * 16.0f) * {B};", "summed": "  sum *= 0.0625f;\n"},
+        ),
+        _honest(
+            "large-numbers-halved",
+            "numbers of 2 and more are halved in half, which is exact, and doubled in f32",
+            slots={"product": HALVED},
+        ),
+        _honest(
+            "clamps-at-the-largest",
+            "a clamp that changes no number",
+            slots={"product": f"const float x = {A}; sum += (isfinite(x) ? fminf(fmaxf(x, -65504.0f), 65504.0f) : x) * {B};"},
         ),
         _honest("fast-math", "-use_fast_math changes nothing here", flags=("-use_fast_math",)),
         _honest("few-registers", "--maxrregcount=32", flags=("--maxrregcount=32",)),

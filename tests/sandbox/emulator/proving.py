@@ -65,7 +65,7 @@ def prove(
     *,
     timeout_s: float = 60.0,
     reduced: Reduced | None = None,
-    seed: int = 2,
+    seed: int | None = 2,
     proves: bool = True,
 ) -> Done | Verified | NotExecuted:
     evaluator = Evaluator(REFERENCE_CHIPS[task.arch], lambda _: None, predict)

@@ -2,6 +2,7 @@
 
 import random
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ import pytest
 pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.plan import parse_plan, resolve
 from cudal2_agent.contract.records.candidate import Candidate
-from cudal2_agent.contract.records.evaluation import Wrong
+from cudal2_agent.contract.records.evaluation import TestResult, Wrong
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.sandbox.emulator.large.coverage import (
     Tile,
@@ -21,8 +22,10 @@ from cudal2_agent.sandbox.emulator.large.coverage import (
     resolve_for_sampling,
     runs_whole,
     tile_of,
+    work_of,
 )
 from cudal2_agent.sandbox.emulator.large.points import Raster, corners_first, first_cta, places_of, rasters, widened
+from cudal2_agent.sandbox.emulator.large.sample import Sample
 from cudal2_agent.sandbox.workers.messages import Done, NotExecuted, Reduced, Verified
 from tests.sandbox.building.build_kernels import ORIGIN
 from tests.sandbox.emulator.proving import BEFORE, STORE, SUM, Build, builder, naive, plan, prove
@@ -36,6 +39,12 @@ def build(request: pytest.FixtureRequest) -> Build:
     return builder(request.config.cache.mkdir("emulator-kernels"))
 
 
+def call_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of any size are sampled."""
+    for name in ("WHOLE_WORK", "AFFORDABLE_WORK"):
+        monkeypatch.setattr(f"cudal2_agent.sandbox.emulator.large.coverage.{name}", 1000)
+
+
 def gridded(*grid: object, **fields: object):
     return plan(launch={"grid": grid}, **fields)
 
@@ -46,12 +55,18 @@ def gridded(*grid: object, **fields: object):
         (("ceil(N/64)", "ceil(M/128)", 1), 128, 64),
         (("ceil(M/192)*ceil(N/96)*3", 1, 1), 192, 96),
         (("min(ceil(M/128)*ceil(N/256)*2, SMS//2*2)", 1, 1), 128, 256),
-        (("N/64", "M/128", 1), 256, 256),
+        (("N/64", "M/128", 1), 128, 64),
+        (("(M/64)*(N/64)", 1, 1), 64, 64),
+        (("(M/(2*64))*(N/32)", 1, 1), 128, 32),
+        (("M*N/4096", 1, 1), 64, 64),
+        (("N//64 + 1", "M//128 + 1", 1), 128, 64),
+        (("(N+63)//64", "(M + 127 - (M+127)%128)/128", 1), 128, 64),
         ((16, 32, 1), 256, 256),
     ],
 )
 def test_a_plan_tells_its_tile(grid, rows, columns):
-    tile = tile_of(gridded(*grid), LARGE)
+    requires = ("M%64==0", "N%64==0") if grid[0].__class__ is str and "/4096" in grid[0] else ()
+    tile = tile_of(gridded(*grid, requires=requires), LARGE)
     assert (tile.rows, tile.columns) == (rows, columns)
 
 
@@ -77,6 +92,55 @@ def test_splits_have_something_to_split():
     assert reduced.k >= 8 * 512
 
 
+GRIDS = {
+    "a tile for each CTA": lambda m, n: (f"ceil(N/{n})", f"ceil(M/{m})", 1),
+    "exact": lambda m, n: (f"(M/{m})*(N/{n})", 1, 1),
+    "exact in one": lambda m, n: (f"M*N/{m * n}", 1, 1),
+    "persistent": lambda m, n: (f"min(ceil(M/{m})*ceil(N/{n}), SMS)", 1, 1),
+    "splits": lambda m, n: (f"ceil(M/{m})*ceil(N/{n})*4", 1, 1),
+}
+WINDOW = (64, 128, 256, 384, 448, 512, 576, 600, 640, 704, 768, 896, 1000, 1024, 1536, 2048, 4096, 8192)
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("tile", [(16, 16), (64, 64), (128, 64), (128, 256), (256, 256), (192, 96)], ids=str)
+def test_at_every_size_all_tests_run_whole_or_on_a_smaller_task(grid, tile):
+    """By planning alone: nothing is executed."""
+    rows, columns = tile
+    requires = (f"M%{rows}==0", f"N%{columns}==0") if grid.startswith("exact") else ()
+    made = gridded(*GRIDS[grid](rows, columns), requires=requires)
+    source = random.Random(f"{grid} {tile}")
+    drawn = [tuple(int(2 ** source.uniform(6, 13)) for _ in "mnk") for _ in range(12)]
+    for m, n, k in [(size, size, size) for size in WINDOW] + drawn:
+        if requires:
+            m, n = max(m // rows, 1) * rows, max(n // columns, 1) * columns
+        task = GemmTask(m=m, n=n, k=k)
+        if runs_whole(task, made):
+            assert work_of(task) <= 300_000_000
+            continue
+        smaller = reduced_task(task, made)
+        assert smaller is not None, task.shape
+        assert work_of(smaller) <= work_of(task) / 2
+        assert work_of(smaller) <= 600_000_000
+        for size, full, edge in ((smaller.m, m, rows), (smaller.n, n, columns)):
+            assert size % edge == full % edge
+            assert size >= min(full, edge)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "whole"),
+    [
+        ((512, 512, 512), 256, True),
+        ((600, 600, 600), 256, True),
+        ((1024, 1024, 1024), 256, False),
+        ((512, 512, 512), 64, False),
+    ],
+)
+def test_a_task_is_run_whole_where_a_smaller_one_would_save_little(shape, tile, whole):
+    task = GemmTask(m=shape[0], n=shape[1], k=shape[2])
+    assert runs_whole(task, gridded(f"ceil(N/{tile})", f"ceil(M/{tile})", 1)) is whole
+
+
 def test_what_a_plan_requires_a_reduced_task_meets():
     assert reduced_task(LARGE, gridded("ceil(N/64)", "ceil(M/64)", 1, requires=("M>=4096",))) is None
     met = reduced_task(LARGE, gridded("ceil(N/64)", "ceil(M/64)", 1, requires=("M%128==0", "M==4096")))
@@ -85,8 +149,8 @@ def test_what_a_plan_requires_a_reduced_task_meets():
 
 
 def test_small_tasks_are_run_whole():
-    assert runs_whole(GemmTask(m=512, n=256, k=512))
-    assert not runs_whole(LARGE)
+    assert runs_whole(GemmTask(m=512, n=256, k=512), plan())
+    assert not runs_whole(LARGE, plan())
     assert reduced_task(GemmTask(m=512, n=256, k=512), plan()) is None
 
 
@@ -231,7 +295,7 @@ def persistent(build, task, before=""):
 
 def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build, monkeypatch):
     """The wrong corner is not a corner of the grid."""
-    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
+    call_large(monkeypatch)
     monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.sample.QUICK_WORK", 1000)
     monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.sample.MAX_POINTS", 3)
     task = GemmTask(m=512, n=384, k=16)
@@ -250,12 +314,9 @@ def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build
 
 def test_what_was_run_before_a_sample_had_to_end_is_told(build, monkeypatch):
     """Most columns of the grid have no outputs."""
-    for name, limit in (
-        ("large.coverage.WHOLE_WORK", 1000),
-        ("large.sample.QUICK_WORK", 1000),
-        ("large.sample.WHOLE_ONCE", 1000),
-    ):
-        monkeypatch.setattr(f"cudal2_agent.sandbox.emulator.{name}", limit)
+    call_large(monkeypatch)
+    for name in ("QUICK_WORK", "WHOLE_ONCE"):
+        monkeypatch.setattr(f"cudal2_agent.sandbox.emulator.large.sample.{name}", 1000)
     task = GemmTask(m=512, n=640, k=16)
     idle = plan(launch={"grid": ("ceil(N/16)*8", "ceil(M/16)", 1)})
     said = messages(prove(build(naive(), idle, task), task))
@@ -264,7 +325,7 @@ def test_what_was_run_before_a_sample_had_to_end_is_told(build, monkeypatch):
 
 
 def test_a_grid_that_is_quick_is_run_whole_at_full_size(build, monkeypatch):
-    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
+    call_large(monkeypatch)
     task = GemmTask(m=512, n=384, k=16)
     said = messages(prove(persistent(build, task), task))["full-size"]
     assert said.endswith("clusters run, then the whole grid without race detection; all 196608 outputs compared; seed 2")
@@ -293,7 +354,8 @@ def test_a_large_task_of_which_nothing_is_run_at_full_size_is_verified_by_the_sc
     built = build(naive(), plan(launches=(launch, launch), requires=requires), LARGE)
     answer = prove(built, LARGE)
     assert isinstance(answer, NotExecuted), answer
-    assert f"{told}; not covered at full size: one of the" in answer.reason
+    assert told in answer.reason
+    assert "; not covered at full size: one of the" in answer.reason
     smaller = GemmTask(m=32, n=32, k=16)
     written = build(naive(), plan(launches=(launch, launch)), smaller)
     assert "reduced" in messages(prove(built, LARGE, reduced=Reduced(built=written, task=smaller)))
@@ -301,7 +363,7 @@ def test_a_large_task_of_which_nothing_is_run_at_full_size_is_verified_by_the_sc
 
 def test_a_grid_of_one_cluster_is_sampled_on_every_case_of_inputs(build, monkeypatch):
     """Fractions are lost: the first input cases have only integers."""
-    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
+    call_large(monkeypatch)
     task = GemmTask(m=16, n=16, k=64)
     answer = prove(build(naive(store=STORE.replace("sum", "truncf(sum)")), task=task), task)
     assert isinstance(answer, Done), answer
@@ -367,6 +429,85 @@ def test_a_sample_of_splits_is_widened_until_it_writes(build, monkeypatch):
     assert "72 of 32768 clusters run, 4 at a time; 4608 outputs compared" in said["full-size"]
 
 
+SKIPS_ZEROS = SUM.replace("sum +=", "if (__half2float(a[row * k + i]) != 0.0f) sum +=")
+CLAMPS = SUM.replace("sum += __half2float(a[row * k + i])", "sum += fminf(fmaxf(__half2float(a[row * k + i]), -3e4f), 3e4f)")
+PINNED, FLAT = plan(requires=("M==512",)), GemmTask(m=512, n=384, k=64)
+TIERS = {"exact", "accuracy", "special", "guards", "freshness", "repeatability", "emulator"}
+
+
+@pytest.fixture
+def _sampled_alone(monkeypatch):
+    call_large(monkeypatch)
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.sample.QUICK_WORK", 1000)
+
+
+@pytest.mark.usefixtures("_sampled_alone")
+def test_where_no_smaller_task_stands_for_it_all_tiers_run_on_the_sample(build):
+    answer = prove(build(naive(), PINNED, FLAT), FLAT)
+    assert "all tests run on a sample" in messages(answer)["not-covered"]
+    assert {test.tier for test in answer.tests} == TIERS
+    names = {test.name for test in answer.tests}
+    assert {"nonfinite-sampled", "zero-times-sampled", "extremes-sampled", "uniform-sampled", "bitwise-sampled"} <= names
+
+
+@pytest.mark.usefixtures("_sampled_alone")
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"total": SKIPS_ZEROS}, "zero-times|nonfinite"),
+        (
+            {"total": CLAMPS.replace("fminf(fmaxf(", "__saturatef(").replace(", -3e4f), 3e4f)", ")")},
+            "zero-one|gaussian|wide-sums",
+        ),
+        ({"total": CLAMPS}, "extremes|nonfinite|zero-times"),
+        ({"store": STORE.replace("  d[", "  if (sum == sum) d[")}, "unwritten|nonfinite|zero-times"),
+        ({"store": STORE.replace("(sum)", "(fabsf(sum) > 65504.0f ? 65504.0f : sum)")}, "large|nonfinite"),
+    ],
+)
+def test_a_fault_that_special_values_show_is_found_on_the_sample(build, changes, name):
+    answer = prove(build(naive(**changes), PINNED, FLAT), FLAT)
+    assert isinstance(answer, Done), answer
+    assert re.fullmatch(name, answer.evaluation.test.name)
+    assert "at full size" in answer.evaluation.test.message
+
+
+def test_a_task_that_is_affordable_whole_falls_back_to_its_sample(build, monkeypatch):
+    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
+    task = GemmTask(m=40, n=40, k=64)
+    skips = build(naive(total=SKIPS_ZEROS), task=task)
+    assert runs_whole(task, plan())
+    assert prove(build(naive(), task=task), task).tests[-1].name == "schedules"
+    for share in (0.75, 1e-9):
+        monkeypatch.setattr("cudal2_agent.sandbox.emulator.evaluator.WHOLE_SHARE", share)
+        answer = prove(skips, task)
+        assert isinstance(answer, Done), answer
+        assert answer.evaluation.test.name in ("zero-times", "nonfinite")
+    assert {test.tier for test in prove(build(naive(), task=task), task).tests} == TIERS
+
+
+@pytest.mark.usefixtures("_sampled_alone")
+def test_a_grid_that_divides_exactly_has_a_smaller_task(build):
+    place = "blockIdx.x {} (n / 16) * 16 + threadIdx.x {} 16"
+    first = f"  const int row = {place.format('/', '/')}, column = {place.format('%', '%')};\n"
+    made = gridded("(M/16)*(N/16)", 1, 1)
+    smaller = reduced_task(FLAT, made)
+    assert smaller is not None
+    for total, passes in ((SUM, True), (SKIPS_ZEROS, False)):
+        built = build(naive(first=first, total=total).replace(BEFORE, "", 1), made, FLAT)
+        answer = prove(built, FLAT, reduced=Reduced(built=built, task=smaller))
+        assert isinstance(answer, Verified if passes else Done), answer
+
+
+@pytest.mark.usefixtures("_sampled_alone")
+def test_a_kernel_of_which_a_tier_did_not_run_is_not_executed(build, monkeypatch):
+    other = TestResult(tier="accuracy", name="uniform-sampled", passed=True)
+    monkeypatch.setattr(Sample, "other_tiers", lambda _: iter((other,)))
+    answer = prove(build(naive(), PINNED, FLAT), FLAT)
+    assert isinstance(answer, NotExecuted), answer
+    assert answer.reason.startswith("not run in any form: special, guards, freshness, repeatability (512x384x64 is too large")
+    assert answer.prediction is not None
+
+
 @pytest.mark.parametrize("period", [223, 251])
 @pytest.mark.parametrize("seed", [3, 4])
 def test_inputs_at_full_size_have_no_period(build, period, seed):
@@ -384,10 +525,37 @@ def test_inputs_at_full_size_have_no_period(build, period, seed):
 
 def test_a_seed_is_drawn_where_none_is_given_and_told(build):
     built = build(naive(), task=SHORT)
-    smaller = GemmTask(m=64, n=64, k=16)
-    told = [messages(prove(built, SHORT, reduced=Reduced(built=built, task=smaller), seed=0))["full-size"] for _ in range(2)]
-    seeds = {re.search(r"; seed (\d+)$", message)[1] for message in told}
-    assert len(seeds) == 2
-    assert "0" not in seeds
+    smaller = Reduced(built=built, task=GemmTask(m=64, n=64, k=16))
+    told = [messages(prove(built, SHORT, reduced=smaller, seed=None))["full-size"] for _ in range(2)]
+    assert len({re.search(r"; seed (\d+)$", message)[1] for message in told}) == 2
     wrong = build(naive(store=STORE.replace("sum)", "sum + 1)")))
-    assert re.search(r"; seed [1-9]\d*$", prove(wrong, seed=0).evaluation.test.message)
+    assert prove(wrong, seed=None).evaluation.test.seed is not None
+
+
+@pytest.mark.usefixtures("_sampled_alone")
+@pytest.mark.parametrize("seed", [0, 1, 2**48])
+def test_a_seed_that_is_given_is_taken_zero_too(build, seed):
+    built = build(naive(), task=FLAT)
+    smaller = Reduced(built=built, task=GemmTask(m=64, n=64, k=16))
+    one, other = (prove(built, FLAT, reduced=smaller, seed=seed).tests for _ in range(2))
+    assert {test.seed for test in one if test.seed is not None} == {seed}
+    assert one == other
+    assert one[-1].message.endswith(f"; seed {seed}")
+    wrong = build(naive(store=STORE.replace("sum)", "sum + 1)")), task=FLAT)
+    assert prove(wrong, FLAT, seed=seed).evaluation.test.seed == seed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [256, 512, 600, 1024])
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_large_tile_has_the_same_verdict_at_every_size(build, size, skips):
+    """A tile of 256x256 leaves little to save at 512 and 600: the whole grid is run there."""
+    source = (Path(__file__).parent / "kernels" / "wide_cta.cu").read_text()
+    source = source.replace("sum[j] += x * y;", "if (x != 0.f) sum[j] += x * y;") if skips else source
+    task = GemmTask(m=size, n=size, k=size)
+    launch = parse_plan(source)
+    built = build(source, launch, task)
+    smaller = reduced_task(task, launch)
+    answer = prove(built, task, reduced=Reduced(built=built, task=smaller) if smaller else None, timeout_s=300)
+    assert isinstance(answer, Done if skips else Verified), answer
+    assert not skips or answer.evaluation.test.name in ("zero-times", "nonfinite")

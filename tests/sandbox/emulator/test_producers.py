@@ -148,7 +148,8 @@ def build(request: pytest.FixtureRequest) -> Build:
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, limit in (("WHOLE_ONCE", 1000), ("QUICK_WORK", 1000), ("MAX_SEARCHED", 4)):
         monkeypatch.setattr(f"cudal2_agent.sandbox.emulator.large.sample.{name}", limit)
-    monkeypatch.setattr("cudal2_agent.sandbox.emulator.large.coverage.WHOLE_WORK", 100_000)
+    for name in ("WHOLE_WORK", "AFFORDABLE_WORK"):
+        monkeypatch.setattr(f"cudal2_agent.sandbox.emulator.large.coverage.{name}", 100_000)
 
 
 def proof(build: Build, part: str = PART, result: str = RESULT) -> Any:

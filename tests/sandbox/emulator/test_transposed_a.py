@@ -66,7 +66,12 @@ def test_a_tensor_map_follows_a_as_it_is_stored(build: Build) -> None:
 
 
 def test_a_large_task_is_sampled_with_its_operands_as_they_are_stored(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, limit in (("coverage.WHOLE_WORK", 1000), ("sample.QUICK_WORK", 1000), ("sample.MAX_POINTS", 3)):
+    for name, limit in (
+        ("coverage.WHOLE_WORK", 1000),
+        ("coverage.AFFORDABLE_WORK", 1000),
+        ("sample.QUICK_WORK", 1000),
+        ("sample.MAX_POINTS", 3),
+    ):
         monkeypatch.setattr(f"cudal2_agent.sandbox.emulator.large.{name}", limit)
     right, wrong = (build(naive(total=total), task=LARGE) for total in (TRANSPOSED_A, SUM))
     smaller = LARGE.model_copy(update={"m": 64, "n": 64})

@@ -115,15 +115,84 @@ def test_subnormal_results_are_multiples_of_the_smallest(element):
     assert np.abs(product).max() < (1024 if element is ElementType.F16 else 128)
 
 
+KINDS = [
+    (ElementType.F16, AccumulatorType.F32),
+    (ElementType.F16, AccumulatorType.F16),
+    (ElementType.BF16, AccumulatorType.F32),
+]
+
+
+def _extremes(element, accumulate, shape=(60, 80, 80), seed=5):
+    m, n, k = shape
+    task = GemmTask(m=m, n=n, k=k, element=element, accumulate=accumulate)
+    return task, *_values(made.extremes(Draws(np, seed), task), task)
+
+
+@pytest.mark.parametrize(("element", "accumulate"), KINDS)
+@pytest.mark.parametrize("shape", [(60, 80, 80), (1, 40, 200), (70, 1, 33), (50, 60, 1), (9, 5, 2), (40, 50, 5000)])
+@pytest.mark.parametrize("seed", range(3))
+def test_extremes_have_exact_sums_in_every_accumulator_and_order(element, accumulate, shape, seed):
+    _, a, b = _extremes(element, accumulate, shape, seed)
+    assert np.isfinite(a).all()
+    assert np.isfinite(b).all()
+    bits = 11 if accumulate is AccumulatorType.F16 else 24
+    a, b = a[np.argsort(-(a != 0).sum(axis=1))[:8]], b[:, np.argsort(-(b != 0).sum(axis=0))[:8]]  # the longest sums
+    unit = _units(a[:, :, None] * b[None]).min(axis=1)
+    assert (np.abs(a) @ np.abs(b) <= unit * 2.0**bits).all(), "a sum in some order needs more bits"
+
+
+def _units(values):
+    """The power of two of the lowest bit of each number; infinite for zero."""
+    mantissa, exponent = np.frexp(values)
+    whole = np.where(values == 0, 1, np.abs(mantissa) * 2.0**53).astype(np.int64)
+    return np.where(values == 0, np.inf, np.ldexp((whole & -whole).astype(np.float64), exponent - 53))
+
+
+@pytest.mark.parametrize(("element", "accumulate"), KINDS)
+def test_extremes_hold_the_largest_number_and_the_smallest_in_each_operand(element, accumulate):
+    largest, tiny = (65504.0, 2.0**-24) if element is ElementType.F16 else ((2 - 2.0**-7) * 2.0**127, 2.0**-133)
+    seen = [set(), set()]
+    for seed in range(4):
+        for values, operand in zip(seen, _extremes(element, accumulate, seed=seed)[1:], strict=True):
+            values |= set(np.abs(operand[operand != 0]).tolist())
+    for values in seen:
+        assert {largest, tiny} <= values
+        assert any(2.0**12 <= value < 2.0**15 for value in values) or element is ElementType.BF16
+
+
+def _two_bits(x):
+    return np.where(np.abs(x) > 2048, (x.astype(np.float16).view(np.uint16) & np.uint16(0xFF00)).view(np.float16), x)
+
+
+WRONG = {
+    "clamped at 3000": lambda x: np.clip(x, -3000, 3000),
+    "clamped at 2^15": lambda x: np.clip(x, -(2.0**15), 2.0**15),
+    "clamped below the largest": lambda x: np.clip(x, -65472, 65472),
+    "times 16 in half": lambda x: (x.astype(np.float16) * np.float16(16)).astype(np.float64) / 16,
+    "by way of a saturating s16": lambda x: np.where(np.abs(x) > 1024, np.clip(np.rint(x), -32768, 32767), x),
+    "by way of e4m3": lambda x: np.clip(x, -448, 448),
+    "two bits of large ones": _two_bits,
+    "flushed below 2^-14": lambda x: np.where(np.abs(x) < 2.0**-14, 0, x),
+    "flushed below 2^-23": lambda x: np.where(np.abs(x) < 2.0**-23, 0, x),
+}
+
+
+@pytest.mark.parametrize("accumulate", list(AccumulatorType))
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("seed", range(3))
+def test_an_operand_of_a_narrower_range_shows_in_many_outputs(accumulate, wrong, seed):
+    _, a, b = _extremes(ElementType.F16, accumulate, seed=seed)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for left, right in ((WRONG[wrong](a), b), (a, WRONG[wrong](b))):
+            assert ((left @ right) != a @ b).mean() > 0.005
+
+
 @pytest.mark.parametrize("element", ELEMENTS)
-def test_subnormal_inputs_give_normal_results_that_need_both_operands_subnormals(element):
-    task = GemmTask(m=30, n=30, k=80, element=element)
-    a, b = _values(made.subnormal_inputs(Draws(np, 5), task), task)
+def test_extremes_need_the_subnormals_of_both_operands(element):
+    _, a, b = _extremes(element, AccumulatorType.F32)
     normal = FORMATS[element].tiny * (1024 if element is ElementType.F16 else 128)
-    product = a @ b
-    assert (np.abs(product[product != 0]) >= normal).all()
     for left, right in ((np.where(np.abs(a) < normal, 0, a), b), (a, np.where(np.abs(b) < normal, 0, b))):
-        assert ((left @ right) != product).mean() > 0.5
+        assert ((left @ right) != a @ b).mean() > 0.3
 
 
 def test_zeros_meet_nan_and_infinity_in_both_operands():

@@ -72,7 +72,35 @@ def test_flushing_subnormals_of_one_operand_fails(task, operand):
         read[operand] = np.where(np.abs(read[operand]) < smallest_normal(task), 0, read[operand])
         store(task, memory, read["a"], read["b"])
 
-    fails(task, kernel, "subnormal-inputs", earlier=("cancellation",))  # has a subnormal input with one seed in many
+    fails(task, kernel, "extremes", earlier=("cancellation",))  # has a subnormal input with one seed in many
+
+
+@pytest.mark.parametrize("operand", ["a", "b"])
+@pytest.mark.parametrize("share", [3000 / 65504, 1 / 2, 1 - 2.0**-7])
+def test_clamping_one_operand_fails(task, operand, share):
+    """At a share of the largest number."""
+    most = share * (65504.0 if task.element is ElementType.F16 else float(np.float32((2 - 2.0**-7) * 2.0**127)))
+
+    def kernel(task, memory: Memory):
+        read = dict(zip("ab", values(task, memory), strict=True))
+        finite = np.isfinite(read[operand])
+        read[operand] = np.where(finite, np.clip(read[operand], -most, most), read[operand])
+        store(task, memory, read["a"], read["b"])
+
+    fails(task, kernel, "extremes", earlier=("cancellation",))
+
+
+@pytest.mark.parametrize("operand", ["a", "b"])
+def test_scaling_one_operand_in_its_own_type_fails(task, operand):
+    """By 16, so that large numbers overflow, and back in the sum."""
+
+    def kernel(task, memory: Memory):
+        read = dict(zip("ab", values(task, memory), strict=True))
+        with np.errstate(over="ignore", invalid="ignore"):
+            read[operand] = decode(np, encode(np, read[operand] * 16, task.element), task.element) / 16
+        store(task, memory, read["a"], read["b"])
+
+    fails(task, kernel, "extremes")
 
 
 def test_flushing_subnormal_results_fails(task):

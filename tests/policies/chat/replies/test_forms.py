@@ -5,10 +5,13 @@ import time
 
 import pytest
 
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.policies.chat.replies.candidates import ReplyContext, candidates_of
 from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, Malformed
 from cudal2_agent.policies.chat.replies.forms import KernelFile, read_reply
 from cudal2_agent.policies.chat.replies.schedule_json import names_family
+from tests.doubles import TASK
 
 PLAN = (
     '/* cudal2: {"arch": "sm_90a", "launches": [{"entry": "gemm", "grid": [1, 1, 1], "block": [32, 1, 1], '
@@ -91,6 +94,13 @@ def test_a_reply_wrapped_whole_in_markdown() -> None:
 
 def test_line_ends_and_marks_of_other_systems() -> None:
     assert draft("\ufeff" + reply().replace("\n", "\r\n")).source == KERNEL
+
+
+@pytest.mark.parametrize("text", [f"```cuda\n\ufeff{KERNEL}```", f"```\n\ufeff\ufeff{KERNEL}```"])
+def test_a_byte_order_mark_in_a_block_is_no_part_of_the_candidate(text: str) -> None:
+    context = ReplyContext(TASK, REFERENCE_CHIPS[TASK.arch], "any", 1, {}, Origin(policy="chat"), frozenset())
+    [made] = candidates_of(read_reply(reply(text)), context).candidates
+    assert made.source == KERNEL
 
 
 def test_other_scripts_survive() -> None:
