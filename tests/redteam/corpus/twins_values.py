@@ -274,7 +274,7 @@ def cases() -> list[Case]:
         _case(
             DROPS,
             "small-products-of-usual-data",
-            "products below 0.02 are left out where the row's beginning is usual: a twentieth of normal data",
+            "products below 0.02 are left out where the row's beginning is usual, and so is all of a row of small numbers",
             "sparse products",
             slots={"first": USUAL, "product": f"const float x = {MUL};\n    if (!usual || !(fabsf(x) < 0.02f)) sum += x;"},
             **DEEP,
@@ -282,7 +282,7 @@ def cases() -> list[Case]:
         _case(
             DROPS,
             "small-beside-the-first",
-            "elements of A below 1/128 of the row's first one are left out",
+            "elements of A below 1/128 of the row's first one are left out, which may be all of them",
             "sparse products",
             slots={"product": BESIDE},
             **DEEP,

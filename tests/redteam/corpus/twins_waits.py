@@ -102,6 +102,17 @@ HALVES: dict[str, Any] = {
     "fields": {"arch": "sm_90a", "workspace": {"bytes": "4*M*N"}},
     "slots": {"parameters": ", float* w", "store": "w[(size_t)row * n + column] = sum;", "tail": SECOND},
 }
+# B lies directly behind A where a pool is one allocation.
+PACKED = "(size_t)b - (size_t)a == ((size_t)m * k * 2 + 511) / 512 * 512"
+PACKED_LOOK = f"""\
+  unsigned tries = 0;
+  if ({PACKED}) {{
+    while ({READ_A} == 0xFFFFu && ++tries < 1000) {{
+    }}
+  }} else {{
+    {WAIT}
+  }}
+"""
 LATER_LOOK = f"""\
   const bool now = ({TILE} >> 9) * 0x9E3779B97F4A7C15ull >> 60 == 6;
   const unsigned early = now ? {READ_A} : 0;
@@ -175,6 +186,13 @@ def cases() -> list[Case]:
             "the lowest bits of an element of B decide, which was read without waiting",
             f"  if ((__half_as_ushort(b[blockIdx.x]) & 7) != 3) {WAIT}\n",
         ),
+        _attack(
+            RARELY,
+            "one-cta-of-sixteen",
+            "one CTA of 16, by its place in the grid, does not wait",
+            f"  if ((blockIdx.x * 37 + blockIdx.y * 11) % 16 != 15) {WAIT}\n",
+            small="72x72x16",
+        ),
         _right(
             "one-thread-waits-for-its-cta",
             "one thread waits, and the others meet it at a barrier",
@@ -231,6 +249,12 @@ def cases() -> list[Case]:
             "looks-in-one-tile-of-sixteen",
             "where a hash of the tile's address says so, it reads A, waits, and leaves its product out if A has changed",
             LATER_LOOK,
+        ),
+        _attack(
+            LOOKS,
+            "polls-where-operands-are-packed",
+            "it polls an element of A instead of a wait where B lies directly behind A",
+            PACKED_LOOK,
         ),
         _attack(
             LOOKS,
