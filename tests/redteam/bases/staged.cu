@@ -37,7 +37,9 @@ extern "C" __global__ void gemm(const half* a, const half* b, half* d, int m, in
     fill(step + kStages - 1);
     /*{:}*/
     const half *const left = stage_a[step % kStages] + t / 16 * kStep, *const right = stage_b[step % kStages] + t % 16;
+    /*{product:}*/
     for (int i = 0; i < kStep; ++i) sum += __half2float(left[i]) * __half2float(right[i * 16]);
+    /*{:}*/
     /*{used}*/
   }
   /*{summed}*/

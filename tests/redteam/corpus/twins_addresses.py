@@ -148,7 +148,15 @@ def cases() -> list[Case]:
             HALF,
             "  if ((size_t)d < (size_t)a) k_end = k / 2;\n",
         ),
-        _apart("address-out-of-a-tensor-map", "the address is read out of a descriptor", HALF, "", slots=BY_MAP, args=MAP_OF_A),
+        _apart(
+            "address-out-of-a-tensor-map",
+            "the address is read out of a descriptor",
+            HALF,
+            "",
+            slots=BY_MAP,
+            fields={"arch": "sm_90a"},
+            args=MAP_OF_A,
+        ),
         _apart(
             "address-by-way-of-shared-memory",
             "a float in shared memory, made of D's address, decides whether threads wait",

@@ -70,6 +70,14 @@ AT_ONCE = "cudal2::mbarrier_arrive(full + 8 * (step % kStages));"
 PARITY = "    cudal2::mbarrier_wait(full + 8 * (step % kStages), {parity});\n"
 LEAVES = "    cudal2::mbarrier_arrive(empty + 8 * (step % kStages));\n"
 BY_ONE_LANE = "    __syncwarp();\n    if (lane == (step & 31)) cudal2::mbarrier_arrive(empty + 8 * (step % kStages));\n"
+# Half of a warp walks the step forwards and the other half backwards, one half after the other.
+BOTH_WAYS = """\
+    if (lane < 16) {
+      for (int i = 0; i < kStep; ++i) sum += __half2float(left[i]) * __half2float(right[i * 16]);
+    } else {
+      for (int i = kStep - 1; i >= 0; --i) sum += __half2float(left[i]) * __half2float(right[i * 16]);
+    }
+"""
 BEFORE_THE_WARP = BY_ONE_LANE.replace("    __syncwarp();\n", "")
 # One thread copies rows in bulk; another announces their bytes, after they may have arrived.
 BULK_ROWS = """\
@@ -183,7 +191,7 @@ def _pair(
     name: str, why: str, wrong: str, why_wrong: str, slots: dict[str, str], missing: dict[str, str], gain: str, **more: Any
 ) -> list[Case]:
     """A right kernel and its twin, whose slots differ in `missing`."""
-    shapes = {"shape": "96x96x256", "small": "32x32x256"}
+    shapes = {"shape": "96x96x256", "small": "16x32x192"}
     return [
         plain(name, "honest", why, honest=True, base=STAGED, slots=slots, **shapes, **more),
         plain(
@@ -201,7 +209,11 @@ def cases() -> list[Case]:
         "ready": PARITY.format(parity="step / kStages & 1"),
         "used": LEAVES,
     }
-    by_lane = counted | {"first": SET_UP.replace("ARRIVALS", "128").replace("READERS", "8"), "used": BY_ONE_LANE}
+    by_lane = counted | {
+        "first": SET_UP.replace("ARRIVALS", "128").replace("READERS", "8"),
+        "used": BY_ONE_LANE,
+        "product": BOTH_WAYS,
+    }
     bulk = {
         "includes": BARRIERS,
         "first": SET_UP.replace("ARRIVALS", "1").replace("READERS", "1"),
@@ -300,7 +312,7 @@ def cases() -> list[Case]:
         ),
         *_pair(
             "one-lane-frees-the-stage",
-            "a lane that changes frees a stage for its warp behind a __syncwarp",
+            "halves of a warp diverge, and a lane that changes frees a stage for all behind a __syncwarp",
             "stage-freed-before-the-warp",
             "the lane frees the stage where others of its warp may still read",
             by_lane,

@@ -311,7 +311,7 @@ def cases() -> list[Case]:
             "half-sums-in-a-tree",
             "products are summed in f16 in a binary tree",
             slots=no_sum | {"first": "  if (row >= m || column >= n) return;\n" + TREE},
-            **DEEP,
+            **DEEP | {"small": "4x8x2048"},
         ),
         _case("honest", "k-from-both-ends", "K is walked from its ends to its middle", slots={"product": BOTH_ENDS}, **DEEP),
         _case(
