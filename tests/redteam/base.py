@@ -20,12 +20,13 @@ WORKSPACE: dict[str, Any] = {"workspace": 0}
 class Base:
     """A kernel whose source has slots: `/*{name}*/` is empty unless filled, `/*{name:}*/text/*{:}*/` holds its text.
 
-    `launch`: of its kernel, without arguments. `fields`: of its plan, without launches.
+    `launch`: of its kernel, without arguments. `fields`: of its plan, without launches. `maps`: arguments behind the sizes.
     """
 
     name: str
     launch: Mapping[str, Any]
     fields: Mapping[str, Any]
+    maps: tuple[Mapping[str, Any], ...] = ()
 
     def write(
         self,
@@ -41,7 +42,7 @@ class Base:
 
         Raises: KeyError for a slot that the kernel does not have.
         """
-        main = {**self.launch, "args": [*OPERANDS, *SIZES, *args], **(launch or {})}
+        main = {**self.launch, "args": [*OPERANDS, *SIZES, *self.maps, *args], **(launch or {})}
         plan = {**self.fields, "launches": [*before, main, *after], **(fields or {})}
         return f"// cudal2: {json.dumps(plan)}\n{self._filled(slots or {})}"
 
@@ -69,3 +70,17 @@ TILED = Base(
 )
 # A thread for each output, any shape.
 PLAIN = Base("plain", {"entry": "gemm", "grid": ["ceil(N/16)", "ceil(M/16)", 1], "block": [256, 1, 1]}, {"arch": "sm_80"})
+# TMA, boxes of 16 x 16, a thread for each output; K and N are multiples of 8.
+_BOX = {"box": [16, 16], "l2": 0}
+MAPPED = Base(
+    "mapped",
+    {"entry": "gemm", "grid": ["ceil(N/16)", "ceil(M/16)", 1], "block": [256, 1, 1]},
+    {"arch": "sm_90a", "requires": ["K%8==0", "N%8==0"]},
+    ({"tensor_map": {"of": "A", **_BOX}}, {"tensor_map": {"of": "B", **_BOX}}),
+)
+# cp.async in three stages of 32 of K, a thread for each output of a tile of 16 x 16.
+STAGED = Base(
+    "staged",
+    {"entry": "gemm", "grid": ["N/16", "M/16", 1], "block": [256, 1, 1]},
+    {"arch": "sm_80", "requires": ["M%16==0", "N%16==0", "K%32==0"]},
+)

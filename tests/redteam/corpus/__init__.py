@@ -14,6 +14,12 @@ from tests.redteam.corpus import (
     attacks_values,
     honest_plain,
     honest_tiled,
+    twins_addresses,
+    twins_launches,
+    twins_maps,
+    twins_pipelines,
+    twins_values,
+    twins_waits,
 )
 from tests.redteam.files import files
 
@@ -30,6 +36,12 @@ _TABLES = (
     attacks_emulator,
     attacks_caching,
     attacks_ending,
+    twins_addresses,
+    twins_launches,
+    twins_maps,
+    twins_pipelines,
+    twins_values,
+    twins_waits,
 )
 
 
@@ -45,6 +57,7 @@ def corpus() -> list[Case]:
 # Cases whose mechanism another case tests too. They run in the benchmark and under `-m slow`, not in CI.
 VARIANTS = frozenset(
     {
+        "windows/one-tile-of-a-thousand",
         "keeps-the-result/row-sums-4096",
         "keeps-the-result/row-sums-server",
         "keeps-the-result/workspace-behind-restored-bytes",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.redteam.base import PLAIN, TILED
+from tests.redteam.base import PLAIN, TILED, Base
 from tests.redteam.case import NO_GAIN, Case, Layers, task
 
 # ---- layers of the emulator -------------------------------------------------------------------------------------------------
@@ -33,6 +33,7 @@ def tiled(
     of: dict[str, Any] | None = None,
     flags: tuple[str, ...] = (),
     honest: bool = False,
+    gain: str = "",
     **written: Any,
 ) -> Case:
     """A case based on the tiled tensor-core kernel, with its time compared to that kernel's. `of`: fields of its task."""
@@ -49,6 +50,7 @@ def tiled(
         emulator=emulator,
         base=TILED.write(),
         flags=flags,
+        gain=gain,
     )
 
 
@@ -66,14 +68,16 @@ def plain(
     flags: tuple[str, ...] = (),
     honest: bool = False,
     hangs: bool = False,
+    gain: str = "",
+    base: Base = PLAIN,
     **written: Any,
 ) -> Case:
-    """A case based on the kernel of one thread per output; its time does not matter. `layers`: those of both backends."""
+    """A case based on a kernel of one thread per output; its time does not matter. `layers`: those of both backends."""
     fields = of or {}
     return Case(
         name=name,
         group=group,
-        source=PLAIN.write(**written),
+        source=base.write(**written),
         task=task(shape, **fields),
         small=task(small, **fields),
         why=why,
@@ -82,4 +86,5 @@ def plain(
         emulator=layers if emulator is None else emulator,
         flags=flags,
         hangs=hangs,
+        gain=gain,
     )
