@@ -50,7 +50,7 @@ REPLAYED = frozenset({*_SEARCH, *_SHOWN, *_CHAT})
 
 # What names programs, servers, keys, folders and trust, or what is fetched: a file in the working folder may be a stranger's,
 # and so may a run that came from elsewhere. Only flags, the environment and a file that the user allowed set these.
-_PLACES = ("home", "store", "lm", "knowledge", "embedding_model", "cutlass", "chroma_host", "chroma_port")
+_PLACES = ("home", "local", "store", "lm", "knowledge", "embedding_model", "cutlass", "chroma_host", "chroma_port")
 USERS_OWN = frozenset({*_PLACES, "api_key", "openai_key", "api_key_file", "base_url", "nvcc", "ncu", "trust_host"})
 
 
