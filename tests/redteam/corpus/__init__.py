@@ -14,6 +14,7 @@ from tests.redteam.corpus import (
     attacks_values,
     honest_plain,
     honest_tiled,
+    lanes_apart,
 )
 from tests.redteam.files import files
 
@@ -30,6 +31,7 @@ _TABLES = (
     attacks_emulator,
     attacks_caching,
     attacks_ending,
+    lanes_apart,
 )
 
 

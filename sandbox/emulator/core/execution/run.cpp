@@ -130,8 +130,7 @@ void Run::look_at_clock() {
 
 void count_issued(Warp& warp) {
   if (++warp.issued < kMaxIssued) return;
-  std::size_t open = warp.open_copies.size() + warp.copy_arrivals.size() + warp.open_products.size() + warp.open_stores.size();
-  for (const CopyGroup& group : warp.copy_groups) open += 1 + group.copies.size();
+  std::size_t open = copies_in_flight(warp) + warp.open_products.size() + warp.open_stores.size();
   for (const auto& group : warp.product_groups) open += 1 + group.size();
   for (const StoreGroup& group : warp.store_groups) open += 1 + group.stores.size();
   warp.issued = open > kMaxIssued / 2 ? 0 : static_cast<u32>(open);

@@ -89,7 +89,10 @@ bool initialisation_ordered(Warp& warp, const MBarrier& barrier);
 void settle_phase(Run& run, MBarrier& barrier);
 
 // ---- the warp's end ---------------------------------------------------------------------------------------------------------
-void finish_copies(Warp& warp);              // copy.cpp
+void finish_copies(Warp& warp);  // copy.cpp
+std::size_t copies_in_flight(const Warp& warp);
+// Up to which number, at most the given one, no copy of a component of the warp is in flight.
+u32 settled_copies(const Warp& warp, u32 component, u32 number);
 void finish_stores(Warp& warp);              // bulk_store.cpp
 void finish_products(Warp& warp);            // wgmma.cpp: reports products that were never waited for
 void leave_barriers(Warp& warp, u32 lanes);  // cluster_barrier.cpp: lanes that exit are no longer expected

@@ -20,11 +20,20 @@ bool is_poisoned(Warp& warp) {
 Toucher toucher(Warp& warp, const Op& op, int lane, const Touch& touch) {
   const Epoch epoch = touch.epoch.value ? touch.epoch : Epoch{warp.component, warp.moment};
   const bool behind = warp.ahead && (touch.together || !(warp.ahead >> lane & 1));
-  return {epoch,        warp.component,
-          warp.moment,  touch.together ? kTogether : static_cast<u8>(lane),
-          warp.ordered, behind ? &warp.common : &warp.view.events,
-          &warp.view,   op.instruction,
-          touch.async,  touch.strong};
+  Toucher made;
+  made.epoch = epoch;
+  made.self = warp.component;
+  made.moment = warp.moment;
+  made.lane = touch.together ? kTogether : static_cast<u8>(lane);
+  made.ordered = warp.ordered;
+  made.events = behind ? &warp.common : &warp.view.events;
+  made.view = &warp.view;
+  made.streams = &warp.copy_streams;
+  made.copied = warp.lane_copies && !touch.together ? warp.lane_copies[lane].complete : 0;
+  made.instruction = op.instruction;
+  made.async = touch.async;
+  made.strong = touch.strong;
+  return made;
 }
 
 u8* out_of_shared(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access) {

@@ -185,7 +185,7 @@ u32 keep_taint(Warp& warp, const Op& op, int lane, u64 source, u32 bytes) {
     if (from) std::memcpy(old.data(), from, bytes);
   }
   if (!any_of(old.data(), old.size())) return 0;
-  if (warp.open_copies.empty() && warp.copy_groups.empty() && warp.copy_arrivals.empty()) warp.copy_taints.clear();
+  if (!copies_in_flight(warp)) warp.copy_taints.clear();
   if (warp.copy_taints.size() >= kMaxIssued) {
     warp.run->stop(detector::kUnsupported, "a warp with more copies of old contents in flight than the emulator keeps");
     return 0;
