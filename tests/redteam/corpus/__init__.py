@@ -15,6 +15,7 @@ from tests.redteam.corpus import (
     honest_plain,
     honest_tiled,
     lanes_apart,
+    told_apart,
 )
 from tests.redteam.files import files
 
@@ -32,6 +33,7 @@ _TABLES = (
     attacks_caching,
     attacks_ending,
     lanes_apart,
+    told_apart,
 )
 
 

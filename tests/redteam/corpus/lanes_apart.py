@@ -4,7 +4,7 @@ from tests.redteam.case import Case
 from tests.redteam.corpus.rows import plain
 
 GROUP = "lanes-apart"
-ASYNC_RACE = ("wrong:emulator/async-race",)
+IN_FLIGHT = ("wrong:emulator/async-race", "wrong:emulator/uninitialised-read")
 # Each thread has a ring of its own, of pairs along its row of A.
 RING = """\
   __shared__ __align__(16) half2 ring[3][256];
@@ -42,7 +42,7 @@ def _ring(name: str, why: str, *, before: str = "", inside: str = "", wait: str 
         "honest" if honest else GROUP,
         why,
         gpu=(),
-        emulator=() if honest else ASYNC_RACE,
+        emulator=() if honest else IN_FLIGHT,
         honest=honest,
         slots={"first": RING.replace("BEFORE", before).replace("INSIDE", inside).replace("WAIT", wait)},
         fields={"requires": ["K%2==0"]},
@@ -53,7 +53,9 @@ def cases() -> list[Case]:
     """The right ones and their wrong twins, which a GPU finds only by chance."""
     short = f"if ({{who}}) {{{{ {WAIT.format(kept=2)} }}}} else {{{{ {WAIT.format(kept=1)} }}}}"
     return [
-        _ring("one-lane-apart", "a lane pauses before a ring of cp.async", before=f"if ({FIRST_LANE}) {{ {PAUSE} }}", honest=True),
+        _ring(
+            "one-lane-apart", "a lane pauses before a ring of cp.async", before=f"if ({FIRST_LANE}) {{ {PAUSE} }}", honest=True
+        ),
         _ring("lanes-apart-in-turn", "another lane pauses at each step", inside=f"if ({NEXT_LANE}) {{ {PAUSE} }}", honest=True),
         _ring(
             "the-lane-apart-waits-too-little",
