@@ -15,6 +15,7 @@ from tests.redteam.corpus import (
     honest_plain,
     honest_tiled,
     lanes_apart,
+    maps_and_prefetches,
     told_apart,
 )
 from tests.redteam.files import files
@@ -34,6 +35,7 @@ _TABLES = (
     attacks_ending,
     lanes_apart,
     told_apart,
+    maps_and_prefetches,
 )
 
 

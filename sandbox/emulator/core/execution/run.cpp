@@ -60,6 +60,11 @@ Run::Run(const Program& program, const Launch& launch, const Options& options, s
       state_(options.seed * 0x9E3779B97F4A7C15ull + 0x2545F4914F6CDD1Dull) {
   std::memset(poison_bytes, options.poison, sizeof poison_bytes);
   shadow_offset = emulator::shadow_offset(program);
+  for (u32 at = 0; at + 2 * sizeof(u64) <= launch.parameters.size(); at += sizeof(u64)) {
+    u64 word;
+    std::memcpy(&word, launch.parameters.data() + at, sizeof word);
+    if (word == kTensorMapMagic) map_parameters.insert(at);
+  }
   const auto& grid = launch.grid;
   const auto& cluster = launch.cluster;
   const u64 width = grid[0] / cluster[0], height = grid[1] / cluster[1], depth = grid[2] / cluster[2];

@@ -43,6 +43,8 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
 // By space; a generic address selects its window.
 u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes, Access access, bool* poison,
               const Touch& touch = {});
+// Reports an access or prefetch outside all buffers, by the nearest one. `what`: read, write or prefetch.
+void report_out_of_global(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, const char* what);
 // Reports an atomic that reads unwritten memory. An address out of bounds is left to the access itself.
 void note_combined(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes);
 // A range of shared memory of any size and alignment; null if it is out of bounds.

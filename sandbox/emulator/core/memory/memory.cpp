@@ -50,28 +50,6 @@ u8* misaligned(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Acces
   return nullptr;
 }
 
-u8* out_of_global(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access) {
-  std::string message = std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes";
-  const Buffer* nearest = nullptr;
-  u64 distance = ~0ull;
-  for (const Buffer& buffer : warp.run->buffers) {
-    const u64 end = buffer.base + buffer.size;
-    const u64 away = address < buffer.base ? buffer.base - address : address - std::min(address, end);
-    if (away < distance) {
-      distance = away;
-      nearest = &buffer;
-    }
-  }
-  if (nearest && address < nearest->base) {
-    message += ", " + std::to_string(distance) + " bytes before " + nearest->name;
-  } else if (nearest && address + bytes > nearest->base + nearest->size) {
-    message += ", from byte " + std::to_string(address - nearest->base) + " of " + nearest->name + ", which has " +
-               std::to_string(nearest->size);
-  }
-  report(warp, op, 1u << lane, detector::kGlobalOutOfBounds, address, message);
-  return nullptr;
-}
-
 u8* local_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access access) {
   const u64 size = warp.run->program.local_bytes;
   if (offset > size || bytes > size - offset) {
@@ -93,6 +71,12 @@ u8* param_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access a
     return nullptr;
   }
   if (warp.run->shadowing) return warp.run->clean_bytes;
+  const auto& maps = warp.run->map_parameters;
+  const auto map = maps.lower_bound(static_cast<u32>(offset < kTensorMapBytes ? 0 : offset - kTensorMapBytes + 1));
+  if (map != maps.end() && *map < offset + bytes) {
+    report(warp, op, 1u << lane, detector::kTensorMap, offset, "read of the bytes of a tensor map, which are opaque");
+    return nullptr;
+  }
   return const_cast<u8*>(parameters.data()) + offset;
 }
 
@@ -108,6 +92,27 @@ void report(Warp& warp, const Op& op, u32 lanes, const char* kind, u64 address, 
   finding->warp = warp.index;
   finding->lanes = lanes;
   finding->address = address;
+}
+
+void report_out_of_global(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, const char* what) {
+  std::string message = std::string(what) + " of " + std::to_string(bytes) + " bytes";
+  const Buffer* nearest = nullptr;
+  u64 distance = ~0ull;
+  for (const Buffer& buffer : warp.run->buffers) {
+    const u64 end = buffer.base + buffer.size;
+    const u64 away = address < buffer.base ? buffer.base - address : address - std::min(address, end);
+    if (away < distance) {
+      distance = away;
+      nearest = &buffer;
+    }
+  }
+  if (nearest && address < nearest->base) {
+    message += ", " + std::to_string(distance) + " bytes before " + nearest->name;
+  } else if (nearest && address + bytes > nearest->base + nearest->size) {
+    message += ", from byte " + std::to_string(address - nearest->base) + " of " + nearest->name + ", which has " +
+               std::to_string(nearest->size);
+  }
+  report(warp, op, 1u << lane, detector::kGlobalOutOfBounds, address, message);
 }
 
 Cta* cta_of(Warp& warp, u32 address) {
@@ -160,7 +165,10 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
   Run& run = *warp.run;
   Buffer* buffer = buffer_at(run, address);
   const u64 offset = buffer ? address - buffer->base : 0;
-  if (!buffer || bytes > buffer->size - offset) return out_of_global(warp, op, lane, address, bytes, access);
+  if (!buffer || bytes > buffer->size - offset) {
+    report_out_of_global(warp, op, lane, address, bytes, verb(access));
+    return nullptr;
+  }
   // Instructions of the async proxy check their own alignment rules.
   if (!touch.async && std::has_single_bit(bytes) && address & (bytes - 1))
     return misaligned(warp, op, lane, address, bytes, access);

@@ -93,6 +93,7 @@ Rule make_rule(std::string_view name, const Signature& bytes) {
       {"wmma.store.", {.propagate = taint_store, .effect = true}},
       {"atom.exch.", {.propagate = taint_atomic, .moved = kA, .effect = true}},
       {"atom.", {.propagate = taint_atomic, .effect = true}},
+      {"prefetch", {.propagate = taint_nothing, .effect = true}},
       {"discard", {.propagate = taint_discard, .effect = true}},
       {"cp.async.bulk.commit", {.propagate = taint_nothing, .effect = true}},
       {"cp.async.bulk.wait", {.propagate = taint_nothing, .effect = true}},
