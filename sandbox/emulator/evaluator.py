@@ -96,7 +96,8 @@ class Evaluator:
             late = TimedOut(stage="verify", limit_s=limit_s, message=str(exc), inspection=inspection, symptoms=symptoms)
             return Done(evaluation=late)
         if tests[-1].passed:
-            return Verified(tests=tests, prediction=self._predicted(request))
+            timed = request.verify.tier == "all"
+            return Verified(tests=tests, prediction=self._predicted(request) if timed else None)
         failed = tests[-1]
         if drawn:
             failed = failed.model_copy(update={"message": f"{failed.message}; seed {request.verify.seed}"})
@@ -133,6 +134,8 @@ class Evaluator:
         kernel = self._kernel = load_kernel(request.built, resolve_for_sampling(plan, resolved, task, POINT_WORK), task)
         smaller = self._smaller(request)
         self._enter("verify")
+        if smaller is not None and request.reduced is not None and options.tier == "waits":
+            return self._reduced(task, smaller, options, _deadline(options))
         return self._in_parts(kernel, smaller, request)
 
     def _smaller(self, request: Evaluate) -> EmulatedKernel | None:
