@@ -75,6 +75,10 @@ class Sandbox(Protocol):
         """
         ...
 
+    def verify(self, built: Built, task: GemmTask) -> Evaluation:
+        """Verify a built candidate without timing it: `Unmeasured` where it holds."""
+        ...
+
     def predict(self, built: Built, task: GemmTask) -> Prediction:
         """The predicted time of a built candidate, which is not executed."""
         ...

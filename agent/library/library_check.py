@@ -4,8 +4,12 @@ Every entry gives a row, which is written to a file at once. A check that is beg
 row of this device yet.
 """
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +23,7 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Timing, ran_in_part
 from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
 from cudal2_agent.contract.reward.speedup import Speedup, baseline_of, median_us, paired_speedup
+from cudal2_agent.contract.settings.options import Tier
 
 if TYPE_CHECKING:
     from cudal2_agent.agent.library.algorithms.algorithm_check import AlgorithmOutcome
@@ -27,7 +32,9 @@ EMULATOR = "emulator"
 
 
 class CheckRow(Record):
-    """What was found of one entry. `device`: `Environment.key` of a GPU, else `emulator`, which proves and times nothing.
+    """What was found of one entry by all tiers, or by the one that `tier` names.
+
+    `device`: `Environment.key` of a GPU, else `emulator`, which proves and times nothing.
 
     `status`: `in-part` where the emulator ran less than the whole of a large task; `not-run` where nothing executed the kernel.
     `recorded`: the speedup that the library holds; `speedup`: that of today, over cuBLASLt-AutoTuning, paired in the same
@@ -39,6 +46,7 @@ class CheckRow(Record):
     shape: str
     layout: str
     device: str
+    tier: Tier = "all"
     status: Literal["passed", "in-part", "not-run", "failed"]
     verdict: str
     recorded: Speedup | None
@@ -71,23 +79,82 @@ def check_entries(
     sandbox: Sandbox,
     rows: Path,
     run: "Callable[[StoredAlgorithm], AlgorithmOutcome] | None" = None,
+    tier: Tier = "all",
 ) -> Iterator[CheckRow]:
-    """A row for each entry, in order; those that `rows` holds for this device come from there.
+    """A row for each entry, in order; those that `rows` holds for this device and tier come from there.
 
-    `run`: what runs algorithms; None runs them by PyTorch's GPU.
+    `run`: what runs algorithms; None runs them by PyTorch's GPU. `tier`: that of the sandbox.
 
     Raises: UsageError where the file is not writable, or holds something else; MachineError, WorkerError.
     """
     device = device_of(sandbox)
-    known = {row.entry: row for row in read_rows(rows) if row.device == device}
+    known = {row.entry: row for row in read_rows(rows) if (row.device, row.tier) == (device, tier)}
     for entry in entries:
         if (row := known.get(entry.id)) is None:
             if isinstance(entry, StoredAlgorithm):
                 row = check_algorithm(entry, device, (run or _run_algorithm) if sandbox.can_measure else _no_gpu)
             else:
-                row = check_entry(entry, sandbox, device)
+                row = check_entry(entry, sandbox, device, tier)
             append_row(rows, row)
         yield row
+
+
+def check_side_by_side(
+    entries: Sequence[LibraryEntry],
+    devices: Sequence[str],
+    opened: Callable[[str], AbstractContextManager[Sandbox]],
+    rows: Path,
+    tier: Tier,
+) -> Iterator[CheckRow]:
+    """As `check_entries`, in the order in which rows are done: a thread with a sandbox of its own for each device.
+
+    Raises: what the first of them raises; the others end with their entry.
+    """
+    waiting, done = queue.SimpleQueue[LibraryEntry](), queue.SimpleQueue[CheckRow | None]()
+    ended, writing = threading.Event(), threading.Lock()
+    known = {(row.entry, row.device): row for row in read_rows(rows) if row.tier == tier}
+    for entry in entries:
+        waiting.put(entry)
+
+    def work(device: str) -> None:
+        try:
+            with opened(device) as sandbox:
+                key = device_of(sandbox)
+                while not ended.is_set():
+                    entry = waiting.get_nowait()
+                    if (row := known.get((entry.id, key))) is None:
+                        row = check_entry(entry, sandbox, key, tier)
+                        with writing:
+                            append_row(rows, row)
+                    done.put(row)
+        except queue.Empty:
+            return
+        finally:
+            done.put(None)
+
+    with ThreadPoolExecutor(len(devices)) as pool:
+        working = [pool.submit(work, device) for device in devices]
+        try:
+            for _ in working:
+                while (row := done.get()) is not None:
+                    yield row
+                for one in working:
+                    if one.done():
+                        one.result()
+        finally:
+            ended.set()
+
+
+def waiting_entries(entries: Iterable[LibraryEntry | StoredAlgorithm]) -> list[LibraryEntry]:
+    """Those with a programmatic launch, and those that cannot be written any more."""
+    return [entry for entry in entries if isinstance(entry, LibraryEntry) and (entry.programmatic or _programmatic(entry))]
+
+
+def _programmatic(entry: LibraryEntry) -> bool:
+    try:
+        return any(launch.programmatic for launch in candidate_of(entry).plan.launches)
+    except LibraryError:
+        return True
 
 
 def device_of(sandbox: Sandbox) -> str:
@@ -98,8 +165,12 @@ def device_of(sandbox: Sandbox) -> str:
     return environment.key if sandbox.can_measure and environment is not None else EMULATOR
 
 
-def check_entry(entry: LibraryEntry, sandbox: Sandbox, device: str) -> CheckRow:
+def check_entry(entry: LibraryEntry, sandbox: Sandbox, device: str, tier: Tier = "all") -> CheckRow:
     """The row of one entry. Raises: MachineError, WorkerError."""
+    return _checked(entry, sandbox, device, tier).model_copy(update={"tier": tier})
+
+
+def _checked(entry: LibraryEntry, sandbox: Sandbox, device: str, tier: Tier) -> CheckRow:
     began_s = time.monotonic()
     try:
         [(_, built)] = sandbox.build([candidate_of(entry)], entry.task)
@@ -107,7 +178,9 @@ def check_entry(entry: LibraryEntry, sandbox: Sandbox, device: str) -> CheckRow:
         return _row(entry, device, began_s, "failed", str(exc))
     if not isinstance(built, Built):
         return _row(entry, device, began_s, "failed", built.headline)
-    if sandbox.can_measure:
+    if tier != "all":
+        evaluation = sandbox.verify(built, entry.task)
+    elif sandbox.can_measure:
         [evaluation] = sandbox.race([built], entry.task)
     else:
         evaluation = sandbox.evaluate(built, entry.task, "full")

@@ -8,6 +8,7 @@ from cudal2_agent.agent.wiring.schedule_prior import open_prior
 from cudal2_agent.contract.events import Emit
 from cudal2_agent.contract.records.baseline import BaselineBook
 from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.options import Tier
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.schedule.families.registry import rewrite
 from cudal2_agent.policies.schedule.prediction import predict
@@ -18,10 +19,17 @@ from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox
 
 @contextmanager
 def open_sandbox_of(
-    arch: Arch, settings: Settings, emit: Emit, *, trust_host: bool = False, baselines: BaselineBook | None = None
+    arch: Arch,
+    settings: Settings,
+    emit: Emit,
+    *,
+    trust_host: bool = False,
+    baselines: BaselineBook | None = None,
+    tier: Tier = "all",
 ) -> Iterator[LocalSandbox]:
     """The sandbox for all tasks of an arch. `trust_host`: true only for files that the user names, never for a policy's.
     `baselines`: where tuned baselines are kept; without it, each is tuned once in the life of a worker's task.
+    `tier`: of verification.
 
     Raises: CompilerMissing, DeviceUnavailable.
     """
@@ -32,7 +40,7 @@ def open_sandbox_of(
             arch=arch,
             device=settings.device,
             compile_options=settings.compile_options().model_copy(update={"trust_host": trust_host}),
-            verify_options=settings.verify_options(),
+            verify_options=settings.verify_options().model_copy(update={"tier": tier}),
             quick=settings.time_options(full=False),
             full=settings.time_options(full=True),
             worker=settings.worker_options(),

@@ -24,14 +24,19 @@ class CompileOptions(Record):
     trust_host: bool = False
 
 
+Tier = Literal["all", "waits"]
+
+
 class VerifyOptions(Record):
     """Options of verification.
 
     `rounds`: repeated runs on fresh data (tier 5). `error_ratio`: maximum error relative to the error of cuBLAS (tier 2).
     `seed`: of all data, orders and schedules. None draws it from the system's entropy; each test records its seed.
+    `tier`: all, or `waits`, the programmatic tier alone.
     """
 
     seed: int | None = None
+    tier: Tier = "all"
     rounds: Annotated[int, Field(ge=1)] = 3
     error_ratio: float = 2.0
     timeout_s: Annotated[float, Field(gt=0)] = VERIFY_TIMEOUT_S

@@ -92,11 +92,13 @@ class Evaluator:
             late = TimedOut(stage="verify", limit_s=limit_s, message=str(exc), inspection=inspection, symptoms=symptoms)
             return Done(evaluation=late)
         if tests[-1].passed:
-            if missing := tiers_not_run(tests, programmatic=self._kernel is not None and self._kernel.programmatic):
+            timed = request.verify.tier == "all"
+            missing = tiers_not_run(tests, programmatic=self._kernel is not None and self._kernel.programmatic) if timed else ()
+            prediction = self._predicted(request) if timed else None
+            if missing:
                 why = "; ".join(test.message for test in tests if test.name == NOT_COVERED)
-                reason = f"not run in any form: {', '.join(missing)} ({why})"
-                return NotExecuted(reason=reason, prediction=self._predicted(request))
-            return Verified(tests=tests, prediction=self._predicted(request))
+                return NotExecuted(reason=f"not run in any form: {', '.join(missing)} ({why})", prediction=prediction)
+            return Verified(tests=tests, prediction=prediction)
         failed = tests[-1].model_copy(update={"seed": seeded.seed})
         return Done(evaluation=Wrong(test=failed, tests=(*tests[:-1], failed), inspection=inspection))
 
@@ -137,6 +139,8 @@ class Evaluator:
         kernel = self._kernel = load_kernel(request.built, resolve_for_sampling(plan, resolved, task, POINT_WORK), task)
         smaller = self._smaller(request)
         self._enter("verify")
+        if smaller is not None and request.reduced is not None and options.tier == "waits":
+            return self._reduced(task, smaller, options, deadline)
         return self._in_parts(kernel, smaller, request, deadline)
 
     def _smaller(self, request: Evaluate) -> EmulatedKernel | None:

@@ -86,10 +86,10 @@ class EmulatorExecutor:
         self._renew_workspace()
 
     def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
-        return self._run(inputs, slot, fill, fresh_workspace=fresh_workspace, after_others=False)
+        return self._run(inputs, slot, fill, fresh_workspace=fresh_workspace)
 
-    def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:  # noqa: ARG002 (accesses before the wait are seen themselves)
-        return self._run(inputs, 0, Fill.POISON, fresh_workspace=True, after_others=True)
+    def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:  # noqa: ARG002 (every run has late predecessors)
+        return self._run(inputs, 0, Fill.POISON, fresh_workspace=True)
 
     def library(self, inputs: Inputs) -> Array | None:  # noqa: ARG002 (there is no cuBLAS without a GPU)
         return None
@@ -107,7 +107,7 @@ class EmulatorExecutor:
             message += f"; harmless, because what was read reached no output: {found}"
         return TestResult(tier="emulator", name="schedules", passed=True, message=message, seed=self._interleavings.seed)
 
-    def _run(self, inputs: Inputs, slot: int, fill: Fill, *, fresh_workspace: bool, after_others: bool) -> Run:
+    def _run(self, inputs: Inputs, slot: int, fill: Fill, *, fresh_workspace: bool) -> Run:
         bound = self._slots[slot]
         load(bound.operands, inputs, self._task)
         if fresh_workspace:
@@ -115,7 +115,7 @@ class EmulatorExecutor:
         poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
             bound.operands.d.fill(poison or 0)
-        judged = run_and_judge(bound, self._interleavings.next(), Restorer(bound.operands), after_others=after_others)
+        judged = run_and_judge(bound, self._interleavings.next(), Restorer(bound.operands))
         self._benign.update(judged.benign)
         violations = (judged.fault,) if judged.fault is not None else self._unrestored()
         return Run(bound.operands.d, violations, poison)

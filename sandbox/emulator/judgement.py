@@ -52,17 +52,16 @@ def run_and_judge(
     conditions: Conditions,
     prepare: Callable[[], None],
     *,
-    after_others: bool = False,
     ctas: Sequence[Sequence[int]] = (),
 ) -> Judged:
     """Run once, and once more where a suspect must be judged. `prepare` puts D and the workspace into their first state.
 
-    `after_others`, `ctas`: as in `BoundKernel.run`.
+    `ctas`: as in `BoundKernel.run`.
 
     Raises: OutOfTime, Unsupported for a feature that the core lacks.
     """
     prepare()
-    launched = bound.run(conditions, after_others=after_others, ctas=ctas)
+    launched = bound.run(conditions, ctas=ctas)
     fault = _first(bound, launched, conditions, suspect=False)
     if fault is not None:
         return Judged(fault)
@@ -70,7 +69,7 @@ def run_and_judge(
     kinds = {finding.kind for each in launched for finding in each.outcome.findings}
     if conditions.races and (suspect is not None or any(each.program.unwatched for each in launched)):
         prepare()
-        again = bound.run(replace(conditions, taint=True), after_others=after_others, ctas=ctas)
+        again = bound.run(replace(conditions, taint=True), ctas=ctas)
         reached = _first(bound, again, conditions, suspect=False) or _tainted_output(bound, again, conditions)
         if reached is not None:
             return Judged(_with_read(reached, suspect if Detector.UNINITIALISED_READ in kinds else None))
@@ -80,7 +79,6 @@ def run_and_judge(
     prepare()
     again = bound.run(
         replace(conditions, poison=OTHER_POISONS[conditions.seed % len(OTHER_POISONS)]),
-        after_others=after_others,
         ctas=ctas,
         poisoned=[each.outcome.suspects for each in launched],
     )

@@ -5,7 +5,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -95,38 +95,49 @@ class BoundKernel:
         self.machine = Machine(seed)
         self._kernel = kernel
         self._edges = programmatic_edges(kernel.plan)
-        pointers = {"A": self.machine.add("A", operands.a), "B": self.machine.add("B", operands.b)}
-        pointers["D"] = self.machine.add("D", operands.d, writable=True, written_bytes=0)
+        self.machine.add("A", operands.a)
+        self.machine.add("B", operands.b)
+        self.machine.add("D", operands.d, writable=True, written_bytes=0)
         if operands.workspace.size:
-            pointers["workspace"] = self.machine.add("workspace", operands.workspace, writable=True, written_bytes=0)
+            self.machine.add("workspace", operands.workspace, writable=True, written_bytes=0)
+        self._maps: dict[TensorMapSpec, bytes] = {}
+        self._pack()
+
+    def _pack(self) -> None:
+        """The parameters for the buffers' present addresses."""
+        plan, programs = self._kernel.plan, self._kernel.programs
         self._parameters = [
-            pack_parameters(program, [pack_argument(arg, pointers, self._encode(pointers)) for arg in launch.args])
-            for launch, program in zip(kernel.plan.launches, kernel.programs, strict=True)
+            pack_parameters(program, [pack_argument(arg, self.machine.addresses, self._encode) for arg in launch.args])
+            for launch, program in zip(plan.launches, programs, strict=True)
         ]
 
     def run(
         self,
         conditions: Conditions,
         *,
-        after_others: bool = False,
         ctas: Sequence[Sequence[int]] = (),
         poisoned: Sequence[Sequence[SuspectRead]] | None = None,
     ) -> tuple[Launched, ...]:
         """Zero what the plan requires, then run every launch until one fails. D and workspace count as unwritten.
 
-        `after_others`: preceding kernels may still run when a first launch with a programmatic edge begins. `ctas`: by launch,
-        those whose clusters are run, none of a launch that is left out; all where empty. `poisoned`: by launch, reads that
-        give poison. If a launch may outlive the run, because a later one does not wait, the run is followed by another.
+        The buffers' addresses are drawn by the seed of the conditions. Preceding kernels may still run when a first launch
+        with a programmatic edge begins.
+
+        `ctas`: by launch, those whose clusters are run, none of a launch that is left out; all where empty. `poisoned`: by
+        launch, reads that give poison. If a launch may outlive the run, because a later one does not wait, the run is
+        followed by another.
         """
+        self.machine.place(conditions.seed)
+        self._pack()
         plan, launched, chain = self._kernel.plan, list[Launched](), Chain()
         if zeroes_every_run(plan):
             self.operands.workspace[: plan.zero_bytes] = 0
         self.renew()
         for index in range(2 * len(plan.launches)):
             at, again = index % len(plan.launches), index >= len(plan.launches)
-            if again and not (at or (after_others and not ctas and self._edges[0] and chain.left & ~OTHERS)):
+            if again and not (at or (not ctas and self._edges[0] and chain.left & ~OTHERS)):
                 break
-            order = chain.next(index + 1, programmatic=self._edges[at] and (index > 0 or after_others))
+            order = chain.next(index + 1, programmatic=self._edges[at])
             if ctas and not ctas[at]:
                 chain.ended(order, waited=True, held=True)
                 continue
@@ -164,14 +175,15 @@ class BoundKernel:
             warp_slots=LIMITS[arch].max_threads_per_sm // WARP_LANES,
         )
 
-    def _encode(self, pointers: dict[str, int]) -> Any:
-        def encode(spec: TensorMapSpec) -> bytes:
+    def _encode(self, spec: TensorMapSpec) -> bytes:
+        """A tensor map follows its buffer, so that it is encoded once."""
+        if spec not in self._maps:
             rows, columns = operand_shape(self._kernel.task, spec.of)
             element = _ELEMENT[self._kernel.task.element]
             sizes, strides = [columns, rows], [columns * ELEMENT_BYTES]
-            return self.machine.map(pointers[spec.of], TensorMap(element, sizes, strides, spec.box, spec.swizzle))
-
-        return encode
+            tensor = TensorMap(element, sizes, strides, spec.box, spec.swizzle)
+            self._maps[spec] = self.machine.map(self.machine.addresses[spec.of], tensor)
+        return self._maps[spec]
 
 
 @contextmanager

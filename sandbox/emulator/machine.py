@@ -10,8 +10,10 @@ import numpy as np
 from cudal2_agent.sandbox.emulator.core_module import core
 from cudal2_agent.sandbox.emulator.lowering.program import Program
 
-# Buffers lie as a driver's large allocations do, on 2 MiB, somewhere below the windows of the other spaces.
+# Buffers lie on 2 MiB when they are added, and on multiples of 256 bytes, as parts of a driver's allocations do, when they are
+# placed: somewhere below the windows of the other spaces.
 LOWEST_ADDRESS, ADDRESS_SPAN = 0x7B00_0000_0000, 1 << 39
+ALIGNMENT = 256
 GRANULE_BYTES = 2 << 20  # also the minimum between buffers, so that an access past one is out of bounds
 MAX_GRANULES_BETWEEN = 64
 TENSOR_MAP_BYTES = 128
@@ -94,6 +96,7 @@ class Machine:
     seed: int | None = None
     memory: core.Memory = field(default_factory=core.Memory)
     addresses: dict[str, int] = field(default_factory=dict)
+    _sizes: dict[str, int] = field(default_factory=dict)
     _maps: int = 0
     _constants: set[int] = field(default_factory=set)
     _random: random.Random = field(init=False)
@@ -111,8 +114,27 @@ class Machine:
         self.memory.add_buffer(name, address, data, writable=writable, written_bytes=known)
         granules = -(-array.nbytes // GRANULE_BYTES) + self._random.randint(1, MAX_GRANULES_BETWEEN)
         self._end += granules * GRANULE_BYTES
-        self.addresses[name] = address
+        self.addresses[name], self._sizes[name] = address, array.nbytes
         return address
+
+    def place(self, seed: int) -> None:
+        """Give every buffer an address drawn by the seed. Tensor maps follow their buffers; parameters must be packed anew.
+
+        Of the seeds 2n and 2n + 1, each bit of an address from the eighth to the 38th is set under exactly one. So an index
+        that is combined with an address by OR, with some bit of these, goes astray in one of two runs. Of the seeds 8n to
+        8n + 7, each buffer lies on 2 MiB under exactly one, as large allocations do.
+        """
+        drawn, end = random.Random(f"{seed // 2}/addresses"), ADDRESS_SPAN // 8
+        end += drawn.randrange(ADDRESS_SPAN // 2 // ALIGNMENT) * ALIGNMENT
+        names = drawn.sample(sorted(self.addresses), len(self.addresses))
+        for name, after in zip(names, [*names[1:], names[-1]], strict=True):
+            turn = random.Random(f"{seed // 8}/{name}").randrange(8)
+            if turn // 2 == seed // 2 % 4:
+                end = -(-end // GRANULE_BYTES) * GRANULE_BYTES + turn % 2 * (GRANULE_BYTES - ALIGNMENT)
+            self.addresses[name] = LOWEST_ADDRESS + (end if seed % 2 == 0 else ADDRESS_SPAN - ALIGNMENT - end)
+            room = GRANULE_BYTES + drawn.randrange(MAX_GRANULES_BETWEEN * GRANULE_BYTES // ALIGNMENT) * ALIGNMENT
+            end += -(-max(self._sizes[name], self._sizes[after]) // ALIGNMENT) * ALIGNMENT + room
+        self.memory.move(list(self.addresses.items()))
 
     def map(self, address: int, tensor: TensorMap) -> bytes:
         """The 128 bytes of a tensor map over memory at an address, to be passed as a parameter."""

@@ -71,7 +71,7 @@ def run(
     wanted, notices = read_shapes(shapes or [])
     if shapes and not wanted:
         raise UsageError("--shapes names no shape this version can search: " + "; ".join(notices or ["it is empty"]))
-    devices = _devices(gpus) if ray is None or gpus.startswith(EMULATOR) else ()
+    devices = devices_named(gpus) if ray is None or gpus.startswith(EMULATOR) else ()
     on = settings.model_copy(update={"device": devices[0].partition("/")[0] if devices else "auto"})
     chosen = read_task("16x16x16", accumulate, element, layout, arch, mode, on).arch
     tasks: dict[GemmTask, float] = {}
@@ -94,7 +94,7 @@ def run(
     raise typer.Exit(code)
 
 
-def _devices(gpus: str) -> tuple[str, ...]:
+def devices_named(gpus: str) -> tuple[str, ...]:
     """The devices that `--gpus` names. Raises: UsageError."""
     if gpus == EMULATOR or gpus.startswith(f"{EMULATOR}:"):
         count = gpus.partition(":")[2] or "1"

@@ -83,6 +83,7 @@ void register_wgmma(Registry&);            // wgmma
 void register_copy(Registry&);             // cp.async
 void register_bulk_load(Registry&);        // cp.async.bulk into shared memory
 void register_bulk_store(Registry&);       // cp.async.bulk into global memory, reductions, groups
+void register_prefetch(Registry&);         // prefetch, cp.async.bulk.prefetch
 void register_remote_store(Registry&);     // st.async
 void register_named_barrier(Registry&);    // bar
 void register_cluster_barrier(Registry&);  // barrier.cluster

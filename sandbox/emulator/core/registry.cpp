@@ -56,6 +56,7 @@ const Registry& registry() {
     register_copy(made);
     register_bulk_load(made);
     register_bulk_store(made);
+    register_prefetch(made);
     register_remote_store(made);
     register_named_barrier(made);
     register_cluster_barrier(made);

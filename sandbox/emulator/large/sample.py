@@ -330,7 +330,7 @@ class Sample:
         ctas = [[first_cta(launch, each) for each in part] for part, launch in zip(chosen, launches, strict=False)]
         ctas += [[] for _ in launches[len(ctas) :]]
         self._last_written, self._disturbed, self._in_part = None, False, bool(clusters)
-        return run_and_judge(bound, conditions, self._poison, after_others=True, ctas=ctas if clusters else ()).fault
+        return run_and_judge(bound, conditions, self._poison, ctas=ctas if clusters else ()).fault
 
     def _learn(self, clusters: Sequence[int]) -> None:
         """Drop the guesses that contradict what these clusters wrote."""

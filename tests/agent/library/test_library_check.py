@@ -1,5 +1,6 @@
 """Entries are verified and timed anew, and a check that is begun again goes on."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,14 @@ from typing import Any
 import pytest
 
 from cudal2_agent.agent.library.entry_sample import family_of, sample_of, time_class
-from cudal2_agent.agent.library.library_check import EMULATOR, check_entries, read_rows, share_slower
+from cudal2_agent.agent.library.library_check import (
+    EMULATOR,
+    check_entries,
+    check_side_by_side,
+    read_rows,
+    share_slower,
+    waiting_entries,
+)
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate
@@ -143,3 +151,59 @@ def test_a_sample_is_spread_and_drawn_by_its_seed() -> None:
     assert sample_of(entries[::-1], 6, seed=0) == chosen
     assert sample_of(entries, 6, seed=1) != chosen
     assert len({entry.id for entry in sample_of(entries, 99, seed=0)}) == len(entries)
+
+
+# ---- the test of waits alone ------------------------------------------------------------------------------------------------
+class WaitsDevice(ScriptedDevice):
+    """Verifies without timing, and is opened in a thread."""
+
+    def verify(self, _: Built, task: GemmTask) -> Evaluation:
+        self.asked.append(task.shape)
+        return self.answers[task.shape]
+
+    def __enter__(self) -> "WaitsDevice":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+
+def side_by_side(entries: list[LibraryEntry], devices: dict[str, WaitsDevice], rows: Path) -> list[Any]:
+    return list(check_side_by_side(entries, list(devices), devices.__getitem__, rows, "waits"))  # type: ignore[arg-type]
+
+
+def verified(gpu: bool = False) -> WaitsDevice:
+    return WaitsDevice({task.shape: unmeasured(1.0, "gpu" if gpu else "emulator") for task in TASKS}, gpu=gpu)
+
+
+def test_the_waits_of_entries_are_checked_side_by_side_and_resumed(tmp_path: Path) -> None:
+    entries, rows = [library_entry(task, programmatic=True) for task in TASKS], tmp_path / "rows.jsonl"
+    check(entries[:1], ScriptedDevice({TASKS[0].shape: unmeasured(1.0, "emulator")}, gpu=False), rows)
+    devices = {"emulator/0": verified(), "emulator/1": verified()}
+    found = side_by_side(entries, devices, rows)
+    assert {row.shape for row in found} == {task.shape for task in TASKS}
+    assert {(row.tier, row.status, row.time_us) for row in found} == {("waits", "passed", None)}
+    asked = [shape for device in devices.values() for shape in device.asked]
+    assert sorted(asked) == sorted(task.shape for task in TASKS), "a row of all tiers does not count"
+    assert all(device.closed for device in devices.values())
+    again = {"emulator/0": verified()}
+    assert len(side_by_side(entries, again, rows)) == len(TASKS)
+    assert again["emulator/0"].asked == []
+    on_gpu = {"cuda:0": verified(gpu=True)}
+    assert {row.device for row in side_by_side(entries, on_gpu, rows)} == {ENVIRONMENT.key}
+    assert len(on_gpu["cuda:0"].asked) == len(TASKS)
+
+
+def test_what_ends_one_device_ends_the_check(tmp_path: Path) -> None:
+    entries = [library_entry(task, programmatic=True) for task in TASKS]
+    broken = verified()
+    broken.verify = None  # type: ignore[assignment]
+    with pytest.raises(TypeError):
+        side_by_side(entries, {"emulator/0": broken}, tmp_path / "rows.jsonl")
+
+
+def test_entries_without_a_programmatic_launch_wait_for_nothing() -> None:
+    programmatic, stale = library_entry(TASKS[0], programmatic=True), library_entry(TASKS[1], source_sha256="0" * 64)
+    source = "// cudal2: " + '{"arch": "sm_90a", "launches": [{"entry": "k", "grid": [1, 1, 1], "block": [32, 1, 1]}]}\n'
+    plain = library_entry(TASKS[2], schedule=None, source=source, source_sha256=hashlib.sha256(source.encode()).hexdigest())
+    assert waiting_entries([programmatic, stale, plain]) == [programmatic, stale]

@@ -14,6 +14,9 @@ from tests.redteam.corpus import (
     attacks_values,
     honest_plain,
     honest_tiled,
+    lanes_apart,
+    maps_and_prefetches,
+    told_apart,
     twins_addresses,
     twins_launches,
     twins_maps,
@@ -42,6 +45,9 @@ _TABLES = (
     twins_pipelines,
     twins_values,
     twins_waits,
+    lanes_apart,
+    told_apart,
+    maps_and_prefetches,
 )
 
 

@@ -69,7 +69,7 @@ RAISE = """\
 
 
 def cases() -> list[Case]:
-    """Every attack of the class. The emulator has no caches, so it refuses only reads beyond an operand."""
+    """Every attack of the class. The emulator has no caches, so it refuses only what goes beyond an operand."""
     beyond = ("wrong:emulator/global-out-of-bounds",)
     return [
         tiled(
@@ -109,6 +109,7 @@ def cases() -> list[Case]:
             GROUP,
             "the operands behind its own, the next launch's, are prefetched into L2",
             gpu=LAYERS,
+            emulator=beyond,
             slots={"last": PREFETCH.format(what="prefetch.global.L2")},
             **SHAPES,
         ),
@@ -117,6 +118,7 @@ def cases() -> list[Case]:
             GROUP,
             "the same with a mark to stay",
             gpu=LAYERS,
+            emulator=beyond,
             slots={"last": PREFETCH.format(what="prefetch.global.L2::evict_last")},
             **SHAPES,
         ),
@@ -125,6 +127,7 @@ def cases() -> list[Case]:
             GROUP,
             "the same by the copy engine",
             gpu=LAYERS,
+            emulator=beyond,
             slots={"last": BULK},
             fields={"arch": "sm_90a"},
             **SHAPES,

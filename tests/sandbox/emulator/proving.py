@@ -10,7 +10,7 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import TestResult, Wrong
 from cudal2_agent.contract.records.task import Arch, GemmTask
-from cudal2_agent.contract.settings.options import CompileOptions, VerifyOptions
+from cudal2_agent.contract.settings.options import CompileOptions, Tier, VerifyOptions
 from cudal2_agent.sandbox.building.builder import Builder
 from cudal2_agent.sandbox.emulator.evaluator import Evaluator
 from cudal2_agent.sandbox.timing_model.model import predict
@@ -67,9 +67,10 @@ def prove(
     reduced: Reduced | None = None,
     seed: int | None = 2,
     proves: bool = True,
+    tier: Tier = "all",
 ) -> Done | Verified | NotExecuted:
     evaluator = Evaluator(REFERENCE_CHIPS[task.arch], lambda _: None, predict)
-    options = VerifyOptions(seed=seed, timeout_s=timeout_s)
+    options = VerifyOptions(seed=seed, timeout_s=timeout_s, tier=tier)
     return evaluator.evaluate(Evaluate(built=built, task=task, verify=options, reduced=reduced, proves=proves))
 
 

@@ -221,3 +221,36 @@ def test_a_prefetch_into_l2_may_precede_the_wait_and_a_load_may_not(build: Build
         assert any(test.tier == "programmatic" and test.passed for test in answer.tests)
     else:
         assert " of A before griddepcontrol.wait" in dependency(answer).message
+
+
+# ---- every run ---------------------------------------------------------------------------------------------------------------
+def test_every_run_of_a_programmatic_plan_is_behind_a_late_predecessor(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both slots, under every interleaving: a coin over D's address is refused by the first run that skips the wait."""
+    seen, run = list[int](), Machine.run
+
+    def noted(machine: Machine, program: Program, grid: Grid, conditions: Conditions, **more: Any) -> Any:
+        if not more.get("traced"):  # a prediction is no proof
+            seen.append(grid.order.running)
+        return run(machine, program, grid, conditions, **more)
+
+    monkeypatch.setattr(Machine, "run", noted)
+    makes = "  if (INSIDE) d[row * n + column] = __float2half(sum(a, b, row, column, n, k, 0, k));\n"
+    answer = prove(build(HEAD + kernel("makes", WAIT + makes), chain([("makes", True)])))
+    assert isinstance(answer, Verified), answer
+    assert len(seen) > 15
+    assert set(seen) == {OTHERS}
+    for seed in range(1, 9):
+        coin = "  if ((unsigned long long)d * 0x9E3779B97F4A7C15ull >> 63)\n  " + WAIT
+        dependency(prove(build(HEAD + kernel("makes", coin + makes), chain([("makes", True)])), seed=seed))
+
+
+def test_the_tier_of_waits_runs_alone(build: Build) -> None:
+    makes = "  if (INSIDE) d[row * n + column] = __float2half(sum(a, b, row, column, n, k, 0, k));\n"
+    for first, right in ((WAIT, True), ("", False)):
+        answer = prove(build(HEAD + kernel("makes", first + makes), chain([("makes", True)])), tier="waits")
+        if right:
+            assert isinstance(answer, Verified), answer
+            assert [test.tier for test in answer.tests] == ["programmatic"] * 4 + ["emulator"]
+            assert answer.prediction is None
+        else:
+            dependency(answer)

@@ -1,7 +1,12 @@
 // cp.async: copies of 4, 8 or 16 bytes per lane from global to shared memory, in groups that are waited for.
 //
 // The source is read at issue. The destination is written at issue under the eager interleaving, at the wait under the latest,
-// and at either time under random ones. To the race detector, an agent of the warp writes it from issue to wait.
+// and at either time under random ones. To the race detector, an agent of the lane writes it from issue to wait.
+//
+// Commits and waits are those of a thread. Lanes that execute them together share an agent, so that most warps have one; lanes
+// that execute one of them apart from the others get an agent of their own from then on.
+#include <utility>
+
 #include "machine/machine.hpp"
 
 namespace emulator {
@@ -19,15 +24,59 @@ constexpr Operand kMbarrier = address("mbarrier", Field::kA, Field::kP, Field::k
 constexpr Operand kGenericMbarrier = number("generic", Field::kQ);
 constexpr Operand kCounted = number("counted", Field::kR);  // the arrival was counted when the mbarrier was initialised
 
-void apply(Warp& warp, const LaneCopy& copy) {
+void apply(Warp& warp, LaneCopy& copy) {
+  if (std::exchange(copy.written, true)) return;
   std::memcpy(cta_of(warp, copy.address)->smem.data() + (copy.address & kOffsetMask), copy.data, copy.bytes);
   if (warp.run->options.taint) [[unlikely]]
     put_taint(warp, copy);
 }
 
-void apply(Warp& warp, std::vector<LaneCopy>& copies) {
-  for (const LaneCopy& copy : copies) apply(warp, copy);
-  copies.clear();
+// The copies of a lane up to a number are complete.
+void complete(Warp& warp, u32 lane, u32 number) {
+  std::vector<LaneCopy>& open = warp.lane_copies[lane].open;
+  auto end = open.begin();
+  for (; end != open.end() && end->event.value <= number; ++end) apply(warp, *end);
+  open.erase(open.begin(), end);
+}
+
+// The components in which a stream's lanes have copies.
+template <typename Visit>
+void each_component(const Warp& warp, u32 stream, Visit visit) {
+  visit(warp.copy_streams[stream].component);
+  while (stream) {
+    stream = warp.copy_streams[stream].parent;
+    visit(warp.copy_streams[stream].component);
+  }
+}
+
+u32 stream_of(const Warp& warp, int lane) {
+  u32 stream = 0;
+  while (!(warp.copy_streams[stream].lanes >> lane & 1)) ++stream;
+  return stream;
+}
+
+void begin(Warp& warp) {
+  if (warp.lane_copies) return;
+  warp.lane_copies = std::make_unique<LaneCopies[]>(kLanes);
+  warp.copy_streams.push_back({warp.component + kOwnCopies, kAllLanes});
+}
+
+// Lanes that commit or wait apart from others of their stream leave it.
+void part(Warp& warp, u32 mask) {
+  begin(warp);
+  if (mask == warp.live) return;
+  std::vector<Agent>& agents = warp.cta->cluster->agents;
+  for (std::size_t i = 0, count = warp.copy_streams.size(); i < count; ++i) {
+    const u32 lanes = warp.copy_streams[i].lanes & warp.live;
+    if (!(lanes & mask) || !(lanes & ~mask)) continue;
+    if (agents.size() >= kMaxAgents) {
+      warp.run->stop(detector::kUnsupported, "a cluster in which thousands of lanes copy apart from their warps");
+      return;
+    }
+    warp.copy_streams[i].lanes &= ~mask;
+    warp.copy_streams.push_back({static_cast<u32>(agents.size()), lanes & mask, static_cast<u32>(i)});
+    agents.push_back({AgentKind::kCopies, warp.cta->rank, warp.index});
+  }
 }
 
 bool at_once(Run& run) {
@@ -35,24 +84,24 @@ bool at_once(Run& run) {
          (run.options.interleaving == Interleaving::kRandom && run.random() % 2);
 }
 
-// Copies that arrive at an mbarrier when they complete, instead of being waited for.
+// An arrival at an mbarrier when the copies of a lane up to a number are complete, which nobody waits for.
 struct CopyArrival : Pending {
-  CopyArrival(Warp& warp, MBarrier& barrier, u32 arrivals, u32 number)
-      : Pending(warp.cta->cluster), warp(warp), barrier(barrier), arrivals(arrivals), number(number) {}
+  CopyArrival(Warp& warp, MBarrier& barrier, int lane)
+      : Pending(warp.cta->cluster), warp(warp), barrier(barrier), lane(lane), number(warp.copy_number + 1), view(warp.now()) {}
 
   void complete() override {
-    apply(warp, copies);
-    barrier.open.events.raise(warp.copies(), number);
+    emulator::complete(warp, static_cast<u32>(lane), number);
+    each_component(warp, stream_of(warp, lane), [&](u32 of) { barrier.copied.push_back({&warp, of, number}); });
     barrier.open.join(view);
-    barrier.pending -= std::min(arrivals, barrier.pending);
+    barrier.pending -= std::min(1u, barrier.pending);
     settle_phase(*warp.run, barrier);
   }
 
   Warp& warp;
   MBarrier& barrier;
-  u32 arrivals, number;
+  int lane;
+  u32 number;
   View view;
-  std::vector<LaneCopy> copies;
 };
 
 void complete_arrivals(Warp& warp) {
@@ -67,13 +116,13 @@ void complete_arrivals(Warp& warp) {
 void copy(Warp& warp, const Op& op, u32 mask) {
   Run& run = *warp.run;
   const u32 ignored = kIgnore(op) ? warp.mask(kIgnore(op)) : 0;
+  begin(warp);
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
     LaneCopy made;
     made.address =
         static_cast<u32>(lane_address(warp, kTarget(op), kTarget.bytes_of(op), lane)) + static_cast<u32>(kTarget.offset_of(op));
     made.bytes = kBytes(op);
-    made.lane = static_cast<u32>(lane);
     std::memset(made.data, 0, sizeof made.data);
     const u64 source = lane_address(warp, kSource(op), kSource.bytes_of(op), lane) + static_cast<u64>(op.imm);
     u32 bytes = kRead(op) ? warp.lanes<u32>(kRead(op))[lane] : kBytes(op);
@@ -100,60 +149,42 @@ void copy(Warp& warp, const Op& op, u32 mask) {
     if (run.options.taint) [[unlikely]]
       made.taint = keep_taint(warp, op, lane, source, bytes);
     Touch touch;
-    touch.epoch = {warp.copies(), warp.copy_number + 1};
+    touch.epoch = made.event = {warp.copy_streams[stream_of(warp, lane)].component, warp.copy_number + 1};
     if (!shared_at(warp, op, lane, made.address, kBytes(op), Access::kWrite, nullptr, touch)) continue;
-    if (at_once(run)) {
-      apply(warp, made);
-    } else {
-      warp.open_copies.push_back(made);
-      count_issued(warp);
-    }
+    if (at_once(run)) apply(warp, made);
+    warp.lane_copies[lane].open.push_back(made);
+    count_issued(warp);
   }
 }
 
 void commit(Warp& warp, const Op&, u32 mask) {
-  CopyGroup group;
-  group.lanes = mask;
-  group.number = ++warp.copy_number;
-  if (mask == warp.live) {
-    group.copies = std::move(warp.open_copies);
-    warp.open_copies.clear();
-  } else {
-    const auto mine = [mask](const LaneCopy& copy) { return mask >> copy.lane & 1; };
-    std::copy_if(warp.open_copies.begin(), warp.open_copies.end(), std::back_inserter(group.copies), mine);
-    std::erase_if(warp.open_copies, mine);
-  }
-  warp.copy_groups.push_back(std::move(group));
+  part(warp, mask);
+  ++warp.copy_number;
+  for_lanes(mask, [&](int lane) { warp.lane_copies[lane].groups.push_back(warp.copy_number); });
   count_issued(warp);
 }
 
 void wait(Warp& warp, const Op& op, u32 mask) {
   complete_arrivals(warp);
   if (kAll(op)) commit(warp, op, mask);
-  u32 kept[kLanes] = {};
-  u32 still = mask;  // lanes that may keep the next group incomplete
-  if (op.imm <= 0) still = 0;
-  for (std::size_t i = warp.copy_groups.size(); i-- > 0;) {
-    CopyGroup& group = warp.copy_groups[i];
-    const u32 done = group.lanes & mask & ~still;
-    for (u32 left = group.lanes & still; left; left &= left - 1) {
-      const int lane = std::countr_zero(left);
-      if (++kept[lane] >= static_cast<u64>(op.imm)) still &= ~(1u << lane);
-    }
-    if (!done) continue;
-    group.lanes &= ~done;
-    const auto mine = [done](const LaneCopy& copy) { return done >> copy.lane & 1; };
-    for (const LaneCopy& copy : group.copies) {
-      if (mine(copy)) apply(warp, copy);
-    }
-    std::erase_if(group.copies, mine);
-    // The warp has one clock for all lanes, so a group is complete when every lane has waited for it.
-    if (!(group.lanes & warp.live)) warp.acquire(warp.copies(), group.number);
+  part(warp, mask);
+  const std::size_t kept = static_cast<std::size_t>(std::max<i64>(op.imm, 0));
+  for_lanes(mask, [&](int lane) {
+    LaneCopies& mine = warp.lane_copies[lane];
+    if (mine.groups.size() <= kept) return;
+    const auto end = mine.groups.end() - static_cast<std::ptrdiff_t>(kept);
+    mine.complete = *(end - 1);
+    mine.groups.erase(mine.groups.begin(), end);
+    complete(warp, static_cast<u32>(lane), mine.complete);
+  });
+  for (u32 i = 0; i < warp.copy_streams.size(); ++i) {
+    if (!(warp.copy_streams[i].lanes & mask)) continue;
+    each_component(warp, i, [&](u32 of) { warp.acquire(of, settled_copies(warp, of, warp.copy_number)); });
   }
-  std::erase_if(warp.copy_groups, [&](const CopyGroup& group) { return !(group.lanes & warp.live); });
 }
 
 void arrive(Warp& warp, const Op& op, u32 mask) {
+  part(warp, mask);
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
     const u64 address = lane_address(warp, kMbarrier(op), kMbarrier.bytes_of(op), lane) + static_cast<u64>(op.imm);
@@ -161,15 +192,7 @@ void arrive(Warp& warp, const Op& op, u32 mask) {
         mbarrier_at(warp, op, lane, static_cast<u32>(kGenericMbarrier(op) ? address - kSharedWindow : address), false);
     if (!barrier) continue;
     if (!kCounted(op)) ++barrier->pending;
-    auto arrival = std::make_shared<CopyArrival>(warp, *barrier, 1, warp.copy_number + 1);
-    arrival->view = warp.now();
-    const auto mine = [lane](const LaneCopy& copy) { return copy.lane == static_cast<u32>(lane); };
-    for (CopyGroup& group : warp.copy_groups) {
-      std::copy_if(group.copies.begin(), group.copies.end(), std::back_inserter(arrival->copies), mine);
-      std::erase_if(group.copies, mine);
-    }
-    std::copy_if(warp.open_copies.begin(), warp.open_copies.end(), std::back_inserter(arrival->copies), mine);
-    std::erase_if(warp.open_copies, mine);
+    auto arrival = std::make_shared<CopyArrival>(warp, *barrier, lane);
     warp.copy_arrivals.push_back(arrival);
     count_issued(warp);
     warp.run->enqueue(arrival);
@@ -180,11 +203,31 @@ void arrive(Warp& warp, const Op& op, u32 mask) {
 
 }  // namespace
 
+u32 settled_copies(const Warp& warp, u32 component, u32 number) {
+  for (u32 left = warp.live; left; left &= left - 1) {
+    for (const LaneCopy& copy : warp.lane_copies[std::countr_zero(left)].open) {
+      if (copy.event.component != component) continue;
+      number = std::min(number, copy.event.value - 1);
+      break;
+    }
+  }
+  return number;
+}
+
 void finish_copies(Warp& warp) {
   complete_arrivals(warp);
-  for (CopyGroup& group : warp.copy_groups) apply(warp, group.copies);
-  warp.copy_groups.clear();
-  apply(warp, warp.open_copies);
+  if (!warp.lane_copies) return;
+  for (u32 lane = 0; lane < kLanes; ++lane) complete(warp, lane, warp.copy_number + 1);
+}
+
+std::size_t copies_in_flight(const Warp& warp) {
+  std::size_t open = warp.copy_arrivals.size(), groups = 0;
+  if (!warp.lane_copies) return open;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    open += warp.lane_copies[lane].open.size();
+    groups = std::max(groups, warp.lane_copies[lane].groups.size());
+  }
+  return open + groups;
 }
 
 void register_copy(Registry& to) {

@@ -233,8 +233,10 @@ void settle_phase(Run& run, MBarrier& barrier) {
   barrier.announced = 0;
   if (run.ordered()) {
     barrier.open.events.raise(barrier.component, static_cast<u32>(barrier.phase));
+    for (const auto& [warp, of, number] : barrier.copied) barrier.open.events.raise(of, settled_copies(*warp, of, number));
     barrier.done.join(barrier.open);
   }
+  barrier.copied.clear();
   ++run.events;
 }
 

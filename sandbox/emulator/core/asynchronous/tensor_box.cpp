@@ -4,20 +4,6 @@ namespace emulator {
 
 namespace {
 
-// The tensor map at a kernel's address; null after a report.
-const TensorMap* map_at(Warp& warp, const Op& op, int lane, u64 address) {
-  u64 words[2];
-  bool poison = false;
-  const u8* memory = memory_at(warp, op, lane, kGeneric, address, 16, Access::kRead, &poison);
-  if (!memory) return nullptr;
-  std::memcpy(words, memory, sizeof words);
-  if (words[0] != kTensorMapMagic || words[1] >= warp.run->maps.size() || address % 64) {
-    report(warp, op, 1u << lane, detector::kTensorMap, address, "no tensor map lies at this address");
-    return nullptr;
-  }
-  return &warp.run->maps[words[1]];
-}
-
 // Why the hardware refuses a box, or stores it wrongly. This is not documented: an H200 ends a kernel with an illegal
 // instruction if a box does not start on 16 bytes, or if a store starts outside the tensor. It stores rows in pieces of 16
 // bytes, past their end. Source: tests/sandbox/emulator/golden.
@@ -39,6 +25,19 @@ std::string refusal(const Box& box, bool stores) {
 }
 
 }  // namespace
+
+const TensorMap* map_at(Warp& warp, const Op& op, int lane, u64 address) {
+  Run& run = *warp.run;
+  const u64 offset = address - kParamWindow;
+  if (offset < kWindow && run.map_parameters.count(static_cast<u32>(offset))) {
+    u64 words[2];
+    std::memcpy(words, run.launch.parameters.data() + offset, sizeof words);
+    if (words[1] < run.maps.size() && offset % 64 == 0) return &run.maps[words[1]];
+  }
+  report(warp, op, 1u << lane, detector::kTensorMap, address,
+         "the address is not that of a tensor map among the kernel's parameters");
+  return nullptr;
+}
 
 bool find_box(Warp& warp, const Op& op, int lane, Box* box, bool stores) {
   box->map = map_at(warp, op, lane, warp.lanes<u64>(kMap(op))[lane] + static_cast<u64>(op.imm));

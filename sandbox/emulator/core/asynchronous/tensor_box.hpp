@@ -68,6 +68,10 @@ void each_chunk(const Box& box, u32 offset, u32 row, Copy&& copy) {
 constexpr Operand kMap = address("map", Field::kB, 8);
 constexpr Operand kCoordinates = list("coordinates", 4);
 
+// The tensor map at a generic address, which must be a parameter's; null after a report. Maps elsewhere, as in global memory,
+// take a fence.proxy.tensormap, which the emulator does not support.
+const TensorMap* map_at(Warp& warp, const Op& op, int lane, u64 address);
+
 // Finds the box of one lane by the operands above; false after a report.
 bool find_box(Warp& warp, const Op& op, int lane, Box* box, bool stores);
 

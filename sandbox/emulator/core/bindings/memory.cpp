@@ -58,6 +58,20 @@ void Memory::add_map(u64 address, u32 type, u32 element_bytes, u32 swizzle, cons
   maps.push_back(map);
 }
 
+void Memory::move(const std::vector<std::pair<std::string, u64>>& bases) {
+  std::vector<std::pair<u64*, u64>> moved;  // by where the old addresses were
+  for (const auto& [name, base] : bases) {
+    for (Buffer& buffer : buffers) {
+      if (buffer.name != name) continue;
+      for (TensorMap& map : maps) {
+        if (map.address - buffer.base < buffer.size) moved.emplace_back(&map.address, base + (map.address - buffer.base));
+      }
+      moved.emplace_back(&buffer.base, base);
+    }
+  }
+  for (const auto& [address, to] : moved) *address = to;
+}
+
 void Memory::settle() {
   for (Buffer& buffer : buffers) {
     if (buffer.shadow) buffer.shadow->settle();
@@ -107,6 +121,7 @@ void bind_memory(nb::module_& module) {
            nb::arg("constant") = false, nb::arg("written_bytes") = 0)
       .def("add_map", &Memory::add_map, nb::arg("address"), nb::arg("type"), nb::arg("element_bytes"), nb::arg("swizzle"),
            nb::arg("sizes"), nb::arg("strides"), nb::arg("box"), nb::arg("nan_fill") = false)
+      .def("move", &Memory::move, nb::arg("bases"))
       .def("settle", &Memory::settle)
       .def("ranges", &Memory::ranges, nb::arg("name"), nb::arg("launch"))
       .def("tainted", &Memory::tainted, nb::arg("name"))

@@ -24,6 +24,9 @@ class Memory {
   void add_map(u64 address, u32 type, u32 element_bytes, u32 swizzle, const std::vector<u64>& sizes,
                const std::vector<u64>& strides, const std::vector<u32>& box, bool nan_fill);
 
+  // Gives buffers other addresses, by their names. Their tensor maps follow them.
+  void move(const std::vector<std::pair<std::string, u64>>& bases);
+
   // Before each kernel that follows another on the same memory.
   void settle();
 

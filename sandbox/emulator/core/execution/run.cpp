@@ -60,6 +60,11 @@ Run::Run(const Program& program, const Launch& launch, const Options& options, s
       state_(options.seed * 0x9E3779B97F4A7C15ull + 0x2545F4914F6CDD1Dull) {
   std::memset(poison_bytes, options.poison, sizeof poison_bytes);
   shadow_offset = emulator::shadow_offset(program);
+  for (u32 at = 0; at + 2 * sizeof(u64) <= launch.parameters.size(); at += sizeof(u64)) {
+    u64 word;
+    std::memcpy(&word, launch.parameters.data() + at, sizeof word);
+    if (word == kTensorMapMagic) map_parameters.insert(at);
+  }
   const auto& grid = launch.grid;
   const auto& cluster = launch.cluster;
   const u64 width = grid[0] / cluster[0], height = grid[1] / cluster[1], depth = grid[2] / cluster[2];
@@ -130,8 +135,7 @@ void Run::look_at_clock() {
 
 void count_issued(Warp& warp) {
   if (++warp.issued < kMaxIssued) return;
-  std::size_t open = warp.open_copies.size() + warp.copy_arrivals.size() + warp.open_products.size() + warp.open_stores.size();
-  for (const CopyGroup& group : warp.copy_groups) open += 1 + group.copies.size();
+  std::size_t open = copies_in_flight(warp) + warp.open_products.size() + warp.open_stores.size();
   for (const auto& group : warp.product_groups) open += 1 + group.size();
   for (const StoreGroup& group : warp.store_groups) open += 1 + group.stores.size();
   warp.issued = open > kMaxIssued / 2 ? 0 : static_cast<u32>(open);

@@ -34,6 +34,7 @@ struct Buffer {
 
 // A tensor map as the plan describes it. Kernels see 128 opaque bytes, which begin with a magic number and an index.
 constexpr u64 kTensorMapMagic = 0x70616D726F736E74ull;
+constexpr u32 kTensorMapBytes = 128;
 struct TensorMap {
   u32 rank = 0, element_bytes = 0, swizzle = 0;  // swizzle: 0, 32, 64, 128 bytes
   u32 type = 0;                                  // TensorType

@@ -5,23 +5,26 @@
 #include <vector>
 
 #include "op.hpp"
+#include "order/clock.hpp"
 
 namespace emulator {
 
 struct Cluster;
 
-// A copy by cp.async. Its source is read when it is issued.
+// A copy by cp.async that its lane has not waited for. Its source is read when it is issued.
 struct LaneCopy {
   u32 address;  // shared
   u32 bytes;
-  u32 lane;
+  Epoch event;
+  bool written = false;  // into shared memory, already at issue
   u8 data[16];
   u32 taint = 0;  // see keep_taint
 };
-struct CopyGroup {
-  u32 lanes = 0;  // that have committed the group and not waited for it
-  u32 number = 0;
-  std::vector<LaneCopy> copies;
+// The copies of one lane; commits and waits are those of a thread. Numbers are those of the warp's commits.
+struct LaneCopies {
+  std::vector<LaneCopy> open;  // in their order
+  std::vector<u32> groups;     // committed and not waited for
+  u32 complete = 0;            // up to this number the lane has waited for its copies
 };
 
 // A wgmma that one warp has issued. It is executed when all four warps of the warpgroup have issued it.

@@ -42,6 +42,11 @@ struct MBarrier {
   Epoch initialised;
   View open, done;                   // what arrivals of this phase, and of the phases before, have released
   u32 instruction = kNoInstruction;  // that initialised it
+  struct Copied {
+    const Warp* warp;
+    u32 component, number;
+  };
+  std::vector<Copied> copied;  // copies by cp.async that arrived in this phase
   // For the report of a deadlock: bytes announced in this phase, and the last instruction that announced, delivered, arrived.
   i64 announced = 0;
   u32 announced_at = kNoInstruction, delivered_at = kNoInstruction, arrived_at = kNoInstruction;

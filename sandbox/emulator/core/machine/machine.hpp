@@ -43,6 +43,8 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
 // By space; a generic address selects its window.
 u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes, Access access, bool* poison,
               const Touch& touch = {});
+// Reports an access or prefetch outside all buffers, by the nearest one. `what`: read, write or prefetch.
+void report_out_of_global(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, const char* what);
 // Reports an atomic that reads unwritten memory. An address out of bounds is left to the access itself.
 void note_combined(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes);
 // A range of shared memory of any size and alignment; null if it is out of bounds.
@@ -89,7 +91,10 @@ bool initialisation_ordered(Warp& warp, const MBarrier& barrier);
 void settle_phase(Run& run, MBarrier& barrier);
 
 // ---- the warp's end ---------------------------------------------------------------------------------------------------------
-void finish_copies(Warp& warp);              // copy.cpp
+void finish_copies(Warp& warp);  // copy.cpp
+std::size_t copies_in_flight(const Warp& warp);
+// Up to which number, at most the given one, no copy of a component of the warp is in flight.
+u32 settled_copies(const Warp& warp, u32 component, u32 number);
 void finish_stores(Warp& warp);              // bulk_store.cpp
 void finish_products(Warp& warp);            // wgmma.cpp: reports products that were never waited for
 void leave_barriers(Warp& warp, u32 lanes);  // cluster_barrier.cpp: lanes that exit are no longer expected

@@ -46,8 +46,7 @@ struct Program {
   u32 register_bytes = 0;
   std::vector<SpecialSlot> specials;
   std::vector<SymbolSlot> symbols;
-  u32 static_smem_end = 0;  // offset at which dynamic shared memory begins
-  u32 parameter_bytes = 0;
+  u32 static_smem_end = 0;                                      // offset at which dynamic shared memory begins
   u32 local_bytes = 0;                                          // per lane
   std::vector<std::vector<u32>> tracked_reads, tracked_writes;  // by operation: slots of wgmma registers that it touches
 };

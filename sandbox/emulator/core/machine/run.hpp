@@ -68,7 +68,8 @@ class Run {
   const Options& options;
   std::vector<Buffer>& buffers;
   const std::vector<TensorMap>& maps;
-  Trace* trace = nullptr;  // records the run, which then leaves out products
+  std::set<u32> map_parameters;  // offsets of the parameters that are tensor maps
+  Trace* trace = nullptr;        // records the run, which then leaves out products
   Report report;
   std::set<SuspectRead> suspects;  // reads that later writes collided with
   std::set<SuspectRead> poisoned;  // reads that return poison

@@ -49,9 +49,9 @@ struct Warp {
   u32 ahead = 0;      // lanes whose view exceeds `common`; 0: all lanes have the same view
   Clock common;       // events of other warps that happen before the present of all lanes
 
-  std::vector<LaneCopy> open_copies;
-  std::deque<CopyGroup> copy_groups;
-  u32 copy_number = 0;                                  // of the last committed group
+  std::unique_ptr<LaneCopies[]> lane_copies;            // by lane; null before the first copy
+  std::vector<CopyStream> copy_streams;                 // the first has the warp's component; empty before the first copy
+  u32 copy_number = 0;                                  // of the last commit by any lanes
   std::vector<std::shared_ptr<Pending>> copy_arrivals;  // copies that arrive at an mbarrier when they complete
 
   std::vector<Product> open_products;
@@ -83,7 +83,6 @@ struct Warp {
   }
   u32& mask(u32 slot) { return *reinterpret_cast<u32*>(registers + slot); }
   u32 runnable() const { return live & ~blocked; }
-  u32 copies() const { return component + kOwnCopies; }
   u32 products() const { return component - index % 4 * kAgentsPerWarp + kOwnProducts; }  // of the warpgroup
   u32 stores() const { return component + kOwnStores; }
   // What a release at this moment publishes: the view with the warp's own operations.
@@ -93,8 +92,8 @@ struct Warp {
   }
   // Lanes acquire what a barrier has released. Events of this warp that were released there are now ordered before all lanes.
   void acquire_at_barrier(const View& released, u32 lanes) {
-    for (u32 agent : {kOwnWarp, kOwnCopies, kOwnStores})
-      ordered[agent] = std::max(ordered[agent], released.events.at(component + agent));
+    for (u32 agent : {kOwnWarp, kOwnStores}) ordered[agent] = std::max(ordered[agent], released.events.at(component + agent));
+    for (CopyStream& stream : copy_streams) stream.ordered = std::max(stream.ordered, released.events.at(stream.component));
     const bool all = (lanes & live) == live;
     if (all && ahead) common.join(released.events);
     if (!all && !ahead) common = view.events;
@@ -114,7 +113,8 @@ struct Warp {
   // Lanes reconverge: what happens before the present of one now happens before the present of all.
   void reconverge(u32 lanes) {
     const Clock& events = now().events;
-    for (u32 agent : {kOwnWarp, kOwnCopies, kOwnStores}) ordered[agent] = events.at(component + agent);
+    for (u32 agent : {kOwnWarp, kOwnStores}) ordered[agent] = events.at(component + agent);
+    for (CopyStream& stream : copy_streams) stream.ordered = events.at(stream.component);
     if (ahead & lanes) ahead |= lanes;
     if ((ahead & live) == live) ahead = 0;
   }

@@ -30,7 +30,8 @@ std::string name_of(const Cluster& cluster, Epoch event) {
 
 // The same as seen by a warp: events of its own that other lanes are not ordered after without __syncwarp.
 std::string who(const Warp& warp, const Cluster& cluster, Epoch event) {
-  const bool own = event.component - warp.component < kAgentsPerWarp;
+  const Agent* agent = event.component < cluster.agents.size() ? &cluster.agents[event.component] : nullptr;
+  const bool own = agent && agent->kind != AgentKind::kBarrier && agent->cta == warp.cta->rank && agent->warp == warp.index;
   if (event.component == warp.component) return "another lane of the warp, without __syncwarp between them";
   if (!warp.view.events.covers(event)) return name_of(cluster, event);
   return name_of(cluster, event) + (own ? ", begun and" : ",") + " waited for by another lane, without __syncwarp behind it";

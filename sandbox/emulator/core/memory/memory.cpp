@@ -20,11 +20,20 @@ bool is_poisoned(Warp& warp) {
 Toucher toucher(Warp& warp, const Op& op, int lane, const Touch& touch) {
   const Epoch epoch = touch.epoch.value ? touch.epoch : Epoch{warp.component, warp.moment};
   const bool behind = warp.ahead && (touch.together || !(warp.ahead >> lane & 1));
-  return {epoch,        warp.component,
-          warp.moment,  touch.together ? kTogether : static_cast<u8>(lane),
-          warp.ordered, behind ? &warp.common : &warp.view.events,
-          &warp.view,   op.instruction,
-          touch.async,  touch.strong};
+  Toucher made;
+  made.epoch = epoch;
+  made.self = warp.component;
+  made.moment = warp.moment;
+  made.lane = touch.together ? kTogether : static_cast<u8>(lane);
+  made.ordered = warp.ordered;
+  made.events = behind ? &warp.common : &warp.view.events;
+  made.view = &warp.view;
+  made.streams = &warp.copy_streams;
+  made.copied = warp.lane_copies && !touch.together ? warp.lane_copies[lane].complete : 0;
+  made.instruction = op.instruction;
+  made.async = touch.async;
+  made.strong = touch.strong;
+  return made;
 }
 
 u8* out_of_shared(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access) {
@@ -38,28 +47,6 @@ u8* out_of_shared(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Ac
 u8* misaligned(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access) {
   report(warp, op, 1u << lane, detector::kMisaligned, address,
          std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes at " + hex(address));
-  return nullptr;
-}
-
-u8* out_of_global(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access) {
-  std::string message = std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes";
-  const Buffer* nearest = nullptr;
-  u64 distance = ~0ull;
-  for (const Buffer& buffer : warp.run->buffers) {
-    const u64 end = buffer.base + buffer.size;
-    const u64 away = address < buffer.base ? buffer.base - address : address - std::min(address, end);
-    if (away < distance) {
-      distance = away;
-      nearest = &buffer;
-    }
-  }
-  if (nearest && address < nearest->base) {
-    message += ", " + std::to_string(distance) + " bytes before " + nearest->name;
-  } else if (nearest && address + bytes > nearest->base + nearest->size) {
-    message += ", from byte " + std::to_string(address - nearest->base) + " of " + nearest->name + ", which has " +
-               std::to_string(nearest->size);
-  }
-  report(warp, op, 1u << lane, detector::kGlobalOutOfBounds, address, message);
   return nullptr;
 }
 
@@ -84,6 +71,12 @@ u8* param_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access a
     return nullptr;
   }
   if (warp.run->shadowing) return warp.run->clean_bytes;
+  const auto& maps = warp.run->map_parameters;
+  const auto map = maps.lower_bound(static_cast<u32>(offset < kTensorMapBytes ? 0 : offset - kTensorMapBytes + 1));
+  if (map != maps.end() && *map < offset + bytes) {
+    report(warp, op, 1u << lane, detector::kTensorMap, offset, "read of the bytes of a tensor map, which are opaque");
+    return nullptr;
+  }
   return const_cast<u8*>(parameters.data()) + offset;
 }
 
@@ -99,6 +92,27 @@ void report(Warp& warp, const Op& op, u32 lanes, const char* kind, u64 address, 
   finding->warp = warp.index;
   finding->lanes = lanes;
   finding->address = address;
+}
+
+void report_out_of_global(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, const char* what) {
+  std::string message = std::string(what) + " of " + std::to_string(bytes) + " bytes";
+  const Buffer* nearest = nullptr;
+  u64 distance = ~0ull;
+  for (const Buffer& buffer : warp.run->buffers) {
+    const u64 end = buffer.base + buffer.size;
+    const u64 away = address < buffer.base ? buffer.base - address : address - std::min(address, end);
+    if (away < distance) {
+      distance = away;
+      nearest = &buffer;
+    }
+  }
+  if (nearest && address < nearest->base) {
+    message += ", " + std::to_string(distance) + " bytes before " + nearest->name;
+  } else if (nearest && address + bytes > nearest->base + nearest->size) {
+    message += ", from byte " + std::to_string(address - nearest->base) + " of " + nearest->name + ", which has " +
+               std::to_string(nearest->size);
+  }
+  report(warp, op, 1u << lane, detector::kGlobalOutOfBounds, address, message);
 }
 
 Cta* cta_of(Warp& warp, u32 address) {
@@ -151,7 +165,10 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
   Run& run = *warp.run;
   Buffer* buffer = buffer_at(run, address);
   const u64 offset = buffer ? address - buffer->base : 0;
-  if (!buffer || bytes > buffer->size - offset) return out_of_global(warp, op, lane, address, bytes, access);
+  if (!buffer || bytes > buffer->size - offset) {
+    report_out_of_global(warp, op, lane, address, bytes, verb(access));
+    return nullptr;
+  }
   // Instructions of the async proxy check their own alignment rules.
   if (!touch.async && std::has_single_bit(bytes) && address & (bytes - 1))
     return misaligned(warp, op, lane, address, bytes, access);

@@ -23,6 +23,14 @@ struct Epoch {
 constexpr u32 kAgentsPerWarp = 4;
 enum OwnAgent : u32 { kOwnWarp, kOwnCopies, kOwnProducts, kOwnStores };
 
+// Lanes of a warp that have parted from the others at a commit of cp.async or a wait for it: their copies have a component of
+// their own. `ordered`: as of the warp's own agents. `parent`: the stream that they parted from, by index; 0 is the warp's.
+struct CopyStream {
+  u32 component, lanes;
+  u32 parent = 0;
+  u32 ordered = 0;
+};
+
 class Clock {
  public:
   u32 at(u32 component) const { return component < values_.size() ? values_[component] : 0; }

@@ -4,12 +4,24 @@ namespace emulator {
 
 namespace {
 
+// The last event of an agent of the access's own warp that is ordered before all its lanes; null for other agents.
+const u32* ordered_of(u32 component, const Toucher& by) {
+  const u32 agent = component - by.self;
+  if (agent < kAgentsPerWarp && agent != kOwnCopies) return &by.ordered[agent];
+  for (const CopyStream& stream : *by.streams) {
+    if (stream.component == component) return &stream.ordered;
+  }
+  return nullptr;
+}
+
 // Whether an event of the same cluster happened before the access. `own`: the event is of the lane that makes the access.
 bool before(Epoch event, bool own, const Toucher& by) {
   const u32 agent = event.component - by.self;
-  if (agent >= kAgentsPerWarp || agent == kOwnProducts) return by.events->covers(event);
-  if (agent != kOwnWarp && !by.view->events.covers(event)) return false;
-  return own || event.value <= by.ordered[agent] || (agent == kOwnWarp && event.value == by.moment);
+  if (agent == kOwnWarp) return own || event.value <= by.ordered[kOwnWarp] || event.value == by.moment;
+  const u32* ordered = ordered_of(event.component, by);
+  if (!ordered || agent == kOwnProducts) return by.events->covers(event);
+  if (own && agent != kOwnStores && event.value <= by.copied) return true;
+  return by.view->events.covers(event) && (own || event.value <= *ordered);
 }
 
 bool owns_write(u8 lane, const Toucher& by) { return lane == kAnybody || lane == by.lane; }
@@ -21,8 +33,8 @@ u8 lane_of_write(Epoch last, u8 last_lane, const Toucher& by) {
   return again && last_lane != by.lane ? kAnybody : by.lane;
 }
 u8 lane_of_read(Epoch last, u8 last_lane, const Toucher& by) {
-  const u32 agent = last.component - by.self;
-  const bool behind = agent < kAgentsPerWarp && last.value <= by.ordered[agent];
+  const u32* ordered = ordered_of(last.component, by);
+  const bool behind = ordered && last.value <= *ordered;
   return behind || last_lane == by.lane ? by.lane : kSeveral;
 }
 

@@ -20,13 +20,15 @@ constexpr u8 kTogether = 32, kAnybody = 33, kSeveral = 34;
 
 // Who makes an access, and how. Strong accesses (atomic, volatile, relaxed and stronger) never race with each other.
 struct Toucher {
-  Epoch epoch;          // the event that the access is
-  u32 self;             // component of the warp that issues it
-  u32 moment;           // of that warp
-  u8 lane;              // or kTogether
-  const u32* ordered;   // by OwnAgent: the last event of the warp that is ordered before all its lanes
-  const Clock* events;  // events of other warps and their engines that happen before the access
-  const View* view;     // what happens before the present of any lane of the warp
+  Epoch epoch;                             // the event that the access is
+  u32 self;                                // component of the warp that issues it
+  u32 moment;                              // of that warp
+  u8 lane;                                 // or kTogether
+  const u32* ordered;                      // by OwnAgent: the last event of the warp that is ordered before all its lanes
+  const Clock* events;                     // events of other warps and their engines that happen before the access
+  const View* view;                        // what happens before the present of any lane of the warp
+  const std::vector<CopyStream>* streams;  // of the warp's copies by cp.async
+  u32 copied;                              // up to this number the lane has waited for its own copies
   u32 instruction;
   bool async = false;  // through the async proxy
   bool strong = false;

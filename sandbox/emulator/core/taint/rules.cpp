@@ -93,6 +93,7 @@ Rule make_rule(std::string_view name, const Signature& bytes) {
       {"wmma.store.", {.propagate = taint_store, .effect = true}},
       {"atom.exch.", {.propagate = taint_atomic, .moved = kA, .effect = true}},
       {"atom.", {.propagate = taint_atomic, .effect = true}},
+      {"prefetch", {.propagate = taint_nothing, .effect = true}},
       {"discard", {.propagate = taint_discard, .effect = true}},
       {"cp.async.bulk.commit", {.propagate = taint_nothing, .effect = true}},
       {"cp.async.bulk.wait", {.propagate = taint_nothing, .effect = true}},
@@ -185,7 +186,7 @@ u32 keep_taint(Warp& warp, const Op& op, int lane, u64 source, u32 bytes) {
     if (from) std::memcpy(old.data(), from, bytes);
   }
   if (!any_of(old.data(), old.size())) return 0;
-  if (warp.open_copies.empty() && warp.copy_groups.empty() && warp.copy_arrivals.empty()) warp.copy_taints.clear();
+  if (!copies_in_flight(warp)) warp.copy_taints.clear();
   if (warp.copy_taints.size() >= kMaxIssued) {
     warp.run->stop(detector::kUnsupported, "a warp with more copies of old contents in flight than the emulator keeps");
     return 0;

@@ -2,7 +2,7 @@
 
 Covered: cp.async with source sizes, ignored sources, groups and mbarriers; bulk tensor loads, stores and reductions
 in tile mode of one to five dimensions, multicast; bulk copies and reductions of ranges, also into shared memory; groups and
-waits; st.async; prefetches (nothing).
+waits; st.async; prefetches, of which the core checks the range and the map.
 Not covered: im2col and gather modes, byte masks, red.async.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from cudal2_agent.sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
 from cudal2_agent.sandbox.emulator.lowering.opcode import Rule
 from cudal2_agent.sandbox.emulator.lowering.rules.barrier import refuse
-from cudal2_agent.sandbox.emulator.lowering.table import MemoryOperand, Reduction, TensorType
+from cudal2_agent.sandbox.emulator.lowering.table import MemoryOperand, Reduction, Space, TensorType
 from cudal2_agent.sandbox.emulator.ptx.module import Address, Immediate, Instruction, Operand, Register, Vector
 
 _HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
@@ -78,11 +78,24 @@ def _bulk(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...]) 
     elif parts[0] == "wait_group":
         lowering.emit("cp.async.bulk.wait", pending=_constant(instruction, 0))
     elif parts[0] == "prefetch":
-        lowering.emit("nothing")
+        _prefetch(lowering, instruction, parts[1:])
     elif parts[0] == "tensor":
         _tensor(lowering, instruction, parts[1:])
     else:
         _range(lowering, instruction, parts)
+
+
+def _prefetch(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...]) -> None:
+    operands = _without_hint(instruction)
+    if parts[0] == "tensor" and parts[1] in _DIMENSIONS and not set(parts[2:]) - {"L2", "global", "tile", *_HINTS}:
+        (source,) = operands
+        tensor_map, coordinates = _tensor_operand(lowering, instruction, source, parts[1])
+        lowering.emit("prefetch.box", map=tensor_map, coordinates=coordinates)
+        return
+    if parts[:2] != ("L2", "global") or set(parts[2:]) - _HINTS:
+        raise refuse(instruction)
+    source, size = operands
+    lowering.emit("prefetch", address=lowering.place(source, short=False), space=Space.GLOBAL, bytes=lowering.source(size, 4))
 
 
 def _tensor(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...]) -> None:

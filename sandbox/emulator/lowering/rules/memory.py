@@ -1,7 +1,7 @@
 """Loads, stores, atomics, and the instructions that only advise the caches.
 
 Covered: ld, ldu, st, atom and red in every space a kernel has, scalar and vector, with their memory order; discard; mapa,
-getctarank. Prefetches, priorities and cache policies do nothing.
+getctarank; prefetches, which only check their addresses. Priorities and cache policies do nothing.
 Elsewhere: st.async, an asynchronous store into a peer's shared memory (`copy.py`).
 Not covered: multimem, red.async, 128-bit atomics.
 """
@@ -229,8 +229,24 @@ def _signed(offset: int) -> int:
 
 
 # ---- caches ----------------------------------------------------------------------------------------------------------------
+def _prefetch(lowering: Lowering, instruction: Instruction) -> None:
+    """Memory holds the same after it; the core checks what it is of."""
+    (address,) = _operands(instruction, 1)
+    space = next((_SPACES[part] for part in instruction.parts if part in _SPACES), Space.GENERIC)
+    if space == Space.LOCAL:
+        return
+    base = address.base if isinstance(address, Address) else None
+    if isinstance(base, Symbol) and base.name not in _named(lowering, space):
+        raise Unsupported(f"{instruction.opcode} of {base.name}", instruction.line)
+    place = lowering.place(address, short=False)
+    if place.slot_bytes != 8:
+        raise Unsupported(f"{instruction.opcode} of a 32-bit address", instruction.line)
+    handler = "prefetch.map" if "tensormap" in instruction.parts else "prefetch"
+    lowering.emit(handler, address=replace(place, offset=_signed(place.offset)), space=space)
+
+
 def _advice(lowering: Lowering, instruction: Instruction) -> None:
-    """A prefetch or a priority: memory holds the same after it, and an address that is not there does no harm."""
+    """A priority of lines that are in the cache: memory holds the same after it."""
 
 
 def _discard(lowering: Lowering, instruction: Instruction) -> None:
@@ -287,8 +303,8 @@ RULES: dict[str, Callable[[Lowering, Instruction], None]] = {
     "st": _store,
     "atom": _atomic,
     "red": _atomic,
-    "prefetch": _advice,
-    "prefetchu": _advice,
+    "prefetch": _prefetch,
+    "prefetchu": _prefetch,
     "applypriority": _advice,
     "discard": _discard,
     "createpolicy": _policy,

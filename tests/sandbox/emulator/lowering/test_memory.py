@@ -122,12 +122,20 @@ def test_a_vector_reduction_has_as_many_results_as_operands() -> None:
 
 
 def test_advice_does_nothing() -> None:
-    for text in (
-        "prefetch.global.L2 [%rd1];",
-        "prefetch.tensormap [%rd1];",
-        "applypriority.global.L2::evict_normal [%rd1], 128;",
-    ):
-        assert lowered(text)[1] == []
+    assert lowered("applypriority.global.L2::evict_normal [%rd1], 128;")[1] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "handler", "space"),
+    [
+        ("prefetch.global.L2::evict_last [%rd1+8];", "prefetch", Space.GLOBAL),
+        ("prefetchu.L1 [%rd1];", "prefetch", Space.GENERIC),
+        ("prefetch.tensormap [%rd1];", "prefetch.map", Space.GENERIC),
+    ],
+)
+def test_a_prefetch_is_looked_at(text: str, handler: str, space: Space) -> None:
+    operation = one(text)
+    assert (operation.handler, operation.operands["space"]) == (handler, space)
 
 
 def test_a_policy_is_some_number() -> None:
