@@ -11,6 +11,7 @@ from tests.redteam.corpus import (
     attacks_keeping,
     attacks_knowing,
     attacks_state,
+    attacks_telling,
     attacks_values,
     honest_plain,
     honest_tiled,
@@ -30,6 +31,7 @@ _TABLES = (
     attacks_emulator,
     attacks_caching,
     attacks_ending,
+    attacks_telling,
 )
 
 

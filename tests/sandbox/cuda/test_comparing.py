@@ -1,5 +1,6 @@
 """The GPU executor's bookkeeping on numpy buffers: loading, poison, kept data and reports of a run."""
 
+import random
 from functools import partial
 from types import SimpleNamespace
 
@@ -71,7 +72,7 @@ def numpy_for_cupy(monkeypatch):
 def verify(task, contender, bystanders=None):
     device = SimpleNamespace(index=0, stream=SimpleNamespace(ptr=0), synchronize=lambda: None)
     slots = tuple(GuardedOperands(task, xp=np) for _ in range(SLOTS))
-    executor = CudaExecutor(task, device, contender, slots, None, bystanders or Bystanders())
+    executor = CudaExecutor(task, device, contender, slots, None, bystanders or Bystanders(), random.Random(3))
     traits = Traits(programmatic=contender.programmatic)
     return run_until_failure(Proof(executor, task, traits, CaseStore(np, task, 2**26), VerifyOptions()).tests())
 
