@@ -150,7 +150,7 @@ class LibraryBaselines:
         best, time_us = ranked[0]
         detail = f"{best.detail}; best of {len(suggestions)} suggestions"
         if wrong := len(self._wrong) - wrong:
-            detail += f", without {wrong} faster that compute{'s' if wrong == 1 else ''} a wrong product"
+            detail += f", but for {wrong} with a wrong product"
         self.tuned = TunedBaseline(
             task=self._task,
             environment=self._environment,
