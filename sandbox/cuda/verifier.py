@@ -4,6 +4,7 @@ import random
 import secrets
 import time
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import cupy
@@ -34,9 +35,6 @@ OLD_PRODUCT = 0.5  # share of these that find a right D of other operands
 CASE_SHARE = 0.25  # of the free device memory, for inputs and references kept between candidates
 
 
-_warm: set[tuple[object, ...]] = set()  # kinds of tasks whose kernels this process has compiled
-
-
 class Verifier:
     """Verifies candidates of one task on one GPU. Buffers, inputs and references are kept between candidates.
 
@@ -58,14 +56,7 @@ class Verifier:
         """
         if self._library is None:  # nothing that is known to be right can be run
             return
-        kind = (self._task.element, self._task.accumulate, self._task.layout, briefly)
-        if kind not in _warm:
-            _warm.add(kind)
-            small = self._task.model_copy(update={"m": WARM_UP, "n": WARM_UP, "k": WARM_UP})
-            verifier = Verifier(small, self._device)
-            (verifier.screen if briefly else verifier.verify)(CublasGemm(small, small.layout, strict=True), VerifyOptions())
-            if self._device.arch.number >= FIRST_PROGRAMMATIC:
-                self._bystanders.compile()
+        _warm_up(self._task.model_copy(update={"m": WARM_UP, "n": WARM_UP, "k": WARM_UP}), self._device, briefly)
         library = self._executor(self._library, options).library
         self._store.fill((SPARSE,) if briefly else cases_for(self._task), options.seed, library)
 
@@ -207,6 +198,15 @@ class CudaExecutor:
             return ()
         message = f"{count} outputs were written before the preceding kernel had finished: griddepcontrol.wait"
         return (Violation("order", message, tier="programmatic"),)
+
+
+@cache
+def _warm_up(small: GemmTask, device: Device, briefly: bool) -> None:
+    """Verify cuBLAS once in this process, so that the sandbox's own kernels for such tasks are compiled."""
+    verifier, library = Verifier(small, device), CublasGemm(small, small.layout, strict=True)
+    (verifier.screen if briefly else verifier.verify)(library, VerifyOptions())
+    if device.arch.number >= FIRST_PROGRAMMATIC:
+        Bystanders().compile()
 
 
 def _guarded_workspace(device: Device, size_bytes: int) -> Guarded | None:

@@ -8,8 +8,10 @@ import random
 from bisect import bisect_left
 
 ALIGNMENT_BYTES = 256
-PAGE_BYTES = 2 * 1024**2
-EDGE = 32
+PLACES_BITS = 13
+PAGE_BYTES = ALIGNMENT_BYTES << PLACES_BITS
+EDGE_BITS = 5
+EDGE = 1 << EDGE_BITS
 
 
 def slot_bytes(size_bytes: int) -> int:
@@ -19,13 +21,13 @@ def slot_bytes(size_bytes: int) -> int:
 
 def draw_offset(size_bytes: int, draw: random.Random) -> int:
     """The start of a buffer of `size_bytes` in its first page."""
-    match draw.randrange(EDGE):
+    match draw.getrandbits(EDGE_BITS):
         case 0:
             return 0
         case 1:
             return -slot_bytes(size_bytes) % PAGE_BYTES
         case _:
-            return draw.randrange(PAGE_BYTES // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            return draw.getrandbits(PLACES_BITS) * ALIGNMENT_BYTES
 
 
 def room_bytes(size_bytes: int) -> int:

@@ -18,7 +18,8 @@ from cudal2_agent.sandbox.cuda.timing.track import Track
 from cudal2_agent.sandbox.cuda.trusted import DELAY_NS, Bystanders
 
 LAUNCHES, FEWEST = 16, 2  # drawn from those of a sample
-ELEMENTS = 2**29  # of operands that are made anew, behind which fewer launches are drawn
+ELEMENTS = 2**29  # of operands that are made anew; where one launch has many, fewer are drawn
+LOOKED_BYTES = 8 * 1024**3  # of the rings, read to find what does not belong there; behind every launch where they are small
 
 
 class Aftermath:
@@ -39,6 +40,7 @@ class Aftermath:
         if lane.workspaces is not None:
             rings.append((lane.workspaces, list(range(len(lane.launches)))))
         owned = [ring.owned() for ring, _ in rings]
+        every = -(-len(self._chosen) * sum(ring.memory.nbytes for ring, _ in rings) // LOOKED_BYTES)
         done: list[int] = []
         for index in self._chosen:
             for (ring, slots), marks in zip(rings, owned, strict=True):
@@ -47,9 +49,10 @@ class Aftermath:
             done.append(index)
             if early is not None:
                 return "order", early
-            for (ring, _), marks in zip(rings, owned, strict=True):
-                if (strays := ring.strays(marks)) > 0:
-                    return "strays", _of_others(ring, strays)
+            if len(done) % every == 1 % every:
+                for (ring, _), marks in zip(rings, owned, strict=True):
+                    if (strays := ring.strays(marks)) > 0:
+                        return "strays", _of_others(ring, strays)
         judged = track.judge.project([lane.launches[index] for index in done], self._draw)
         return None if judged.fault is None else ("order" if self._contender.programmatic else "outputs", judged.fault)
 

@@ -79,11 +79,11 @@ class OutputJudge:
     def project(self, launches: Sequence[TimedLaunch], draw: random.Random) -> OutputJudgement:
         """The outputs of these launches."""
         signs = self._signs(draw)
-        read, of_launch = np.unique([launch.b for launch in launches], return_inverse=True)  # a B that several read counts once
+        a, b, slots = np.array(launches, dtype=np.uint32).T
+        read, of_launch = np.unique(b, return_inverse=True)  # a B that several launches read counts once
         halfway = self._trusted.project(self._pools.b_nn, signs, _numbers(read), None, bf16=self._bf16)
-        a, slots = (_numbers([launch[place] for launch in launches]) for place in (0, 2))
-        wanted = self._trusted.project(self._pools.a, halfway, a, _numbers(of_launch), bf16=self._bf16)
-        got = self._trusted.project(self._outputs, signs, slots, None, bf16=self._bf16)
+        wanted = self._trusted.project(self._pools.a, halfway, _numbers(a), _numbers(of_launch), bf16=self._bf16)
+        got = self._trusted.project(self._outputs, signs, _numbers(slots), None, bf16=self._bf16)
         found = self._trusted.apart(got, wanted, self._tolerance)
         rows = int(got.size)
         per_output = 1 / math.sqrt(rows * self._task.n)  # a projection adds up N errors of random signs
@@ -109,4 +109,4 @@ class OutputJudge:
 
 
 def _numbers(values: Any) -> Any:
-    return cupy.asarray(np.array(values, dtype=np.uint32))
+    return cupy.asarray(np.ascontiguousarray(values, dtype=np.uint32))
