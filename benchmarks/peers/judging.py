@@ -29,15 +29,14 @@ class Judging:
 
     def fault(self, lane: Lane) -> str | None:
         """The first fault that the projection finds, if any."""
-        return self._track.judge.project(lane.pairs, self._draw)
+        return self._track.judge.project(lane.launches, self._draw).fault
 
     def fault_in_detail(self, lane: Lane) -> str | None:
         """As `fault`, and then by one output, element by element."""
         return self.fault(lane) or fault_of(self._track.task, self._compare(lane), self._baseline_rms)
 
     def _compare(self, lane: Lane) -> Comparison:
-        slot = self._draw.randrange(len(lane.pairs))
-        return self._track.judge.compare(slot, lane.pairs[slot])
+        return self._track.judge.compare(self._draw.choice(lane.launches))
 
 
 def fault_of(task: GemmTask, found: Comparison, baseline_rms: float) -> str | None:

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cudal2_agent.sandbox.cuda.baselines.library import Unavailable
-from cudal2_agent.sandbox.cuda.contender import Contender
-from cudal2_agent.sandbox.cuda.timing.track import Pair, Track
+from cudal2_agent.sandbox.cuda.contender import Bound, Contender
+from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
+from cudal2_agent.sandbox.cuda.timing.track import Track
 
 LAUNCHES = 8  # of one sample
 
@@ -25,24 +26,26 @@ class KernelLane:
 
     workspaces = None
     zero_us = 0.0
-    pairs: Sequence[Pair]
+    launches: Sequence[TimedLaunch]
+    bounds: Sequence[Bound]
 
     def __init__(self, track: Track, contender: Contender, draw: random.Random) -> None:
         self._track, self._contender, self._draw = track, contender, draw
         self._profiler = importlib.import_module("torch.profiler")
-        self.pairs = track.pairs(track.fitting(LAUNCHES, contender))
-        self._bounds = track.bind(contender, self.pairs, None)
+        self.order = draw.getrandbits(64)
+        self.launches = track.launches(track.fitting(LAUNCHES, contender), self.order)
+        self.bounds = track.bind(contender, self.launches, None)
 
     def sample_us(self) -> float:
         """One sample: the durations of the kernels of a launch. Unit: microseconds. Raises: Unavailable where none ran."""
-        self._track.refill(len(self.pairs), None, self._draw)
+        self._track.refill(None, self._draw)
         self._track.residue.clear(self._draw, self._contender.local_bytes)
         self._track.device.synchronize()
         with self._profiler.profile(activities=[self._profiler.ProfilerActivity.CUDA]) as profile:
-            for bound in self._bounds:
+            for bound in self.bounds:
                 bound.enqueue(self._track.device.stream.ptr)
             self._track.device.synchronize()
-        return device_us(profile.events()) / len(self.pairs)
+        return device_us(profile.events()) / len(self.launches)
 
 
 def device_us(events: Iterable[Any]) -> float:

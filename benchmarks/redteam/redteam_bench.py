@@ -39,7 +39,8 @@ from cudal2_agent.sandbox.cuda.timing.track import Track
 import random, sys
 track = Track(GemmTask.model_validate_json(sys.argv[1]), Device(0), TimeOptions())
 track.pools.renew(random.Random(0))
-print(*(int(a[0, :4].view('uint64')[0]) for a in track.pools.a[: int(sys.argv[2])]))
+a = track.pools.a
+print(*(int(a[index][0, :4].view('uint64')[0]) for index in range(min(len(a), int(sys.argv[2])))))
 """
 
 

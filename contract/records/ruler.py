@@ -14,7 +14,7 @@ class Ruler(Record):
     """The conditions of a measurement, recorded so that it can be judged and repeated.
 
     `secret`: the seed, from the system's entropy, of operands, memory contents, order of rounds and compared outputs.
-    `order`: the seed of the order of operand pairs, which all contenders of a worker share.
+    `order`: the seed of the launches' operands and output slots, drawn for this measurement.
     `launches`: launches in one sample of the candidate, each on another pair of the `sets` matrices A and B.
     `reuse_bytes`: operand bytes read between two uses of a matrix within a sample; None where each is used once.
     `zero_us`: the time between two events with nothing between them, which was subtracted from the candidate's last sample;

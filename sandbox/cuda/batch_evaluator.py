@@ -9,7 +9,6 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import TestResult
 from cudal2_agent.contract.settings.options import TimeOptions
-from cudal2_agent.sandbox.cuda.contender import Contender
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.evaluator import Evaluator, Loaded, wrong, wrong_while_timed
 from cudal2_agent.sandbox.cuda.race_timer import RaceTimer
@@ -18,6 +17,10 @@ from cudal2_agent.sandbox.cuda.timing.timer import Measurement, Timer
 from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
 from cudal2_agent.sandbox.cuda.verifier import Verifier
 from cudal2_agent.sandbox.workers.messages import CandidateBatch, Done, Evaluate, StageEntered, Tuned
+
+
+def _trusted(built: Built) -> bool:
+    return isinstance(built.candidate, Candidate) and built.candidate.origin.trusted_writer
 
 
 class _Broken(Exception):
@@ -61,6 +64,7 @@ class BatchEvaluator(Evaluator):
         task, pci_bus_id = request.task, self._device.pci_bus_id
         try:
             verifier, timer = self._prepare(task)
+            verifier.prepare(request.verify, briefly=request.effort == "screen" and all(map(_trusted, request.built)))
             timer.expect(request.tuned)
             make = ScreenTimer if request.effort == "screen" else RaceTimer
             rounds = make(timer, task, pci_bus_id, request.time)
@@ -86,7 +90,7 @@ class BatchEvaluator(Evaluator):
 
     def _screened(self, request: CandidateBatch, built: Built, verifier: Verifier, rounds: ScreenTimer) -> Done:
         """A trusted writer's kernel is verified briefly, any other as for an evaluation."""
-        trusted = isinstance(built.candidate, Candidate) and built.candidate.origin.trusted_writer
+        trusted = _trusted(built)
         contender = self._load(built, request.task)
         self._begin("verify")
         tests = (verifier.screen if trusted else verifier.verify)(contender, request.verify)
@@ -185,12 +189,10 @@ class BatchEvaluator(Evaluator):
         racing.tests[position] = (*racing.tests[position], again)
         self._device.synchronize()
 
-    def _time(self, request: Evaluate, options: TimeOptions, contender: Contender, tests: tuple[TestResult, ...]) -> Done:
-        _, timer = self._prepare(request.task)
+    def _open_baselines(self, timer: Timer, request: Evaluate, options: TimeOptions) -> None:
         timer.expect(request.tuned)
-        done = super()._time(request, options, contender, tests)
+        super()._open_baselines(timer, request, options)
         self._tell_tuning(timer)
-        return done
 
     def _tell_tuning(self, timer: Timer) -> None:
         if (tuned := timer.new_tuning()) is not None:

@@ -86,7 +86,12 @@ class Evaluator:
         return Done(evaluation=self._crashed(built, poison), healthy=False)
 
     def _evaluate(self, request: Evaluate) -> Done | Verified:
-        verifier, _ = self._prepare(request.task)
+        self._begin("prepare")
+        self._workspace_bytes = 0
+        verifier, timer = self._prepare(request.task)
+        verifier.prepare(request.verify)
+        if request.time is not None:
+            self._open_baselines(timer, request, request.time)
         contender = self._load(request.built, request.task)
         self._begin("verify")
         tests = verifier.verify(contender, request.verify)
@@ -99,6 +104,10 @@ class Evaluator:
             answer = self._time(request, request.time, contender, tests)
         contender.close()
         return answer
+
+    def _open_baselines(self, timer: Timer, request: Evaluate, options: TimeOptions) -> None:  # noqa: ARG002 (a batch's has more)
+        timer.track_for(options)
+        timer.open_baselines(options)
 
     def _time(self, request: Evaluate, options: TimeOptions, contender: Contender, tests: tuple[TestResult, ...]) -> Done:
         verifier, timer = self._prepare(request.task)

@@ -19,11 +19,12 @@ from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.reward.speedup import median_us
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.contender import Contender
-from cudal2_agent.sandbox.cuda.elimination import affordable, staying, stops
+from cudal2_agent.sandbox.cuda.elimination import MIN_ROUNDS, affordable, staying, stops
+from cudal2_agent.sandbox.cuda.timing.baseline_watch import BaselineWatch
 from cudal2_agent.sandbox.cuda.timing.sample_plan import count_launches, shuffled_rounds, throttled_apart
 from cudal2_agent.sandbox.cuda.timing.sampling import Lane, open_brief_lane
 from cudal2_agent.sandbox.cuda.timing.telemetry import Sampler, open_sampler
-from cudal2_agent.sandbox.cuda.timing.timer import Measurement, Timer, better
+from cudal2_agent.sandbox.cuda.timing.timer import Measurement, Timer
 from cudal2_agent.sandbox.cuda.timing.watch import Watch
 
 PROGRAMMATIC, PLAIN = "programmatic", "plain"
@@ -65,6 +66,12 @@ class Finalist:
             if not watch.complete:
                 self.lanes[name].sample_us()
                 watch.settle()
+        self.watches[self.planned].finish()
+
+    def weigh(self, baseline_rms: float) -> None:
+        """Compare the errors of the round's samples with the baselines'. Raises: WrongWhileTimed."""
+        for watch in self.watches.values():
+            watch.weigh(baseline_rms)
 
 
 class RaceTimer:
@@ -85,6 +92,7 @@ class RaceTimer:
         self._samples: dict[str, list[float]] = {}
         self._reasons: list[frozenset[str]] = []  # of the baselines, round by round
         self._notes: list[str] = []
+        self._baseline_watch = BaselineWatch(self._track, MIN_ROUNDS, self._draw)
 
     def enter(self, position: int, contender: Contender) -> None:
         """Prepare a finalist's lanes. Raises: Fault where it cannot be captured in a graph."""
@@ -125,6 +133,7 @@ class RaceTimer:
     def _rounds(self, attempt: Attempt) -> None:
         """Samples of all, until one finalist is left in each class and has had all rounds."""
         self._samples, self._reasons = {name: [] for name in self._standing}, []
+        self._baseline_watch = BaselineWatch(self._track, MIN_ROUNDS, self._draw)
         for finalist in self._finalists.values():
             finalist.renew(lambda lane, one=finalist: self._watch(lane, one))  # type: ignore[misc]
         racing = set(self._finalists)
@@ -151,11 +160,16 @@ class RaceTimer:
             if each in self._standing:
                 self._samples[each].append(self._standing[each].sample_us())
                 self._reasons[-1] |= self._any_sampler().reasons()
+                self._baseline_watch.look(each, self._standing[each], len(self._reasons) - 1)
                 continue
             position, name = of[each]
             if position in self._finalists:
                 finalist = self._finalists[position]
                 self._or_out(position, lambda finalist=finalist, name=name: finalist.take(name), attempt)  # type: ignore[misc]
+        weighed = racing & self._finalists.keys() if self._baseline_watch.judges(len(self._reasons) - 1) else ()
+        for position in sorted(weighed):
+            finalist = self._finalists[position]
+            self._or_out(position, lambda finalist=finalist: finalist.weigh(self._baseline_watch.rms), attempt)  # type: ignore[misc]
         return len(order)
 
     def _leave(self, leaving: set[int], attempt: Attempt) -> set[int]:
@@ -186,7 +200,7 @@ class RaceTimer:
         options = self._options
         launches = self._timer.launches_of(options)
         if self._task.mode is TimingMode.OFFLINE:
-            counts = [len(lane.pairs) for lane in self._standing.values()]
+            counts = [len(lane.launches) for lane in self._standing.values()]
             launches = max(counts) if counts else self._launches_at_the_roofline(contender)
         return open_brief_lane(
             self._track,
@@ -195,7 +209,7 @@ class RaceTimer:
             self._draw,
             interval_us=options.server_interval_us,
             programmatic=None if beside is None else False,
-            workspaces=None if beside is None else beside.workspaces,
+            beside=beside,
         )
 
     def _launches_at_the_roofline(self, contender: Contender) -> int:
@@ -218,10 +232,10 @@ class RaceTimer:
         ruler = self._timer.ruler(self._secret, finalist.lanes[planned], finalist.watches[planned])
         return Measurement(
             timing=Timing(name=finalist.contender.name, samples_us=tuple(taken)),
-            baselines=tuple(better(name, found, baselines) for name, found in self._baselines.contenders.items()),
+            baselines=self._timer.timings(self._baselines.contenders, baselines, self._baseline_watch.wrong),
             side=SideFigures(without_programmatic_us=None if plain is None else median_us(plain)),
             telemetry=finalist.sampler.telemetry(),
             ruler=ruler,
-            notes=(*self._baselines.notes, *self._notes, *ruler.weakened),
+            notes=(*self._baselines.notes, *self._notes, *self._baseline_watch.notes(), *ruler.weakened),
             plain=plain,
         )

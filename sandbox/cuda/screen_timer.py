@@ -12,10 +12,11 @@ from cudal2_agent.contract.records.evaluation import SideFigures, Timing
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.settings.options import RACE_TIME, TimeOptions
 from cudal2_agent.sandbox.cuda.contender import Contender
+from cudal2_agent.sandbox.cuda.timing.baseline_watch import BaselineWatch
 from cudal2_agent.sandbox.cuda.timing.sample_plan import brief_launches, shuffled_rounds
 from cudal2_agent.sandbox.cuda.timing.sampling import Lane, open_brief_lane
 from cudal2_agent.sandbox.cuda.timing.telemetry import open_sampler
-from cudal2_agent.sandbox.cuda.timing.timer import CANDIDATE, Measurement, Timer, better
+from cudal2_agent.sandbox.cuda.timing.timer import CANDIDATE, Measurement, Timer
 from cudal2_agent.sandbox.cuda.timing.watch import COMPARED, Watch
 
 BRIEFLY = "screened: few short rounds, which rank candidates and decide no winner"
@@ -55,21 +56,28 @@ class ScreenTimer:
         lanes = {CANDIDATE: lane, **self._standing}
         samples: dict[str, list[float]] = {name: [] for name in lanes}
         with open_sampler(self._pci_bus_id) as sampler:
-            for order in shuffled_rounds(tuple(lanes), self._options.rounds, self._draw):
+            baseline_watch = BaselineWatch(self._track, self._options.rounds, self._draw)
+            for index, order in enumerate(shuffled_rounds(tuple(lanes), self._options.rounds, self._draw)):
                 for name in order:
                     samples[name].append(lanes[name].sample_us())
                     if name == CANDIDATE:
                         watch.look()
+                    elif not trusted:
+                        baseline_watch.look(name, lanes[name], index)
+                if not trusted and baseline_watch.judges(index):
+                    watch.weigh(baseline_watch.rms)
+            if not trusted:
+                watch.finish()
             sampler.sample()
             telemetry = sampler.telemetry()
         ruler = self._timer.ruler(self._secret, lane, watch, LEFT_OUT if trusted else (BRIEFLY,))
         return Measurement(
             timing=Timing(name=contender.name, samples_us=tuple(samples[CANDIDATE])),
-            baselines=tuple(better(name, found, samples) for name, found in self._baselines.contenders.items()),
+            baselines=self._timer.timings(self._baselines.contenders, samples, baseline_watch.wrong),
             side=SideFigures(),
             telemetry=telemetry,
             ruler=ruler,
-            notes=(*self._baselines.notes, *ruler.weakened),
+            notes=(*self._baselines.notes, *baseline_watch.notes(), *ruler.weakened),
         )
 
     def _trial_us(self) -> float:

@@ -14,7 +14,7 @@ __device__ __forceinline__ u64 nanoseconds() {
 }
 
 extern "C" __global__ void late_producer(const u16* a_late, u16* a, u64 a_count, const u16* b_late, u16* b, u64 b_count,
-                                         const u16* d, u64 d_count, u16 d_old, u64* early_writes, u64 delay_ns) {
+                                         const u16* d, u64 d_count, const u16* before, u64* early_writes, u64 delay_ns) {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   const u64 first = blockIdx.x * (u64)blockDim.x + threadIdx.x;
   const u64 stride = gridDim.x * (u64)blockDim.x;
@@ -24,7 +24,7 @@ extern "C" __global__ void late_producer(const u16* a_late, u16* a, u64 a_count,
   for (u64 i = first; i < b_count; i += stride) b[i] = b_late[i];
   u64 changed = 0;
   const volatile u16* current = d;  // another grid may be writing it: never from a register or L1
-  for (u64 i = first; i < d_count; i += stride) changed += current[i] != d_old;
+  for (u64 i = first; i < d_count; i += stride) changed += current[i] != before[i];
   if (changed) atomicAdd(early_writes, changed);
 }
 

@@ -30,9 +30,9 @@ class Bystanders:
         self._module.get_function("late_producer")
         self._module.get_function("early_consumer")
 
-    def produce(self, late: tuple[Any, Any], operands: tuple[Any, Any], d: Any, d_old: int, early_writes: Any) -> None:
+    def produce(self, late: tuple[Any, Any], operands: tuple[Any, Any], d: Any, before: Any, early_writes: Any) -> None:
         """Enqueue the producer on the current stream: it copies `late` (A, B) into `operands` (A, B) after its dependents
-        may run.
+        may run. `early_writes` counts the elements of D that differ from `before` when it ends.
         """
         (a_late, b_late), (a, b) = late, operands
         self._module.get_function("late_producer")(
@@ -47,7 +47,7 @@ class Bystanders:
                 cupy.uint64(b.size),
                 d,
                 cupy.uint64(d.size),
-                cupy.uint16(d_old),
+                before,
                 early_writes,
                 cupy.uint64(DELAY_NS),
             ),

@@ -1,8 +1,10 @@
 """Verification on the GPU: the tiers of `sandbox.verification` over guarded buffers."""
 
+import random
 import secrets
 import time
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import cupy
@@ -10,13 +12,15 @@ import cupy
 from cudal2_agent.contract.records.evaluation import TestResult
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.cuda.baselines.cublas import CublasGemm
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import open_reference_library
-from cudal2_agent.sandbox.cuda.contender import Bound, Contender, Operands
+from cudal2_agent.sandbox.cuda.contender import Bound, Contender
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.guard.buffers import POISON as POISON_BYTE
 from cudal2_agent.sandbox.cuda.guard.buffers import Guarded, GuardedOperands, map_guarded
 from cudal2_agent.sandbox.cuda.trusted import Bystanders
-from cudal2_agent.sandbox.verification.cases import CaseStore
+from cudal2_agent.sandbox.verification.cases import SPARSE, CaseStore, cases_for
+from cudal2_agent.sandbox.verification.draws import seed_of
 from cudal2_agent.sandbox.verification.elements import Array, Poisons
 from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
 from cudal2_agent.sandbox.verification.inputs import Inputs
@@ -24,6 +28,10 @@ from cudal2_agent.sandbox.verification.probes.probing import with_symptoms
 from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
 
 PROBES_S = 20.0  # after which no further probe of a failed kernel begins
+DEPENDENT_RUNS = 12  # in verification; more follow in the timer's memory
+FIRST_PROGRAMMATIC = 90  # compute capability
+WARM_UP = 64  # m, n and k of the task that compiles the sandbox's kernels
+OLD_PRODUCT = 0.5  # share of these that find a right D of other operands
 CASE_SHARE = 0.25  # of the free device memory, for inputs and references kept between candidates
 
 
@@ -36,40 +44,54 @@ class Verifier:
     def __init__(self, task: GemmTask, device: Device) -> None:
         self._task, self._device = task, device
         self._bystanders = Bystanders()
-        # One slot's buffers end at the end of their mapping, the next one's begin at its start.
-        self._slots = tuple(GuardedOperands(task, make=map_guarded(device.index, at_end=not slot % 2)) for slot in range(SLOTS))
+        self._slots = tuple(GuardedOperands(task, make=map_guarded(device.index)) for _ in range(SLOTS))
         self._library = open_reference_library(task)
         free_bytes, _ = cupy.cuda.runtime.memGetInfo()
         self._store = CaseStore(cupy, task, int(CASE_SHARE * free_bytes))
+
+    def prepare(self, options: VerifyOptions, *, briefly: bool = False) -> None:
+        """Do what a first candidate would wait for: compile the sandbox's kernels, make the fixed cases' data and references.
+
+        `briefly`: for `screen` alone.
+        """
+        if self._library is None:  # nothing that is known to be right can be run
+            return
+        _warm_up(self._task.model_copy(update={"m": WARM_UP, "n": WARM_UP, "k": WARM_UP}), self._device, briefly)
+        library = self._executor(self._library, options).library
+        self._store.fill((SPARSE,) if briefly else cases_for(self._task), options.seed, library)
 
     def verify(self, contender: Contender, options: VerifyOptions) -> tuple[TestResult, ...]:
         """All tests up to the first that fails, which gets its symptoms.
 
         Raises: DriverFault where the contender breaks the device's context.
         """
-        executor = self._executor(contender)
+        executor = self._executor(contender, options)
         tests = run_until_failure(self._proof(contender, options, executor).tests())
         until = time.monotonic() + PROBES_S
         return (*tests[:-1], with_symptoms(tests[-1], executor, self._task, lambda: time.monotonic() < until))
 
     def screen(self, contender: Contender, options: VerifyOptions) -> tuple[TestResult, ...]:
         """The first exact test under guard. Raises: as `verify`."""
-        return run_until_failure(self._proof(contender, options, self._executor(contender)).brief())
+        return run_until_failure(self._proof(contender, options, self._executor(contender, options)).brief())
 
     def recheck(self, contender: Contender, options: VerifyOptions) -> TestResult:
         """Fresh data again, after the timing."""
-        return self._proof(contender, options, self._executor(contender)).freshness("after-timing")
+        return self._proof(contender, options, self._executor(contender, options)).freshness("after-timing")
 
-    def _executor(self, contender: Contender) -> "CudaExecutor":
-        return CudaExecutor(self._task, self._device, contender, self._slots, self._library, self._bystanders)
+    def _executor(self, contender: Contender, options: VerifyOptions) -> "CudaExecutor":
+        draw = random.Random(f"places/{seed_of(options)}")
+        return CudaExecutor(self._task, self._device, contender, self._slots, self._library, self._bystanders, draw)
 
     def _proof(self, contender: Contender, options: VerifyOptions, executor: "CudaExecutor") -> Proof:
-        traits = Traits(atomics=contender.atomics, programmatic=contender.programmatic)
+        traits = Traits(atomics=contender.atomics, programmatic=contender.programmatic, dependent_runs=DEPENDENT_RUNS)
         return Proof(executor, self._task, traits, self._store, options)
 
 
 class CudaExecutor:
-    """Runs one contender between canaries. All slots share one workspace, as back-to-back launches on a stream do."""
+    """Runs one contender between canaries. All slots share one workspace, as back-to-back launches on a stream do.
+
+    Every run draws new places for its buffers (`guard/placement.py`), unless it is to find in them what the last one left.
+    """
 
     xp = cupy
 
@@ -81,42 +103,50 @@ class CudaExecutor:
         slots: tuple[GuardedOperands, ...],
         library: Contender | None,
         bystanders: Bystanders,
+        draw: random.Random,
     ) -> None:
-        self._task, self._device, self._contender = task, device, contender
+        self._task, self._device, self._contender, self._draw = task, device, contender, draw
         self._slots, self._library, self._bystanders = slots, library, bystanders
         self._poisons = Poisons(secrets.randbits(64))
         self._workspace = _guarded_workspace(device, contender.workspace_bytes)
-        self._bounds: dict[int, Bound] = {}
         self._renew_workspace()
 
     def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
         guarded = self._slots[slot]
+        if fill is not Fill.STALE:
+            guarded.place(self._draw)
         guarded.load(*inputs.stored(self._task.layout))
         poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
             _bits(guarded.operands.d).fill(poison or 0)
         if fresh_workspace:
             self._renew_workspace()
-        bound = self._bound(slot)
+        bound = self._bound(guarded)
         self._device.synchronize()
         bound.enqueue(self._device.stream.ptr)
         self._device.synchronize()
         return Run(_bits(guarded.operands.d), self._violations(guarded), poison)
 
     def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:
-        guarded, bound, stream = self._slots[0], self._bound(0), self._device.stream.ptr
+        """As `Executor.run_dependent`, in drawn buffers. D holds poison, or the candidate's own product of the decoy."""
+        guarded, stream, poison = self._slots[self._draw.randrange(SLOTS)], self._device.stream.ptr, None
+        if self._draw.random() < OLD_PRODUCT:
+            self.run(decoy, slot=self._slots.index(guarded))
+        else:
+            guarded.place(self._draw)
+            self._renew_workspace()
+            poison = self._poisons.next()
+            _bits(guarded.operands.d).fill(poison)
         guarded.load(*inputs.stored(self._task.layout))  # the inputs' expected contents afterwards
-        poison = self._poisons.next()
-        _bits(guarded.operands.d).fill(poison)
-        self._renew_workspace()
         a, b = guarded.targets.values()  # the producer's; the candidate may not write them
         d = _bits(guarded.operands.d)
-        late = (a.copy(), b.copy())
+        late, before = (a.copy(), b.copy()), d.copy()
         a[...], b[...] = decoy.stored(self._task.layout)
         early_writes, seen = cupy.zeros(1, dtype=cupy.uint64), cupy.empty_like(d)
         self._bystanders.compile()
+        bound = self._bound(guarded)
         self._device.synchronize()
-        self._bystanders.produce(late, (a, b), d, poison, early_writes)
+        self._bystanders.produce(late, (a, b), d, before, early_writes)
         bound.enqueue(stream)
         self._bystanders.consume(d, seen, stream)
         self._device.synchronize()
@@ -132,15 +162,13 @@ class CudaExecutor:
         self._device.synchronize()
         return _bits(guarded.operands.d)
 
-    def _bound(self, slot: int) -> Bound:
-        if slot not in self._bounds:
-            operands: Operands = self._slots[slot].operands
-            workspace = None if self._workspace is None else self._workspace.payload
-            self._bounds[slot] = self._contender.bind(replace(operands, workspace=workspace))
-        return self._bounds[slot]
+    def _bound(self, guarded: GuardedOperands) -> Bound:
+        workspace = None if self._workspace is None else self._workspace.payload
+        return self._contender.bind(replace(guarded.operands, workspace=workspace))
 
     def _renew_workspace(self) -> None:
         if self._workspace is not None:
+            self._workspace.place(self._draw)
             self._workspace.fill(POISON_BYTE)
             if self._contender.zero == "restored":
                 self._workspace.payload[: self._contender.zero_bytes] = 0
@@ -172,9 +200,18 @@ class CudaExecutor:
         return (Violation("order", message, tier="programmatic"),)
 
 
+@cache
+def _warm_up(small: GemmTask, device: Device, briefly: bool) -> None:
+    """Verify cuBLAS once in this process, so that the sandbox's own kernels for such tasks are compiled."""
+    verifier, library = Verifier(small, device), CublasGemm(small, small.layout, strict=True)
+    (verifier.screen if briefly else verifier.verify)(library, VerifyOptions())
+    if device.arch.number >= FIRST_PROGRAMMATIC:
+        Bystanders().compile()
+
+
 def _guarded_workspace(device: Device, size_bytes: int) -> Guarded | None:
-    """A workspace at the end of its mapping; None where the contender needs none."""
-    return map_guarded(device.index, at_end=True)("workspace", size_bytes) if size_bytes else None
+    """None where the contender needs no workspace."""
+    return map_guarded(device.index)("workspace", size_bytes) if size_bytes else None
 
 
 def _bits(array: Any) -> Array:

@@ -1,6 +1,6 @@
 """The fixed cases of tiers 1 to 3, and their inputs and references, kept between the candidates of a task."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,10 @@ class Case:
     growth: Growth | None = None
     against_library: bool = False
     library_vouches: bool = False
+
+    @property
+    def asks_library(self) -> bool:
+        return self.against_library or self.library_vouches
 
 
 SPARSE = Case("exact", "zero-one", made.sparse_ones)
@@ -116,3 +120,11 @@ class CaseStore:
         if keep:
             self._kept[case.name] = prepared
         return prepared
+
+    def fill(self, cases: Sequence[Case], seed: int | None, library: Callable[[Inputs], Array | None]) -> None:
+        """Prepare cases ahead, as many as are kept, with their references and cuBLAS's results."""
+        for case in cases[: self._capacity]:
+            prepared = self.prepare(case, seed)
+            prepared.reference.compute()
+            if case.asks_library:
+                prepared.library_comparison(library)

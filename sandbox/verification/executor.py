@@ -73,7 +73,11 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Traits:
-    """Properties that a contender declares of itself, which decide which tests apply."""
+    """Properties that a contender declares of itself, which decide which tests apply.
+
+    `dependent_runs`: runs behind a late predecessor that the backend asks for.
+    """
 
     atomics: bool = False
     programmatic: bool = False
+    dependent_runs: int = 2

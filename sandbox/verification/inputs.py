@@ -43,12 +43,12 @@ def _shapes(task: GemmTask) -> tuple[tuple[int, int], tuple[int, int]]:
     return (task.m, task.k), (task.k, task.n)
 
 
-def _density(k: int) -> float:
+def density_of_ones(k: int) -> float:
     """Probability of a one in A and in B that leaves about EXPECTED_ONES products of ones in a sum over K."""
     return min(0.5, math.sqrt(EXPECTED_ONES / k))
 
 
-def _moderate(k: int) -> float:
+def normal_scale(k: int) -> float:
     """A power of two that keeps sums over K of products of order one within a few thousand."""
     return 2.0 ** -max(0, math.ceil(math.log2(k / 4096) / 2))
 
@@ -56,7 +56,7 @@ def _moderate(k: int) -> float:
 def sparse_ones(source: Draws, task: GemmTask) -> Inputs:
     """Zeros and ones. Every partial sum is a small whole number, exact in any order and in every accumulator."""
     left, right = _shapes(task)
-    density = _density(task.k)
+    density = density_of_ones(task.k)
     return _encoded(source, task, source.hits(left, density), source.hits(right, density))
 
 
@@ -81,14 +81,14 @@ def wide(source: Draws, task: GemmTask) -> Inputs:
 
 def gaussian(source: Draws, task: GemmTask) -> Inputs:
     left, right = _shapes(task)
-    scale = _moderate(task.k)
+    scale = normal_scale(task.k)
     return _encoded(source, task, source.normal(left) * scale, source.normal(right) * scale)
 
 
 def uniform(source: Draws, task: GemmTask) -> Inputs:
     """Positive values: sums grow steadily, so that an accumulator that truncates or stagnates drifts."""
     left, right = _shapes(task)
-    scale = _moderate(task.k)
+    scale = normal_scale(task.k)
     return _encoded(source, task, source.uniform(left) * scale, source.uniform(right) * scale)
 
 
@@ -99,7 +99,7 @@ def cancellation(source: Draws, task: GemmTask) -> Inputs:
     plus, minus = source.pairs(task.k, task.k)
     a[:, minus] = -a[:, plus]
     b[minus, :] = b[plus, :] * (1 + xp.float32(2**-7) * source.normal((len(plus), task.n)))
-    scale = _moderate(task.k)
+    scale = normal_scale(task.k)
     return _encoded(source, task, a * scale, b * scale)
 
 
@@ -188,7 +188,7 @@ def subnormal_results(source: Draws, task: GemmTask) -> Inputs:
 
 def _signed_small(source: Draws, task: GemmTask, shape: tuple[int, int]) -> Array:
     """Mostly zeros; else 1 or 2 of either sign."""
-    density = _density(task.k)
+    density = density_of_ones(task.k)
     return source.hits(shape, density) * source.signs(shape) * (1 + source.hits(shape, 0.5))
 
 
@@ -199,7 +199,7 @@ def nonfinite(source: Draws, task: GemmTask) -> Inputs:
     they are multiplied by are zero, which makes a NaN of each.
     """
     left, right = _shapes(task)
-    scale = _moderate(task.k)
+    scale = normal_scale(task.k)
     a, b = source.normal(left) * scale, source.normal(right) * scale
     rows = _marks(source, task.m, task.k)
     columns = _marks(source, task.n, task.k)

@@ -30,6 +30,11 @@ class Reference:
         self._xp, self._task, self._inputs, self._keep = xp, task, inputs, keep
         self._kept: list[Block] | None = None
 
+    def compute(self) -> None:
+        """Compute the blocks now, where they are kept."""
+        if self._keep and self._kept is None:
+            self._kept = list(self._compute())
+
     def blocks(self) -> Iterator[Block]:
         if self._kept is not None:
             yield from self._kept

@@ -8,7 +8,7 @@ this GPU never shows (the emulator detects those).
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from itertools import cycle, groupby, islice
 from typing import Literal
 
 from cudal2_agent.contract.records.evaluation import TestResult
@@ -30,13 +30,12 @@ from cudal2_agent.sandbox.verification.comparison import Comparison, compare_pat
 from cudal2_agent.sandbox.verification.draws import Draws, seed_of
 from cudal2_agent.sandbox.verification.elements import Array
 from cudal2_agent.sandbox.verification.executor import SLOTS, Executor, Fill, Run, Traits
-from cudal2_agent.sandbox.verification.inputs import Inputs, flip_one, sparse_ones
+from cudal2_agent.sandbox.verification.inputs import Inputs, flip_one, gaussian, sparse_ones
 
 TIERS = ("exact", "accuracy", "special", "guards", "freshness", "repeatability", "programmatic")
 REPEATS = 3
 OPERANDS: tuple[Literal["a", "b"], ...] = ("a", "b")
-DEPENDENT_RUNS = 2
-WAITS_ROUNDS = 4  # of the same, where it is run alone: every bit of an address is then set in some run, and clear in another
+WAITS_ROUNDS = 4  # of that tier, where it is run alone: every bit of an address is then set in some run, and clear in another
 
 
 class Proof:
@@ -121,7 +120,7 @@ class Proof:
     def _judged(self, case: Case, prepared: PreparedCase) -> TestResult:
         if reason := not_promised(self._task, case, atomics=self._traits.atomics):
             return TestResult(tier=case.tier, name=case.name, passed=True, message=reason)
-        library = prepared.library_comparison(self._executor.library) if _asks_library(case) else None
+        library = prepared.library_comparison(self._executor.library) if case.asks_library else None
         if case.library_vouches and library is not None and library.mismatches:
             message = f"not applicable: cuBLAS itself differs here ({library.describe()})"
             return TestResult(tier=case.tier, name=case.name, passed=True, message=message)
@@ -184,12 +183,20 @@ class Proof:
         return TestResult(tier="repeatability", name="bitwise", passed=True)
 
     def _dependency(self) -> TestResult:
-        """Between a producer that triggers early and writes late, and a consumer that reads as soon as it may."""
-        for _ in range(DEPENDENT_RUNS):
-            prepared = PreparedCase(self._executor.xp, self._task, SPARSE, self._draw(), keep=False)
-            decoy = sparse_ones(Draws(self._executor.xp, self._draw()), self._task)
+        """Between a producer that triggers early and writes late, and a consumer that reads as soon as it may.
+
+        Old and new operands are whole numbers or normal ones, in all four combinations, so that no look at the data tells
+        whether they are there yet.
+        """
+        source = Draws(self._executor.xp, self._draw())
+        whole = PreparedCase(self._executor.xp, self._task, SPARSE, self._draw(), keep=True)
+        normal = self._store.prepare(GAUSSIAN, self._options.seed)
+        decoys = {SPARSE: sparse_ones(source, self._task), GAUSSIAN: gaussian(source, self._task)}
+        alike = self._random.sample([(whole, SPARSE), (normal, GAUSSIAN)], 2)
+        unlike = self._random.sample([(whole, GAUSSIAN), (normal, SPARSE)], 2)
+        for prepared, old in islice(cycle((*alike, *unlike)), self._traits.dependent_runs):
             self._runs += 1
-            run = self._executor.run_dependent(prepared.inputs, decoy)
+            run = self._executor.run_dependent(prepared.inputs, decoys[old])
             comparison = prepared.compare(run.output, poison=run.poison)
             failed = self._verdict("programmatic", "late-producer", run, comparison)
             if failed is not None:
@@ -244,10 +251,6 @@ class Proof:
 
     def _draw(self) -> int:
         return self._random.getrandbits(63)
-
-
-def _asks_library(case: Case) -> bool:
-    return case.against_library or case.library_vouches
 
 
 def tiers_not_run(tests: Iterable[TestResult], *, programmatic: bool) -> list[str]:

@@ -21,7 +21,8 @@ from cudal2_agent.contract.settings.options import Effort, TimeOptions, VerifyOp
 
 MAX_LINE_BYTES = 64 * 1024**2
 
-# `prepare`: what a task needs before its first candidate; no candidate is to blame for its end.
+# `prepare`: what a task and a cold worker need before a candidate can run; no candidate is to blame for its end, and none of
+# its time is the candidate's.
 Stage = Literal["prepare", "load", "verify", "time", "recheck"]
 
 
@@ -78,13 +79,16 @@ def _limit_s(stage: Stage | None, verify: VerifyOptions, time: TimeOptions | Non
     match stage:
         case "verify" | "recheck":
             return verify.timeout_s
-        case "time" | "prepare" if time is not None:
+        case "time" if time is not None:
             return time.timeout_s
+        case "prepare":
+            return PREPARE_TIMEOUT_S
         case _:
             return LOAD_TIMEOUT_S
 
 
 LOAD_TIMEOUT_S = 60.0
+PREPARE_TIMEOUT_S = 600.0  # of the sandbox's own work, which counts against no candidate
 TIME_SHARE = 0.9  # of a stage's limit, after which the emulator stops its run, before the parent stops the emulator
 
 

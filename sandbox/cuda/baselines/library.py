@@ -21,6 +21,10 @@ class Unavailable(Exception):
     """A baseline that this machine, task or library version does not have; the message says why."""
 
 
+class WrongProduct(Unavailable):
+    """A library's product that is not the product of its operands."""
+
+
 def bindings(module: str, library: str) -> Any:
     """nvmath's bindings of a library. Raises: Unavailable."""
     try:

@@ -21,7 +21,7 @@ from cudal2_agent.contract.records.task import GemmTask, Layout
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.baselines.cublas import CublasGemm
 from cudal2_agent.sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
-from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable, competing_layouts
+from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable, WrongProduct, competing_layouts
 from cudal2_agent.sandbox.cuda.baselines.torch_matmul import TorchMatmul
 from cudal2_agent.sandbox.cuda.timing.sample_plan import brief_launches
 
@@ -57,6 +57,8 @@ class LibraryBaselines:
 
     `environment`: its key, under which a tuned baseline is kept. `floor_us`: minimum time of a launch. `known`: the tuned
     baseline of an earlier process; it is tuned anew where that does not run. `tuned`: what this process tuned, once it has.
+    A sample raises `WrongProduct` for what computes something else; the next right suggestion takes its place, and detail and
+    notes say so.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class LibraryBaselines:
         self._brief: BriefSample = brief or (lambda contender, _launches: sample(contender))
         self.known: TunedBaseline | None = None
         self.tuned: TunedBaseline | None = None
+        self._wrong: dict[str, str] = {}  # what is wrong, in words, by the contender's own
         self._opened: dict[str, tuple[LibraryContender, ...] | Unavailable] = {}
         self._makers: dict[str, Callable[[], tuple[LibraryContender, ...]]] = {
             TORCH: self._torch,
@@ -88,8 +91,16 @@ class LibraryBaselines:
         opened = {name: self._opened[name] for name in names}
         return Baselines(
             contenders={name: found for name, found in opened.items() if isinstance(found, tuple)},
-            notes=tuple(f"baseline {name} left out: {why}" for name, why in opened.items() if isinstance(why, Unavailable)),
+            notes=(
+                *(f"baseline {name} left out: {why}" for name, why in opened.items() if isinstance(why, Unavailable)),
+                *(f"not a baseline: {why}" for why in self._wrong.values()),
+            ),
         )
+
+    def forget(self, name: str) -> None:
+        """Open a baseline anew the next time, and without what was tuned before."""
+        self._opened.pop(name, None)
+        self.known = None
 
     def _open(self, name: str) -> tuple[LibraryContender, ...] | Unavailable:
         try:
@@ -104,7 +115,22 @@ class LibraryBaselines:
         return self._running([CublasGemm(self._task, layout) for layout in competing_layouts(self._task)])
 
     def _first_suggestions(self) -> tuple[LibraryContender, ...]:
-        return self._running([LtGemm(HEURISTIC, product, product.suggestions[0]) for product in self._lt_products])
+        """For each layout the first suggestion that is right."""
+        found: list[LibraryContender] = []
+        refusals: list[Unavailable] = []
+        for product in self._lt_products:
+            for algorithm in product.suggestions:
+                try:
+                    found += self._running([LtGemm(HEURISTIC, product, algorithm)])
+                except WrongProduct as exc:
+                    refusals.append(exc)
+                    continue
+                except Unavailable as exc:
+                    refusals.append(exc)
+                break
+        if not found:
+            raise refusals[0]
+        return tuple(found)
 
     def _tuned(self) -> tuple[LibraryContender, ...]:
         """The fastest of all suggestions of all layouts: that of an earlier process, or found now."""
@@ -114,11 +140,17 @@ class LibraryBaselines:
         suggestions = [
             LtGemm(AUTOTUNED, product, algorithm) for product in self._lt_products for algorithm in product.suggestions
         ]
-        ranked = self._fastest(self._narrowed(suggestions)[:FINALISTS], FINAL_SAMPLES, self._sample)
+        narrowed, ranked, wrong = self._narrowed(suggestions), [], len(self._wrong)
+        for start in range(0, len(narrowed), FINALISTS):  # the first ones, unless all of them are wrong
+            ranked = self._fastest(narrowed[start : start + FINALISTS], FINAL_SAMPLES, self._sample)
+            if ranked:
+                break
         if not ranked:
             raise Unavailable(f"none of cuBLASLt's {len(suggestions)} suggestions runs")
         best, time_us = ranked[0]
         detail = f"{best.detail}; best of {len(suggestions)} suggestions"
+        if wrong := len(self._wrong) - wrong:
+            detail += f", but for {wrong} with a wrong product"
         self.tuned = TunedBaseline(
             task=self._task,
             environment=self._environment,
@@ -172,20 +204,27 @@ class LibraryBaselines:
                 self._sample(contender)
                 running.append(contender)
             except Unavailable as exc:
+                self._note(contender, exc)
                 refusal = exc
         if refusal is not None and not running:
             raise refusal
         return tuple(running)
 
-    @staticmethod
-    def _fastest(suggestions: Sequence[LtGemm], samples: int, sample: Callable[[LtGemm], float]) -> list[tuple[LtGemm, float]]:
+    def _note(self, contender: LibraryContender, why: Unavailable) -> None:
+        if isinstance(why, WrongProduct):
+            self._wrong[f"{contender.name}: {contender.detail}"] = f"{contender.name}: {why}"
+
+    def _fastest(
+        self, suggestions: Sequence[LtGemm], samples: int, sample: Callable[[LtGemm], float]
+    ) -> list[tuple[LtGemm, float]]:
         """The suggestions that run with their medians, fastest first; sampled in turns, so that drift affects all alike."""
         times: dict[LtGemm, list[float]] = {suggestion: [] for suggestion in suggestions}
         for _ in range(samples):
             for suggestion in list(times):
                 try:
                     times[suggestion].append(sample(suggestion))
-                except Unavailable:
+                except Unavailable as exc:
+                    self._note(suggestion, exc)
                     del times[suggestion]
         medians = [(suggestion, statistics.median(values)) for suggestion, values in times.items()]
         return sorted(medians, key=lambda each: each[1])

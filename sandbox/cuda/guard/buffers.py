@@ -1,11 +1,14 @@
 """Operands between canary bands, which show stray writes and the byte they hit.
 
 Covered: writes up to a band's width on either side of A, B, D and the workspace; any change of A or B. On a GPU each buffer
-lies at one end of its own mapping (`mapping.py`): bands fill its pages, and accesses beyond them fault, reads too.
+lies in a mapping of its own (`mapping.py`), where `placement.py` draws: bands fill its pages, and accesses beyond them fault,
+reads too.
 Not covered: reads within the pages of a buffer (the emulator detects those).
 The array module is a parameter, so that the same code guards cupy arrays on a GPU and numpy arrays in tests.
 """
 
+import random
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -18,13 +21,12 @@ from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.sandbox.cuda.contender import Operands
 from cudal2_agent.sandbox.cuda.guard.comparing import differ
 from cudal2_agent.sandbox.cuda.guard.mapping import Mapping
+from cudal2_agent.sandbox.cuda.guard.placement import ALIGNMENT_BYTES, place, room_bytes
 
-ALIGNMENT_BYTES = 256
 MIN_BAND_BYTES = 4 * 1024
 MAX_BAND_BYTES = 1024 * 1024
 _WRITTEN = ("D", "workspace")  # buffers that a candidate may write
 POISON = 0xFF  # four of them are a NaN in f32, two of them one in f16 and in bf16
-_PERIOD = 251  # a prime, so that the pattern repeats in step with no tile or row
 
 
 @dataclass(frozen=True)
@@ -40,31 +42,40 @@ class Guarded:
     """Bytes with a patterned band directly before and after them; the payload starts at a multiple of 256.
 
     A candidate is given `payload`; the sandbox writes through `target`, which is the same memory. In plain memory each band
-    is an eighth of it, between 4 KiB and 1 MiB. In a mapping the payload lies at its start, or as near to its end as the
-    alignment allows, and the bands fill the rest.
+    is an eighth of it, between 4 KiB and 1 MiB. In a mapping the bands fill all the rest, and `place` moves the payload. The
+    pattern is drawn, so that no kernel knows it.
     """
 
-    def __init__(self, size_bytes: int, xp: Any = cupy, *, mapping: Mapping | None = None, at_end: bool = False) -> None:
+    def __init__(self, size_bytes: int, xp: Any = cupy, *, mapping: Mapping | None = None) -> None:
+        self._xp, self._size_bytes, self._mapped = xp, size_bytes, mapping is not None
         if mapping is None:
             band = min(MAX_BAND_BYTES, max(MIN_BAND_BYTES, size_bytes // 8)) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
             whole = xp.empty(size_bytes + 2 * band + ALIGNMENT_BYTES, dtype=xp.uint8)
             start = band + -address(whole) % ALIGNMENT_BYTES
-            whole = writer = whole[start - band : start + size_bytes + band]
+            self._whole = self._writer = whole[start - band : start + size_bytes + band]
             start = band
         else:
-            whole, writer = mapping.bytes(), mapping.writer()
-            start = (whole.size - size_bytes) // ALIGNMENT_BYTES * ALIGNMENT_BYTES if at_end else 0
-        self._xp, end = xp, start + size_bytes
+            self._whole, self._writer, start = mapping.bytes(), mapping.writer(), 0
+        widest = self._whole.size - size_bytes
+        self._pattern = xp.asarray(np.frombuffer(np.random.default_rng(secrets.randbits(64)).bytes(widest), np.uint8))
+        self._lay(start)
+
+    def place(self, draw: random.Random) -> None:
+        """Move the payload to a place of its own draw; its contents are lost. Plain memory stays where it is."""
+        if self._mapped:
+            self._lay(place(self._size_bytes, self._whole.size, draw))
+
+    def _lay(self, start: int) -> None:
+        whole, writer, end = self._whole, self._writer, start + self._size_bytes
         self._before, self.payload, self._after = whole[:start], whole[start:end], whole[end:]
         self._writers, self.target = (writer[:start], writer[end:]), writer[start:end]
-        widest = max(self._before.size, self._after.size)
-        self._pattern = ((xp.arange(widest, dtype=xp.uint32) * 167 + 89) % _PERIOD).astype(xp.uint8)
         self.repair()
 
     def repair(self) -> None:
         """Write the pattern into both bands."""
         for band in self._writers:
-            band[:] = self._pattern[: band.size]
+            if band.size:
+                band[:] = self._pattern[: band.size]
 
     def fill(self, byte: int) -> None:
         self.target.fill(byte)
@@ -109,16 +120,28 @@ class GuardedOperands:
         made = make or (lambda _name, size_bytes: Guarded(size_bytes, xp))
         self._pristine: dict[str, Any] = {}
         names: tuple[TensorName, ...] = ("A", "D", "B")
-        shapes: dict[str, tuple[int, int]] = {name: operand_shape(task, name) for name in names}
-        self._guards = {name: made(name, 2 * rows * columns) for name, (rows, columns) in shapes.items()}
-        dtype = storage_type(task.element)
-        views = {name: self._guards[name].payload.view(dtype).reshape(shape) for name, shape in shapes.items()}
-        self.targets = {name: self._guards[name].target.view(xp.uint16).reshape(shapes[name]) for name in ("A", "B")}
-        self.operands = Operands.in_layout(task.layout, views["A"], views["B"], views["D"])
+        self._task = task
+        self._shapes: dict[str, tuple[int, int]] = {name: operand_shape(task, name) for name in names}
+        self._guards = {name: made(name, 2 * rows * columns) for name, (rows, columns) in self._shapes.items()}
         if workspace_bytes:
             self._guards["workspace"] = made("workspace", workspace_bytes)
-            self.operands = replace(self.operands, workspace=self._guards["workspace"].payload)
+        self._view()
         self.poison()
+
+    def place(self, draw: random.Random) -> None:
+        """Move every buffer to a place of its own draw. Their contents are lost, and `operands` and `targets` are new."""
+        for guard in self._guards.values():
+            guard.place(draw)
+        self._pristine.clear()
+        self._view()
+
+    def _view(self) -> None:
+        xp, dtype, guards = self._xp, storage_type(self._task.element), self._guards
+        views = {name: guards[name].payload.view(dtype).reshape(shape) for name, shape in self._shapes.items()}
+        self.targets = {name: guards[name].target.view(xp.uint16).reshape(self._shapes[name]) for name in ("A", "B")}
+        self.operands = Operands.in_layout(self._task.layout, views["A"], views["B"], views["D"])
+        if "workspace" in guards:
+            self.operands = replace(self.operands, workspace=guards["workspace"].payload)
 
     def load(self, a: Any, b: Any) -> None:
         """Copy inputs in. The given arrays stay the originals that `violations` compares with, bit for bit.
@@ -167,12 +190,11 @@ class GuardedOperands:
         return int((self._bits(name) != self._pristine[name].ravel()).sum())
 
 
-def map_guarded(device: int, *, at_end: bool) -> Callable[[str, int], Guarded]:
+def map_guarded(device: int) -> Callable[[str, int], Guarded]:
     """Makes guarded bytes in mappings of their own; those of inputs are sealed. Raises: MemoryError."""
 
     def make(name: str, size_bytes: int) -> Guarded:
-        mapping = Mapping(size_bytes, device, name, sealed=name not in _WRITTEN)
-        return Guarded(size_bytes, mapping=mapping, at_end=at_end)
+        return Guarded(size_bytes, mapping=Mapping(room_bytes(size_bytes), device, name, sealed=name not in _WRITTEN))
 
     return make
 

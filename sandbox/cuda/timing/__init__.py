@@ -6,7 +6,8 @@
 - `track.py`: the memory that all contenders of a task run over, before and after a sample; overwrites what one could leave
 - `operand_pools.py`: the pools of A and B; the outputs and workspaces
 - `outputs.py`: checks of the outputs of a timed sample
-- `watch.py`: checks around every sample
+- `watch.py`, `aftermath.py`: checks around every sample of a candidate, and of drawn launches after the rounds
+- `baseline_watch.py`: checks of the baselines' samples
 - `cuda_graph.py`: back-to-back launches as a CUDA graph
 - `telemetry.py`: clocks, temperature, power and throttle reasons
 - `trusted_timing.py`, `trusted_timing.cu`: the trusted kernels that fill and check memory

@@ -1,17 +1,19 @@
 """The matrices that timed launches multiply: random, never zero, in every layout that is timed, read-only for candidates."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import cupy
+import numpy as np
 
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.sandbox.cuda.guard.buffers import storage_type
 from cudal2_agent.sandbox.cuda.guard.mapping import Mapping
-from cudal2_agent.sandbox.cuda.timing.sample_plan import slot_bytes
-from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
-from cudal2_agent.sandbox.verification.inputs import Inputs
+from cudal2_agent.sandbox.cuda.guard.placement import ALIGNMENT_BYTES, scatter, slot_bytes
+from cudal2_agent.sandbox.cuda.timing.trusted_timing import Matrices, Numbers, TrustedTiming
+from cudal2_agent.sandbox.verification.inputs import Inputs, density_of_ones, normal_scale
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,8 @@ class _Pool:
     """
 
     mapping: Mapping
-    matrices: Any
-    writer: Any
+    matrices: Matrices
+    writer: Matrices
     key: int
     transposed: bool
 
@@ -33,19 +35,23 @@ class OperandPools:
 
     B lies there by rows and by columns, A by rows and, where the task's layout asks for it, by columns. The baselines read
     the others, and the judge of outputs reads both operands by rows.
-    A pool is one mapping in its own address range. The numbers follow from keys that `renew` draws, so that any matrix can
-    be made again whatever happened to the pool. Raises: MemoryError.
+    A pool is one mapping in its own address range, of `least_bytes` at least; its matrices lie at places of their own draw
+    (`placement.py`). The numbers have verification's scale. They follow from keys that `renew` draws, so that any matrix can be
+    made again whatever happened to the pool. Raises: MemoryError.
     """
 
-    def __init__(self, task: GemmTask, count: int, device: int, trusted: TrustedTiming) -> None:
+    def __init__(
+        self, task: GemmTask, count: int, device: int, trusted: TrustedTiming, draw: random.Random, least_bytes: int = 0
+    ) -> None:
         self._task, self._trusted = task, trusted
-        self._bf16 = task.element is ElementType.BF16
-        self._pools = {name: self._pool(count, device, *stored) for name, stored in _stored(task).items()}
+        self._bf16, self._scale = task.element is ElementType.BF16, normal_scale(task.k)
+        self._pools = {name: self._pool(count, device, draw, least_bytes, *stored) for name, stored in _stored(task).items()}
         self.a, self.b_nn = self._pools["a"].matrices, self._pools["b_nn"].matrices
         self.read_only = all(pool.mapping.read_only for pool in self._pools.values())
+        self.spread_bytes = min(pool.mapping.size_bytes for pool in self._pools.values())
         self._keys = (0, 0)
         self._check_key = 0
-        self._views: dict[tuple[int, int], Any] = {}
+        self._views: dict[tuple[str, int], Any] = {}
         self._checksums: list[int] = []
 
     def __len__(self) -> int:
@@ -55,12 +61,12 @@ class OperandPools:
         """New numbers in every matrix."""
         self._keys, self._check_key = (draw.getrandbits(64), draw.getrandbits(64)), draw.getrandbits(64)
         for pool in self._pools.values():
-            self._trusted.fill_operands(pool.writer, self._keys[pool.key], transposed=pool.transposed, bf16=self._bf16)
+            self._trusted.fill_operands(pool.writer, self._numbers(pool))
         self._checksums = self._sums()
 
     def operands(self, pair: tuple[int, int]) -> dict[str, Any]:
         """A pair's matrices in every layout, by their names in `Operands`."""
-        return {name: self._matrix(pool.matrices, pair[pool.key]) for name, pool in self._pools.items()}
+        return {name: self._matrix(name, pair[pool.key]) for name, pool in self._pools.items()}
 
     def changed(self) -> str | None:
         """Which input differs from what it was made of, None where none does."""
@@ -71,11 +77,26 @@ class OperandPools:
 
     def made_again(self, pair: tuple[int, int]) -> Inputs:
         """A pair's numbers made again from their keys, in memory that no candidate knows."""
-        task, (a_key, b_key) = self._task, self._keys
-        a, b = cupy.empty((1, task.m, task.k), cupy.uint16), cupy.empty((1, task.k, task.n), cupy.uint16)
-        self._trusted.fill_operands(a, a_key, transposed=False, bf16=self._bf16, first=pair[0])
-        self._trusted.fill_operands(b, b_key, transposed=False, bf16=self._bf16, first=pair[1])
-        return Inputs(a[0], b[0])
+        task, made = self._task, []
+        for key, (rows, columns) in enumerate(((task.m, task.k), (task.k, task.n))):
+            one = Matrices(cupy.empty(2 * rows * columns, cupy.uint8), [0], rows, columns)
+            numbers = Numbers(self._keys[key], transposed=False, bf16=self._bf16, scale=self._scale)
+            self._trusted.fill_operands(one, numbers, first=pair[key])
+            made.append(one[0])
+        return Inputs(*made)
+
+    def make_old(self, pair: tuple[int, int], draw: random.Random) -> None:
+        """Other numbers in the pair's matrices, in the task's layout: normal ones, or zeros and ones, as tests draw them."""
+        ones = draw.choice((0.0, density_of_ones(self._task.k)))
+        for pool in self._own():
+            other = replace(self._numbers(pool), key=draw.getrandbits(64), ones=ones)
+            one = Matrices(pool.writer.memory, [pool.writer.starts[pair[pool.key]]], pool.writer.rows, pool.writer.columns)
+            self._trusted.fill_operands(one, other, first=pair[pool.key])
+
+    def renew_late(self, pair: tuple[int, int], d: Any, before: Any, early: Any, delay_ns: int) -> None:
+        """Enqueue a predecessor that restores the pair's numbers late. As `TrustedTiming.late_operands`."""
+        a, b = ((pool.writer, self._numbers(pool), pair[pool.key]) for pool in self._own())
+        self._trusted.late_operands(a, b, d, before, early, delay_ns)
 
     def demote(self) -> None:
         """Make every L2 line of the pools an ordinary one, whatever policy it was read under."""
@@ -87,18 +108,35 @@ class OperandPools:
         for pool in self._pools.values():
             pool.mapping.close()
 
-    @staticmethod
-    def _pool(count: int, device: int, name: str, shape: tuple[int, int], transposed: bool) -> _Pool:
-        mapping = Mapping(count * slot_bytes(2 * shape[0] * shape[1]), device, name, sealed=True)
-        read, written = (matrices(memory, count, *shape) for memory in (mapping.bytes(), mapping.writer()))
+    def _own(self) -> tuple[_Pool, _Pool]:
+        """The pools of A and of B in the task's layout."""
+        layout = self._task.layout
+        return self._pools["a_nt" if layout.transposes_a else "a"], self._pools["b_tn" if layout.transposes_b else "b_nn"]
+
+    def _numbers(self, pool: _Pool) -> Numbers:
+        return Numbers(self._keys[pool.key], transposed=pool.transposed, bf16=self._bf16, scale=self._scale)
+
+    def _pool(
+        self,
+        count: int,
+        device: int,
+        draw: random.Random,
+        least_bytes: int,
+        name: str,
+        shape: tuple[int, int],
+        transposed: bool,
+    ) -> _Pool:
+        starts, size_bytes = scatter(count, 2 * shape[0] * shape[1], draw, least_bytes)
+        mapping = Mapping(size_bytes, device, name, sealed=True)
+        self._trusted.fill_ring(mapping.writer(), draw.getrandbits(64))  # what lies between matrices
+        read, written = (Matrices(memory, starts, *shape) for memory in (mapping.bytes(), mapping.writer()))
         return _Pool(mapping, read, written, key="AB".index(name), transposed=transposed)
 
-    def _matrix(self, pool: Any, index: int) -> Any:
+    def _matrix(self, name: str, index: int) -> Any:
         """One matrix of a pool as its elements; made once, because thousands of launches use it."""
-        key = (id(pool), index)
-        if key not in self._views:
-            self._views[key] = pool[index].view(storage_type(self._task.element))
-        return self._views[key]
+        if (name, index) not in self._views:
+            self._views[name, index] = self._pools[name].matrices[index].view(storage_type(self._task.element))
+        return self._views[name, index]
 
     def _sums(self) -> list[int]:
         """Checksums of the pools; waits for the GPU once."""
@@ -116,42 +154,70 @@ def _stored(task: GemmTask) -> dict[str, tuple[str, tuple[int, int], bool]]:
     return {**found, "a_nt": ("A", (task.k, task.m), True)} if task.layout.transposes_a else found
 
 
-def matrices(memory: Any, count: int, rows: int, columns: int) -> Any:
-    """Bit patterns of matrices, each at the start of a slot. Shape: memory (bytes,), out (count, rows, columns) uint16."""
-    stride = slot_bytes(2 * rows * columns)
-    return cupy.lib.stride_tricks.as_strided(memory.view(cupy.uint16), (count, rows, columns), (stride, 2 * columns, 2))
-
-
 class Ring:
     """A slot of `size_bytes` for the output, or the workspace, of every launch of a sample. Raises: MemoryError.
 
-    Covered: before a sample every slot holds unpredictable bytes, so that nothing is kept there from one sample to the next. Of
-    a workspace declared `restored` the declared bytes are zero, and are checked after the sample.
+    Covered: before a sample all of its memory holds unpredictable bytes, what lies between slots too, so that nothing is kept
+    there from one sample to the next. Of a workspace declared `restored` the declared bytes are zero, and are checked after the
+    sample. Slots lie at places of their own draw.
     """
 
     def __init__(
-        self, name: str, size_bytes: int, slots: int, device: int, trusted: TrustedTiming, *, zero_bytes: int = 0
+        self,
+        name: str,
+        size_bytes: int,
+        slots: int,
+        device: int,
+        trusted: TrustedTiming,
+        draw: random.Random,
+        *,
+        zero_bytes: int = 0,
     ) -> None:
-        self.slots, self.stride_bytes = slots, slot_bytes(size_bytes)
-        self._size_bytes, self._zero_bytes, self._trusted = size_bytes, zero_bytes, trusted
-        self._mapping = Mapping(slots * self.stride_bytes, device, name)
+        self.name, self.slots, self.size_bytes = name, slots, size_bytes
+        self._zero_bytes, self._trusted = zero_bytes, trusted
+        self.starts, room = scatter(slots, size_bytes, draw)
+        self._mapping = Mapping(room, device, name)
         self.memory = self._mapping.bytes()
+        self._key = 0
+
+    @cached_property
+    def _words(self) -> Any:
+        return cupy.asarray(np.array(self.starts, dtype=np.uint64) // 8)
 
     def slot(self, index: int) -> Any:
         """Shape: (size_bytes,), uint8."""
-        start = index * self.stride_bytes
-        return self.memory[start : start + self._size_bytes]
+        return self.memory[self.starts[index] : self.starts[index] + self.size_bytes]
 
-    def refill(self, used: int, key: int) -> None:
-        """Fill the first `used` slots anew."""
-        self._trusted.fill_ring(self.memory[: used * self.stride_bytes], self.stride_bytes, self._zero_bytes, key)
+    def refill(self, key: int) -> None:
+        """Fill all of the memory anew."""
+        self._key = key
+        self._trusted.fill_ring(self.memory, key)
+        if self._zero_bytes:
+            self._trusted.zero_slots(self.memory, self._words, self._zero_bytes)
 
-    def unrestored(self, used: int) -> int:
-        """Bytes among the first `used` slots that should be zero again and are not."""
-        if not self._zero_bytes:
-            return 0
-        shape, strides = (used, self._zero_bytes), (self.stride_bytes, 1)
-        return int(cupy.count_nonzero(cupy.lib.stride_tricks.as_strided(self.memory, shape, strides)))
+    def unrestored(self) -> int:
+        """Bytes that should be zero again and are not."""
+        return self._trusted.count_nonzero(self.memory, self._words, self._zero_bytes) if self._zero_bytes else 0
+
+    def owned(self) -> Any:
+        """Blocks that no launch needs to leave as they were filled: those that begin as zeros. Shape: (blocks,) uint8."""
+        marks = np.zeros(self.memory.nbytes // ALIGNMENT_BYTES, dtype=np.uint8)
+        if self._zero_bytes:
+            for start in self.starts:
+                marks[self._blocks(start, self._zero_bytes)] = 1
+        return cupy.asarray(marks)
+
+    def give(self, owned: Any, slot: int) -> None:
+        """Mark a slot as one that a launch may have changed."""
+        owned[self._blocks(self.starts[slot], self.size_bytes)] = 1
+
+    def strays(self, owned: Any) -> int:
+        """Pieces of 16 bytes that were changed since the last filling in blocks that are not marked."""
+        return self._trusted.strays(self.memory, self._key, owned)
 
     def close(self) -> None:
         self._mapping.close()
+
+    @staticmethod
+    def _blocks(start: int, size_bytes: int) -> slice:
+        return slice(start // ALIGNMENT_BYTES, (start + slot_bytes(size_bytes)) // ALIGNMENT_BYTES)

@@ -12,31 +12,59 @@ outputs that are drawn for a full comparison.
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cupy
 import numpy as np
 
 from cudal2_agent.contract.records.task import ElementType, GemmTask
-from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools, Ring, matrices
-from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
-from cudal2_agent.sandbox.verification.bounds import LAMBDA, Growth, accumulation_factor
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools, Ring
+from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
+from cudal2_agent.sandbox.cuda.timing.trusted_timing import Matrices, TrustedTiming
+from cudal2_agent.sandbox.verification.bounds import LAMBDA, Growth, accumulation_factor, rounding_floor
 from cudal2_agent.sandbox.verification.comparison import Comparison, compare_bounded
 from cudal2_agent.sandbox.verification.elements import FORMATS
+from cudal2_agent.sandbox.verification.inputs import normal_scale
 from cudal2_agent.sandbox.verification.reference import Reference
 
 DEVIATIONS = 12.0
 SLACK = 2.0  # of a verified kernel's bound
+SCATTER = 6.0  # standard deviations of an RMS
 
 
 def tolerance(task: GemmTask) -> float:
     """Maximum distance of the two projections of a row: DEVIATIONS times the spread of rounding errors of random signs.
 
-    Rows of Gaussian A and B have |a| |B| = K sqrt(N), their outputs a size of sqrt(K).
+    Rows of Gaussian A and B have |a| |B| = K sqrt(N), their outputs a size of sqrt(K); both times the square of their scale.
     """
     form = FORMATS[task.element]
     relative = form.roundoff / math.sqrt(task.k) + accumulation_factor(task, Growth.WALK) / LAMBDA
-    return DEVIATIONS * task.k * math.sqrt(task.n) * relative + task.n * form.tiny
+    return DEVIATIONS * normal_scale(task.k) ** 2 * task.k * math.sqrt(task.n) * relative + task.n * form.tiny
+
+
+def error_limit(task: GemmTask, judged: "OutputJudgement", baseline_rms: float) -> float:
+    """Maximum RMS error of a sample: twice the baselines' in the same round, or what honest rounding gives.
+
+    The RMS of a few rows scatters around that of all, hence the allowance.
+    """
+    floor = rounding_floor(task, judged.size_rms, judged.rows * task.n)
+    return max(VerifyOptions().error_ratio * baseline_rms, floor) * (1 + SCATTER / math.sqrt(2 * judged.rows))
+
+
+@dataclass(frozen=True)
+class OutputJudgement:
+    """The outputs of some launches, judged. `fault`: the first one in words, None where there is none.
+
+    `error_rms`: estimated root mean square error of an output; `size_rms`: that of the outputs themselves. `rows`: how many
+    rows were projected.
+    """
+
+    fault: str | None
+    error_rms: float
+    size_rms: float
+    rows: int
 
 
 class OutputJudge:
@@ -44,33 +72,41 @@ class OutputJudge:
 
     def __init__(self, task: GemmTask, pools: OperandPools, ring: Ring, trusted: TrustedTiming) -> None:
         self._task, self._pools, self._trusted = task, pools, trusted
-        self._outputs = matrices(ring.memory, ring.slots, task.m, task.n)
+        self._outputs = Matrices(ring.memory, ring.starts, task.m, task.n)
         self._bf16 = task.element is ElementType.BF16
         self._tolerance = tolerance(task)
 
-    def project(self, pairs: Sequence[tuple[int, int]], draw: random.Random) -> str | None:
-        """The first fault in the outputs of launches on these pairs, slot by slot; None where there is none."""
+    def project(self, launches: Sequence[TimedLaunch], draw: random.Random) -> OutputJudgement:
+        """The outputs of these launches."""
         signs = self._signs(draw)
-        a, b = (cupy.asarray(np.array(indices, dtype=np.uint32)) for indices in zip(*pairs, strict=True))
-        slots = cupy.arange(len(pairs), dtype=cupy.uint32)
-        halfway = self._trusted.project(self._pools.b_nn, signs, b, None, bf16=self._bf16)
-        wanted = self._trusted.project(self._pools.a, halfway, a, slots, bf16=self._bf16)
-        got = self._trusted.project(self._outputs[: len(pairs)], signs, None, None, bf16=self._bf16)
-        apart, first = self._trusted.apart(got, wanted, self._tolerance)
-        if not apart:
-            return None
-        slot, row = divmod(first, self._task.m)
-        return (
-            f"{apart} of {got.size} rows of the sample's {len(pairs)} outputs are not the matrix products of their operands; "
-            f"the first is row {row} of launch {slot}"
+        a, b, slots = np.array(launches, dtype=np.uint32).T
+        read, of_launch = np.unique(b, return_inverse=True)  # a B that several launches read counts once
+        halfway = self._trusted.project(self._pools.b_nn, signs, _numbers(read), None, bf16=self._bf16)
+        wanted = self._trusted.project(self._pools.a, halfway, _numbers(a), _numbers(of_launch), bf16=self._bf16)
+        got = self._trusted.project(self._outputs, signs, _numbers(slots), None, bf16=self._bf16)
+        found = self._trusted.apart(got, wanted, self._tolerance)
+        rows = int(got.size)
+        per_output = 1 / math.sqrt(rows * self._task.n)  # a projection adds up N errors of random signs
+        judged = OutputJudgement(None, per_output * math.sqrt(found.distances), per_output * math.sqrt(found.sizes), rows)
+        if not found.apart:
+            return judged
+        launch, row = divmod(found.first, self._task.m)
+        fault = (
+            f"{found.apart} of {rows} rows of {len(launches)} outputs are not the matrix products of their operands; "
+            f"the first is row {row} of launch {launch}"
         )
+        return replace(judged, fault=fault)
 
-    def compare(self, slot: int, pair: tuple[int, int]) -> Comparison:
+    def compare(self, launch: TimedLaunch) -> Comparison:
         """One output against the float64 product of regenerated operands, element by element."""
-        reference = Reference(cupy, self._task, self._pools.made_again(pair), keep=False)
-        return compare_bounded(cupy, self._task, self._outputs[slot], reference, Growth.WALK, slack=SLACK)
+        reference = Reference(cupy, self._task, self._pools.made_again(launch[:2]), keep=False)
+        return compare_bounded(cupy, self._task, self._outputs[launch.slot], reference, Growth.WALK, slack=SLACK)
 
     def _signs(self, draw: random.Random) -> Any:
         """Shape: (1, N)."""
         random_bits = np.random.default_rng(draw.getrandbits(64)).integers(0, 2, self._task.n)
         return cupy.asarray((1 - 2 * random_bits).astype(np.float32))[None]
+
+
+def _numbers(values: Any) -> Any:
+    return cupy.asarray(np.ascontiguousarray(values, dtype=np.uint32))

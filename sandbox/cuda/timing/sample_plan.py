@@ -4,11 +4,13 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.sandbox.cuda.guard.placement import slot_bytes
 
 MIN_SETS = 4
 MAX_SETS = 4096
@@ -17,12 +19,19 @@ L2_MULTIPLE = 10  # of L2 that is read between two uses of a matrix, so that no 
 RING_BYTES = 8 * 1024**3  # of outputs and workspaces
 MEMORY_SHARE = 0.2  # maximum share of the free device memory, for either
 TRIMMED_SHARE = 0.25  # of the requests of a server's sample, left out at either end
-SLOT_ALIGNMENT_BYTES = 256
 BRIEF_LAUNCHES = 8  # minimum of a brief sample
 MIN_REQUESTS = 4  # of a server's sample, so that its trimmed mean has two
 LONG_US, VERY_LONG_US = 1000.0, 4000.0  # launches from which a brief sample has LONG_LAUNCHES and VERY_LONG_LAUNCHES
 LONG_LAUNCHES, VERY_LONG_LAUNCHES = 3, 2
 SERIOUS_THROTTLING = frozenset({"hw-slowdown", "hw-thermal", "hw-power-brake", "sw-thermal"})
+
+
+class TimedLaunch(NamedTuple):
+    """What one launch of a sample reads and writes: the numbers of its A, of its B and of its output's slot."""
+
+    a: int
+    b: int
+    slot: int
 
 
 def set_bytes(task: GemmTask) -> int:
@@ -40,14 +49,14 @@ def count_sets(task: GemmTask, launches: int, l2_bytes: int, free_bytes: int) ->
     return max(1, min(wanted, MAX_SETS, int(MEMORY_SHARE * free_bytes) // set_bytes(task)))
 
 
-def slot_bytes(size_bytes: int) -> int:
-    """The size of a slot of the ring, rounded up so that every slot starts aligned."""
-    return -(-size_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
-
-
 def read_bytes(task: GemmTask) -> int:
     """Bytes of A and B that one launch reads."""
     return 2 * task.k * (task.m + task.n)
+
+
+def spread_bytes(l2_bytes: int, free_bytes: int) -> int:
+    """Least range of the matrices of an operand, so that no launch can put all of it into L2 for the others."""
+    return min(L2_MULTIPLE * l2_bytes, int(MEMORY_SHARE * free_bytes) // 4)
 
 
 def count_slots(task: GemmTask, workspace_bytes: int, free_bytes: int) -> int:
@@ -92,6 +101,12 @@ def draw_pairs(sets: int, launches: int, draw: random.Random) -> list[tuple[int,
         raise ValueError(f"{sets} sets give {sets * sets} pairs, not {launches}")
     a, b = draw.sample(range(sets), sets), draw.sample(range(sets), sets)
     return [(a[index % sets], b[(index + index // sets) % sets]) for index in range(launches)]
+
+
+def draw_launches(sets: int, slots: int, launches: int, draw: random.Random) -> list[TimedLaunch]:
+    """Pairs as `draw_pairs`, each with an output slot of its own. Raises: ValueError for more launches than pairs or slots."""
+    outputs = draw.sample(range(slots), launches)
+    return [TimedLaunch(*pair, slot) for pair, slot in zip(draw_pairs(sets, launches, draw), outputs, strict=True)]
 
 
 def reuse_bytes(task: GemmTask, sets: int, launches: int) -> int | None:

@@ -11,21 +11,32 @@ from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.contender import Bound, Contender
 from cudal2_agent.sandbox.cuda.timing.cuda_graph import TimedGraph
 from cudal2_agent.sandbox.cuda.timing.operand_pools import Ring
-from cudal2_agent.sandbox.cuda.timing.sample_plan import arrival_intervals_us, count_launches, launches_needed, trimmed_mean
-from cudal2_agent.sandbox.cuda.timing.track import Pair, Track
+from cudal2_agent.sandbox.cuda.timing.sample_plan import (
+    TimedLaunch,
+    arrival_intervals_us,
+    count_launches,
+    launches_needed,
+    trimmed_mean,
+)
+from cudal2_agent.sandbox.cuda.timing.track import Track
 
 ZERO_REQUESTS = 8  # graphs without a launch in each sample of a server
 TRIAL_LAUNCHES = 16  # maximum number that determines how many a sample takes
 
 
 class Lane(Protocol):
-    """`pairs`: operands of every launch of a sample, in order; launch i writes slot i. `workspaces`: its ring, if any.
+    """`launches`: of a sample, in order; `bounds`: the contender bound to each. `workspaces`: its ring, if any.
 
-    `zero_us`: what was subtracted from the last sample; 0 where nothing is.
+    `order`: the seed that the launches' operands and slots follow from. `zero_us`: what was subtracted from the last sample; 0
+    where nothing is.
     """
 
     @property
-    def pairs(self) -> Sequence[Pair]: ...
+    def order(self) -> int: ...
+    @property
+    def launches(self) -> Sequence[TimedLaunch]: ...
+    @property
+    def bounds(self) -> Sequence[Bound]: ...
     @property
     def workspaces(self) -> Ring | None: ...
     @property
@@ -52,15 +63,15 @@ def open_brief_lane(
     *,
     interval_us: float = 0.0,
     programmatic: bool | None = None,
-    workspaces: Ring | None = None,
+    beside: Lane | None = None,
 ) -> Lane:
     """A lane of a given number of launches per sample, as far as they fit. Raises: as `open_lane`.
 
-    `workspaces`: those of another lane of the same contender, used by both in turn.
+    `beside`: another lane of the same contender, whose launches and workspaces this one uses in turn.
     """
     if track.task.mode is TimingMode.SERVER:
-        return ServerLane(track, contender, launches, interval_us, draw, programmatic=programmatic, workspaces=workspaces)
-    return OfflineLane(track, contender, 0.0, draw, programmatic=programmatic, launches=launches, workspaces=workspaces)
+        return ServerLane(track, contender, launches, interval_us, draw, programmatic=programmatic, beside=beside)
+    return OfflineLane(track, contender, 0.0, draw, programmatic=programmatic, launches=launches, beside=beside)
 
 
 class OfflineLane:
@@ -80,28 +91,29 @@ class OfflineLane:
         *,
         programmatic: bool | None = None,
         launches: int | None = None,
-        workspaces: Ring | None = None,
+        beside: Lane | None = None,
     ) -> None:
         self._track, self._contender, self._draw = track, contender, draw
+        self.order = draw.getrandbits(64) if beside is None else beside.order
         if launches is None:
             slots = track.slots_for(contender)
             self.workspaces = track.workspaces(contender, slots)
             launches = self._count(round_us, slots, programmatic)
         else:
             launches = track.fitting(launches, contender)
-            self.workspaces = track.workspaces(contender, launches) if workspaces is None else workspaces
-        self.pairs = track.pairs(launches)
-        bounds = track.bind(contender, self.pairs, self.workspaces)
-        track.refill(min(2, launches), self.workspaces, draw)
-        _enqueue_plainly(track, bounds)
-        self._graph = TimedGraph(track.device, bounds, programmatic=programmatic)
+            self.workspaces = track.workspaces(contender, launches) if beside is None else beside.workspaces
+        self.launches = track.launches(launches, self.order)
+        self.bounds = track.bind(contender, self.launches, self.workspaces)
+        track.refill(self.workspaces, draw)
+        _enqueue_plainly(track, self.bounds)
+        self._graph = TimedGraph(track.device, self.bounds, programmatic=programmatic)
 
     def _count(self, round_us: float, slots: int, programmatic: bool | None) -> int:
         """Launches of one sample, by a trial."""
         track = self._track
         some = max(2, min(TRIAL_LAUNCHES, round(round_us / roofline_us(track.task, track.device.chip))))
-        trial = track.pairs(track.fitting(some, self._contender))
-        track.refill(len(trial), self.workspaces, self._draw)
+        trial = track.launches(track.fitting(some, self._contender), self.order)
+        track.refill(self.workspaces, self._draw)
         bounds = track.bind(self._contender, trial, self.workspaces)
         _enqueue_plainly(track, bounds)
         graph = TimedGraph(track.device, bounds, programmatic=programmatic)
@@ -109,7 +121,7 @@ class OfflineLane:
         return count_launches(graph.launch_us(), round_us, len(track.pools), slots)
 
     def sample_us(self) -> float:
-        self._track.refill(len(self.pairs), self.workspaces, self._draw)
+        self._track.refill(self.workspaces, self._draw)
         self._track.residue.clear(self._draw, self._contender.local_bytes)
         return self._graph.launch_us()
 
@@ -130,23 +142,24 @@ class ServerLane:
         draw: random.Random,
         *,
         programmatic: bool | None = None,
-        workspaces: Ring | None = None,
+        beside: Lane | None = None,
     ) -> None:
         self._track, self._contender, self._draw = track, contender, draw
         self._interval_us, self._programmatic = interval_us, programmatic
+        self.order = draw.getrandbits(64) if beside is None else beside.order
         launches = track.fitting(launches, contender)
-        self.pairs = track.pairs(launches)
-        self.workspaces = track.workspaces(contender, launches) if workspaces is None else workspaces
-        track.refill(len(self.pairs), self.workspaces, draw)
-        self._bounds = track.bind(contender, self.pairs, self.workspaces)
-        _enqueue_plainly(track, self._bounds[:1])
+        self.launches = track.launches(launches, self.order)
+        self.workspaces = track.workspaces(contender, launches) if beside is None else beside.workspaces
+        track.refill(self.workspaces, draw)
+        self.bounds = track.bind(contender, self.launches, self.workspaces)
+        _enqueue_plainly(track, self.bounds[:1])
         self._graphs: list[TimedGraph] = []
         self._nothing = TimedGraph(track.device, [])
         self.zero_us = 0.0
 
     def sample_us(self) -> float:
-        self._graphs = [TimedGraph(self._track.device, [bound], programmatic=self._programmatic) for bound in self._bounds]
-        self._track.refill(len(self.pairs), self.workspaces, self._draw)
+        self._graphs = [TimedGraph(self._track.device, [bound], programmatic=self._programmatic) for bound in self.bounds]
+        self._track.refill(self.workspaces, self._draw)
         self._track.residue.clear(self._draw, self._contender.local_bytes)
         intervals = arrival_intervals_us(len(self._graphs), self._interval_us, self._draw)
         requests = [self._request_us(graph, wait) for graph, wait in zip(self._graphs, intervals, strict=True)]
@@ -163,7 +176,8 @@ class ServerLane:
 class HotLane:
     """Back to back on one pair of operands, which then stays in L2 as far as it fits. Its outputs are not judged."""
 
-    pairs: Sequence[Pair] = ()
+    launches: Sequence[TimedLaunch] = ()
+    order = 0
     zero_us = 0.0
 
     def __init__(self, track: Track, contender: Contender, round_us: float) -> None:
@@ -172,7 +186,8 @@ class HotLane:
         _enqueue_plainly(track, trial[:1])
         launch_us = TimedGraph(track.device, trial).launch_us()
         launches = max(TRIAL_LAUNCHES, min(1024, round(round_us / max(launch_us, 1e-3))))
-        self._graph = TimedGraph(track.device, track.bind_one(contender, launches, self.workspaces))
+        self.bounds = track.bind_one(contender, launches, self.workspaces)
+        self._graph = TimedGraph(track.device, self.bounds)
 
     def sample_us(self) -> float:
         return self._graph.launch_us()

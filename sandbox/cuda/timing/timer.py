@@ -1,9 +1,9 @@
 """Timing: candidate and baselines on the same buffers, in the same rounds, in random order.
 
 Covered: device time only (events are nodes of the graph); cold operands; random data; clocks and throttling recorded;
-outputs of every timed launch judged (`watch.py`). No state of a launch helps a later one: every launch of a sample has its
-own pair of operands, output and workspace, and everything that outlives a launch is overwritten before the next sample
-(`track.py`, `operand_pools.py`).
+outputs of every timed launch judged (`watch.py`), the baselines' too (`baseline_watch.py`). No state of a launch helps a later
+one: every launch of a sample has its own pair of operands, output and workspace, and everything that outlives a launch is
+overwritten before the next sample (`track.py`, `operand_pools.py`).
 Not covered: other processes on the same GPU; state that one launch leaves to a later one of the same sample, which does not
 help with other operands.
 """
@@ -21,12 +21,15 @@ from cudal2_agent.contract.records.ruler import Ruler
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.settings.options import TimeOptions
-from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender
+from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, WrongProduct
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines, LibraryBaselines, wanted
 from cudal2_agent.sandbox.cuda.contender import Bound, Contender
 from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.guard.placement import slot_bytes
+from cudal2_agent.sandbox.cuda.timing.baseline_watch import BaselineWatch, judge_lane
 from cudal2_agent.sandbox.cuda.timing.operand_pools import Ring
 from cudal2_agent.sandbox.cuda.timing.sample_plan import (
+    L2_MULTIPLE,
     launches_needed,
     reuse_bytes,
     shuffled_rounds,
@@ -64,6 +67,7 @@ class Rounds:
     candidate_reasons: frozenset[str] = frozenset()
     baseline_reasons: frozenset[str] = frozenset()
     notes: list[str] = field(default_factory=list)
+    wrong: Mapping[str, str] = field(default_factory=dict)  # lanes of baselines whose outputs were wrong
 
     @property
     def throttled_apart(self) -> frozenset[str]:
@@ -146,12 +150,13 @@ class Timer:
         with open_sampler(self._device.pci_bus_id) as sampler:
             watch = Watch(self._track, contender, lane, options.rounds, draw)
             rounds = self._all_rounds(lanes, watch, sampler, draw)
+            watch.finish()
             side = self._side_figures(contender, options, draw) if options.side else SideFigures()
             telemetry = sampler.telemetry()
         ruler = self.ruler(secret, lane, watch)
         return Measurement(
             timing=Timing(name=contender.name, samples_us=tuple(rounds.samples[CANDIDATE])),
-            baselines=tuple(better(name, contenders, rounds.samples) for name, contenders in standing.items()),
+            baselines=self.timings(standing, rounds.samples, rounds.wrong),
             side=side,
             telemetry=telemetry,
             ruler=ruler,
@@ -180,7 +185,8 @@ class Timer:
 
     def _rounds(self, lanes: dict[str, Lane], watch: Watch, sampler: Sampler, draw: random.Random) -> Rounds:
         rounds = Rounds(samples={name: [] for name in lanes})
-        for order in shuffled_rounds(tuple(lanes), self._options.rounds, draw):
+        baseline_watch = BaselineWatch(self._track, self._options.rounds, draw)
+        for index, order in enumerate(shuffled_rounds(tuple(lanes), self._options.rounds, draw)):
             for name in order:
                 rounds.samples[name].append(lanes[name].sample_us())
                 reasons = sampler.reasons()
@@ -189,7 +195,12 @@ class Timer:
                     watch.look()
                 else:
                     rounds.baseline_reasons |= reasons
+                    baseline_watch.look(name, lanes[name], index)
+            if baseline_watch.judges(index):
+                watch.weigh(baseline_watch.rms)
             sampler.sample()
+        rounds.wrong = baseline_watch.wrong
+        rounds.notes.extend(baseline_watch.notes())
         return rounds
 
     def library_lane(self, contender: LibraryContender) -> Lane:
@@ -209,18 +220,44 @@ class Timer:
         return self._brief_lanes[key].sample_us()
 
     def _sample_library(self, contender: LibraryContender) -> float:
-        return self.library_lane(contender).sample_us()
+        """One sample, judged the first time. Raises: Unavailable where its outputs are wrong."""
+        new = contender not in self._lanes
+        lane = self.library_lane(contender)
+        sampled_us = lane.sample_us()
+        if new:
+            fault = judge_lane(self._track, lane, random.Random(secrets.randbits(64))).fault
+            if fault is not None:
+                del self._lanes[contender]
+                raise WrongProduct(f"{contender.detail} is wrong: {fault}")
+        return sampled_us
+
+    def timings(
+        self,
+        contenders: Mapping[str, Sequence[LibraryContender]],
+        sampled: Mapping[str, Sequence[float]],
+        wrong: Mapping[str, str],
+    ) -> tuple[Timing, ...]:
+        """The baselines' timings, each from its best right contender. What was wrong in the rounds is tuned anew next time."""
+        found = []
+        for name, ones in contenders.items():
+            right = {f"{name}/{rank}": one for rank, one in enumerate(ones) if f"{name}/{rank}" not in wrong}
+            if len(right) < len(ones):
+                self._libraries.forget(name)
+            if right:
+                found.append(better(name, right, sampled))
+        return tuple(found)
 
     def ruler(self, secret: int, lane: Lane, watch: Watch, weakened: Sequence[str] = ()) -> Ruler:
         """How a lane was measured. `weakened`: guards that were left out on purpose, besides those this machine lacks."""
-        sets, launches = len(self._track.pools), len(lane.pairs)
+        sets, launches = len(self._track.pools), len(lane.launches)
+        slots = [self._track.ring, *([lane.workspaces] if lane.workspaces else [])]
         reuse = None if self._task.mode is TimingMode.SERVER else reuse_bytes(self._task, sets, launches)
         return Ruler(
             secret=secret,
-            order=self._track.order,
+            order=lane.order,
             sets=sets,
             launches=launches,
-            ring_bytes=launches * (self._track.ring.stride_bytes + (lane.workspaces.stride_bytes if lane.workspaces else 0)),
+            ring_bytes=launches * sum(slot_bytes(ring.size_bytes) for ring in slots),
             reuse_bytes=reuse,
             projected=watch.projected,
             compared=tuple(watch.compared),
@@ -232,6 +269,8 @@ class Timer:
         weakened = []
         if not stays_cold(reuse, self._device.chip.l2_bytes):
             weakened.append(f"{len(self._track.pools)} sets of operands pass {reuse} bytes between two uses; some stay in L2")
+        if (spread := self._track.pools.spread_bytes) < L2_MULTIPLE * self._device.chip.l2_bytes:
+            weakened.append(f"the matrices of an operand lie within {spread} bytes, of which L2 may hold a large part")
         if not self._track.pools.read_only:
             weakened.append("the driver maps no memory read-only; inputs were only compared after every sample")
         return weakened
@@ -288,15 +327,10 @@ def _median_us(lane: Lane) -> float:
     return statistics.median(lane.sample_us() for _ in range(SIDE_SAMPLES))
 
 
-def better(name: str, contenders: Sequence[LibraryContender], sampled: Mapping[str, Sequence[float]]) -> Timing:
-    """The contender with the best median, the others' medians in its detail. `sampled`: by lane, `name/rank`."""
-    samples = [sampled[f"{name}/{rank}"] for rank in range(len(contenders))]
-    medians = [statistics.median(values) for values in samples]
-    best = medians.index(min(medians))
-    others = [
-        f"{contender.detail}: {median:.3f} us"
-        for rank, (contender, median) in enumerate(zip(contenders, medians, strict=True))
-        if rank != best
-    ]
+def better(name: str, contenders: Mapping[str, LibraryContender], sampled: Mapping[str, Sequence[float]]) -> Timing:
+    """The contender with the best median, the others' medians in its detail. Both mappings: by lane, `name/rank`."""
+    medians = {lane: statistics.median(sampled[lane]) for lane in contenders}
+    best = min(medians, key=lambda lane: medians[lane])
+    others = [f"{one.detail}: {medians[lane]:.3f} us" for lane, one in contenders.items() if lane != best]
     detail = "; ".join([contenders[best].detail, *others])
-    return Timing(name=name, samples_us=tuple(samples[best]), detail=detail)
+    return Timing(name=name, samples_us=tuple(sampled[best]), detail=detail)

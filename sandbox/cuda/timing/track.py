@@ -19,8 +19,17 @@ from cudal2_agent.sandbox.cuda.guard.buffers import storage_type
 from cudal2_agent.sandbox.cuda.guard.mapping import NOT_SUPPORTED, Mapping
 from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools, Ring
 from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudge
-from cudal2_agent.sandbox.cuda.timing.sample_plan import MAX_LAUNCHES, count_sets, count_slots, draw_pairs, launches_needed
+from cudal2_agent.sandbox.cuda.timing.sample_plan import (
+    MAX_LAUNCHES,
+    TimedLaunch,
+    count_sets,
+    count_slots,
+    draw_launches,
+    launches_needed,
+    spread_bytes,
+)
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
+from cudal2_agent.sandbox.cuda.trusted import Bystanders
 
 SWEEP_L2_MULTIPLE = 2
 
@@ -62,13 +71,10 @@ class Residue:
         self._swept.close()
 
 
-Pair = tuple[int, int]
-
-
 class Track:
-    """Operand pools and the ring of outputs of one task.
+    """Operand pools and the ring of outputs of one task. `capacity`: launches of one sample that the options ask for.
 
-    `order`: the seed of the pairs' order. `capacity`: launches of one sample that the options ask for. Raises: MemoryError.
+    Raises: MemoryError.
     """
 
     def __init__(self, task: GemmTask, device: Device, options: TimeOptions) -> None:
@@ -76,13 +82,15 @@ class Track:
         free_bytes, _ = cupy.cuda.runtime.memGetInfo()
         self._free_bytes = free_bytes + device.pool.free_bytes()
         self._trusted = TrustedTiming(device.chip.sms, LIMITS[device.chip.arch].max_smem_per_block_bytes)
-        self.order = secrets.randbits(64)
         self.capacity = launches_needed(task, options, device.chip)
-        sets = count_sets(task, self.capacity, device.chip.l2_bytes, self._free_bytes)
-        self.pools = OperandPools(task, sets, device.index, self._trusted)
+        draw, l2_bytes = random.Random(secrets.randbits(64)), device.chip.l2_bytes
+        sets = count_sets(task, self.capacity, l2_bytes, self._free_bytes)
+        spread = spread_bytes(l2_bytes, self._free_bytes)
+        self.pools = OperandPools(task, sets, device.index, self._trusted, draw, spread)
         slots = min(count_slots(task, 0, self._free_bytes), sets * sets, MAX_LAUNCHES, self.capacity)
-        self.ring = Ring("D", 2 * task.m * task.n, slots, device.index, self._trusted)
+        self.ring = Ring("D", 2 * task.m * task.n, slots, device.index, self._trusted, draw)
         self.residue = Residue(device, self.pools, self._trusted)
+        self.bystanders = Bystanders()
         self._outputs: dict[int, Any] = {}  # by slot; made once, because thousands of launches ask for them
 
     @cached_property
@@ -102,28 +110,28 @@ class Track:
         if not contender.workspace_bytes:
             return None
         zero_bytes = contender.zero_bytes if contender.zero == "restored" else 0
-        size = contender.workspace_bytes
-        ring = Ring("workspace", size, slots, self.device.index, self._trusted, zero_bytes=zero_bytes)
-        ring.refill(slots, secrets.randbits(64))
+        size, draw = contender.workspace_bytes, random.Random(secrets.randbits(64))
+        ring = Ring("workspace", size, slots, self.device.index, self._trusted, draw, zero_bytes=zero_bytes)
+        ring.refill(draw.getrandbits(64))
         return ring
 
-    def pairs(self, launches: int) -> list[Pair]:
-        """The same order for every contender, so that the addresses of operands favour none."""
-        return draw_pairs(len(self.pools), launches, random.Random(self.order))
+    def launches(self, count: int, seed: int) -> list[TimedLaunch]:
+        """Pairs of operands and output slots of a sample, in an order that follows from the seed."""
+        return draw_launches(len(self.pools), self.ring.slots, count, random.Random(seed))
 
-    def bind(self, contender: Contender, pairs: Sequence[Pair], workspaces: Ring | None) -> list[Bound]:
-        """The contender bound to a pair of operands and a slot of the rings for every launch."""
-        return [contender.bind(self._operands(pair, slot, workspaces)) for slot, pair in enumerate(pairs)]
+    def bind(self, contender: Contender, launches: Sequence[TimedLaunch], workspaces: Ring | None) -> list[Bound]:
+        """The contender bound to the operands and the slots of every launch; launch i has workspace i."""
+        return [contender.bind(self._operands(launch, index, workspaces)) for index, launch in enumerate(launches)]
 
     def bind_one(self, contender: Contender, times: int, workspaces: Ring | None) -> list[Bound]:
         """One pair and one slot, repeatedly: launches from L2. Their outputs are not judged."""
-        return [contender.bind(self._operands((0, 0), 0, workspaces))] * times
+        return [contender.bind(self._operands(TimedLaunch(0, 0, 0), 0, workspaces))] * times
 
-    def refill(self, launches: int, workspaces: Ring | None, draw: random.Random) -> None:
-        """Fill the slots of a sample again."""
-        self.ring.refill(launches, draw.getrandbits(64))
+    def refill(self, workspaces: Ring | None, draw: random.Random) -> None:
+        """Fill the outputs and the workspaces of a sample again."""
+        self.ring.refill(draw.getrandbits(64))
         if workspaces is not None:
-            workspaces.refill(launches, draw.getrandbits(64))
+            workspaces.refill(draw.getrandbits(64))
 
     def close(self) -> None:
         self.device.synchronize()
@@ -131,10 +139,9 @@ class Track:
         for part in (self.pools, self.ring, self.residue):
             part.close()
 
-    def _operands(self, pair: Pair, slot: int, workspaces: Ring | None) -> Operands:
-        if slot not in self._outputs:
+    def _operands(self, launch: TimedLaunch, index: int, workspaces: Ring | None) -> Operands:
+        if launch.slot not in self._outputs:
             shape = self.task.m, self.task.n
-            self._outputs[slot] = self.ring.slot(slot).view(storage_type(self.task.element)).reshape(shape)
-        d = self._outputs[slot]
-        workspace = None if workspaces is None else workspaces.slot(slot)
-        return Operands(**self.pools.operands(pair), d=d, workspace=workspace)
+            self._outputs[launch.slot] = self.ring.slot(launch.slot).view(storage_type(self.task.element)).reshape(shape)
+        workspace = None if workspaces is None else workspaces.slot(index)
+        return Operands(**self.pools.operands(launch[:2]), d=self._outputs[launch.slot], workspace=workspace)

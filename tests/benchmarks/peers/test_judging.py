@@ -96,15 +96,15 @@ def test_a_sample_is_the_time_of_the_kernels_of_one_launch(monkeypatch: pytest.M
         device=SimpleNamespace(synchronize=lambda: None, stream=SimpleNamespace(ptr=7)),
         residue=SimpleNamespace(clear=lambda *_: happened.append("cleared")),
         fitting=lambda launches, _contender: launches - 2,
-        pairs=lambda launches: [(0, 0)] * launches,
-        bind=lambda _contender, pairs, _workspaces: [bound] * len(pairs),
-        refill=lambda launches, _workspaces, _draw: happened.append(f"{launches} refilled"),
+        launches=lambda count, _seed: [(0, 0, 0)] * count,
+        bind=lambda _contender, launches, _workspaces: [bound] * len(launches),
+        refill=lambda _workspaces, _draw: happened.append("refilled"),
     )
     monkeypatch.setitem(sys.modules, "torch.profiler", FakeProfiler(enqueued))  # type: ignore[arg-type]
     lane = KernelLane(track, SimpleNamespace(local_bytes=0), random.Random(1))  # type: ignore[arg-type]
     assert lane.sample_us() == 4.0
     assert enqueued == [7] * (LAUNCHES - 2)
-    assert happened == [f"{LAUNCHES - 2} refilled", "cleared"]
+    assert happened == ["refilled", "cleared"]
 
 
 def test_only_what_ran_on_the_device_counts() -> None:

@@ -11,6 +11,7 @@ from tests.redteam.corpus import (
     attacks_keeping,
     attacks_knowing,
     attacks_state,
+    attacks_telling,
     attacks_values,
     honest_plain,
     honest_tiled,
@@ -48,6 +49,7 @@ _TABLES = (
     lanes_apart,
     told_apart,
     maps_and_prefetches,
+    attacks_telling,
 )
 
 

@@ -45,12 +45,15 @@ class ScriptedGpu:
     """`script`: for a candidate's source, what each stage does: a fault to raise, or `wrong`."""
 
     def __init__(self, monkeypatch, script):
-        self.script, self.said, self.done, self.closed = script, [], [], []
+        self.script, self.said, self.done, self.closed, self.prepared = script, [], [], [], []
         self.environment, self.pci_bus_id, self.stuck_with, self.tuned = ENVIRONMENT, "0", None, None
         self.pool = SimpleNamespace(free_all_blocks=lambda: None)
         timer = SimpleNamespace(expect=self.expect, new_tuning=self.new_tuning, close=lambda: None)
         verifier = SimpleNamespace(
-            screen=self._tests("screen"), verify=self._tests("verify"), recheck=lambda *a: self._tests("recheck")(*a)[-1]
+            prepare=lambda _options, *, briefly: self.prepared.append(briefly),
+            screen=self._tests("screen"),
+            verify=self._tests("verify"),
+            recheck=lambda *a: self._tests("recheck")(*a)[-1],
         )
         monkeypatch.setattr(evaluator_module, "load", self._load)
         monkeypatch.setattr(evaluator_module, "Verifier", lambda _task, _device: verifier)

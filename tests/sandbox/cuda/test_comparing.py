@@ -1,5 +1,6 @@
 """The GPU executor's bookkeeping on numpy buffers: loading, poison, kept data and reports of a run."""
 
+import random
 from functools import partial
 from types import SimpleNamespace
 
@@ -9,10 +10,13 @@ import pytest
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.cuda import verifier as module
-from cudal2_agent.sandbox.cuda.guard.buffers import Guarded, GuardedOperands
+from cudal2_agent.sandbox.cuda.guard.buffers import Guarded, GuardedOperands, address
+from cudal2_agent.sandbox.cuda.guard.placement import room_bytes
 from cudal2_agent.sandbox.cuda.verifier import CudaExecutor
 from cudal2_agent.sandbox.verification.cases import CaseStore
-from cudal2_agent.sandbox.verification.executor import SLOTS, Traits
+from cudal2_agent.sandbox.verification.draws import Draws
+from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Traits
+from cudal2_agent.sandbox.verification.inputs import gaussian
 from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
 from tests.sandbox.verification.in_memory import product
 
@@ -71,7 +75,7 @@ def numpy_for_cupy(monkeypatch):
 def verify(task, contender, bystanders=None):
     device = SimpleNamespace(index=0, stream=SimpleNamespace(ptr=0), synchronize=lambda: None)
     slots = tuple(GuardedOperands(task, xp=np) for _ in range(SLOTS))
-    executor = CudaExecutor(task, device, contender, slots, None, bystanders or Bystanders())
+    executor = CudaExecutor(task, device, contender, slots, None, bystanders or Bystanders(), random.Random(3))
     traits = Traits(programmatic=contender.programmatic)
     return run_until_failure(Proof(executor, task, traits, CaseStore(np, task, 2**26), VerifyOptions()).tests())
 
@@ -91,6 +95,52 @@ def test_honest_contender_passes(task):
 def test_writing_d_before_the_producer_is_done_fails(task):
     tests = verify(task, Contender(partial(compute, task), programmatic=True), Bystanders(late=True))
     assert (tests[-1].passed, tests[-1].tier, tests[-1].name) == (False, "programmatic", "order")
+
+
+def test_a_dependent_run_finds_poison_or_the_right_product_of_the_old_operands(task):
+    found = set()
+
+    def kernel(operands):
+        found.add(len(np.unique(operands.d.view(np.uint16))) == 1)
+        compute(task, operands)
+
+    device = SimpleNamespace(index=0, stream=SimpleNamespace(ptr=0), synchronize=lambda: None)
+    slots = tuple(GuardedOperands(task, xp=np) for _ in range(SLOTS))
+    contender = Contender(kernel, programmatic=True)
+    executor = CudaExecutor(task, device, contender, slots, None, Bystanders(), random.Random(3))
+    new, old = (gaussian(Draws(np, seed), task) for seed in (1, 2))
+    for _ in range(12):
+        run = executor.run_dependent(new, old)
+        assert run.output.tolist() == product(task, new.a, new.b).tolist()
+        assert not run.violations
+    assert found == {True, False}
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_run_moves_its_buffers_unless_it_is_to_find_what_the_last_one_left(monkeypatch, mapped):
+    task, addresses = GemmTask(m=24, n=40, k=48), []
+
+    def made(_name, size):
+        memory = np.zeros(room_bytes(size), np.uint8)
+        return Guarded(size, np, mapping=SimpleNamespace(bytes=lambda: memory, writer=lambda: memory) if mapped else None)
+
+    def kernel(operands):
+        addresses.append(tuple(address(array) for array in (operands.a, operands.b_nn, operands.d, operands.workspace)))
+        compute(task, operands)
+
+    monkeypatch.setattr(module, "map_guarded", lambda *_: made)
+    device = SimpleNamespace(index=0, stream=SimpleNamespace(ptr=0), synchronize=lambda: None)
+    slots = tuple(GuardedOperands(task, xp=np, make=made) for _ in range(SLOTS))
+    contender = Contender(kernel, workspace_bytes=256)
+    executor = CudaExecutor(task, device, contender, slots, None, Bystanders(), random.Random(3))
+    inputs = gaussian(Draws(np, 1), task)
+    for fill, fresh in ((Fill.POISON, True), (Fill.STALE, False), (Fill.ZERO, False), (Fill.POISON, True)):
+        assert not executor.run(inputs, fill=fill, fresh_workspace=fresh).violations
+    first, kept, moved, again = addresses
+    assert first == kept
+    assert (moved[3] == first[3], moved[:3] != first[:3]) == (True, mapped)
+    assert (len(set(addresses)) == 3) is mapped
+    assert (again[3] != moved[3]) is mapped
 
 
 @pytest.mark.parametrize("shape", [(24, 40, 48), (48, 40, 48)], ids=["oblong", "M = K"])

@@ -40,11 +40,13 @@ class ScriptedGpu:
         self.stuck_with, self.workspace_bytes = None, 0
         self.raises = {}
         self.tests, self.recheck = (PASSED,), PASSED
-        self.stages, self.made, self.closed = [], [], 0
+        self.stages, self.made, self.closed, self.prepared = [], [], 0, []
         self.environment = ENVIRONMENT
         monkeypatch.setattr(evaluator_module, "load", self._load)
-        monkeypatch.setattr(evaluator_module, "Verifier", self._make("verifier", verify=self._verify, recheck=self._recheck))
-        monkeypatch.setattr(evaluator_module, "Timer", self._make("timer", measure=self._measure, close=lambda: None))
+        tests = {"prepare": lambda _: self.prepared.append(self.stages[-1]), "verify": self._verify, "recheck": self._recheck}
+        monkeypatch.setattr(evaluator_module, "Verifier", self._make("verifier", **tests))
+        opens = {"track_for": lambda _: None, "open_baselines": lambda _: self.prepared.append(self.stages[-1])}
+        monkeypatch.setattr(evaluator_module, "Timer", self._make("timer", measure=self._measure, close=lambda: None, **opens))
         self.pool = SimpleNamespace(free_all_blocks=lambda: None)
 
     def poison(self):
@@ -119,7 +121,8 @@ def test_a_right_candidate_is_loaded_verified_timed_and_verified_again(gpu, eval
     assert done.evaluation.tests == (PASSED, PASSED)
     assert done.evaluation.environment == ENVIRONMENT
     assert done.evaluation.notes == ("note",)
-    assert gpu.stages == ["load", "verify", "time", "recheck"]
+    assert gpu.stages == ["prepare", "load", "verify", "time", "recheck"]
+    assert gpu.prepared == ["prepare", "prepare"], "data, references and baselines are made before the candidate's clock starts"
     assert gpu.closed == 1
 
 
@@ -127,7 +130,7 @@ def test_the_first_failing_test_ends_it_untimed(gpu, evaluator):
     gpu.tests = (PASSED, FAILED)
     done = gpu.evaluate(evaluator)
     assert done.evaluation == Wrong(test=FAILED, tests=(PASSED, FAILED), inspection=INSPECTION)
-    assert gpu.stages == ["load", "verify"]
+    assert gpu.stages == ["prepare", "load", "verify"]
     assert gpu.closed == 1
 
 
@@ -148,7 +151,7 @@ def test_outputs_that_are_wrong_only_while_timed_are_wrong(gpu, evaluator):
 
 def test_without_time_options_nothing_is_timed(gpu, evaluator):
     assert gpu.evaluate(evaluator, timed=False) == Verified(tests=(PASSED,))
-    assert gpu.stages == ["load", "verify"]
+    assert gpu.stages == ["prepare", "load", "verify"]
 
 
 def test_what_is_prepared_for_a_task_is_kept_until_the_task_changes(gpu, evaluator):

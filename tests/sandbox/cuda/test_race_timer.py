@@ -17,10 +17,11 @@ from cudal2_agent.sandbox.cuda.driver import Fault
 from cudal2_agent.sandbox.cuda.elimination import MIN_ROUNDS, affordable, staying, stops, wholly_behind
 from cudal2_agent.sandbox.cuda.race_timer import RaceTimer
 from cudal2_agent.sandbox.cuda.timing import timer as timer_module
+from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
 from cudal2_agent.sandbox.cuda.timing.timer import Timer
 from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
 from tests.doubles import ENVIRONMENT
-from tests.sandbox.cuda.timing.test_rounds import Library, Sampler, Track
+from tests.sandbox.cuda.timing.test_rounds import Library, Sampler, Track, leave_out_the_aftermath
 
 TASK = GemmTask(m=8, n=12, k=16)
 OPTIONS = RACE_TIME.model_copy(update={"secret": 5, "budget_s": None})
@@ -28,7 +29,8 @@ WOBBLE = (0.0, 0.02, -0.01, 0.03, -0.02, 0.01, 0.0)
 
 
 class Lane:
-    pairs = ((0, 1), (1, 0))
+    launches = (TimedLaunch(0, 1, 0), TimedLaunch(1, 0, 1))
+    order = 7
     workspaces = None
     zero_us = 3.0
 
@@ -59,12 +61,13 @@ def race(monkeypatch):
         libraries = {AUTOTUNED: (Library(AUTOTUNED, "best", 5.0),), HEURISTIC: (Library(HEURISTIC, "first", 5.5),)}
         timer._libraries = SimpleNamespace(open=lambda names: Baselines({name: libraries[name] for name in names}, ()))
         monkeypatch.setattr(timer_module, "open_lane", lambda _t, one, _o, _d: Lane(one.us, track.log, one.name))
+        leave_out_the_aftermath(monkeypatch, track)
         sampler = Sampler(reasons)
         sampler.sample = sampler.reasons
         monkeypatch.setattr(race_timer, "open_sampler", lambda _: contextlib.nullcontext(sampler))
 
-        def open_brief(_track, one, launches, _draw, *, interval_us, programmatic, workspaces):
-            assert (workspaces is None) or programmatic is False
+        def open_brief(_track, one, launches, _draw, *, interval_us, programmatic, beside):
+            assert (beside is None) is (programmatic is None)
             assert launches == (options.server_launches if task.mode is TimingMode.SERVER else 2)
             assert interval_us == options.server_interval_us
             us, name = (one.us, one.name) if programmatic is None else (one.plain_us, f"{one.name} plain")

@@ -15,7 +15,7 @@ from cudal2_agent.sandbox.cuda.screen_timer import LEFT_OUT, ScreenTimer
 from cudal2_agent.sandbox.cuda.timing.timer import Timer
 from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
 from tests.doubles import ENVIRONMENT
-from tests.sandbox.cuda.timing.test_rounds import Lane, Library, Sampler, Track
+from tests.sandbox.cuda.timing.test_rounds import Lane, Library, Sampler, Track, leave_out_the_aftermath
 
 TASK = GemmTask(m=8, n=12, k=16)
 CANDIDATE = SimpleNamespace(name="abc", us=2.0, detail="candidate", programmatic=False, altered=lambda: ())
@@ -28,6 +28,7 @@ def screen(monkeypatch):
         timer._opened = track
         found = {AUTOTUNED: (Library(AUTOTUNED, "best", 50.0),)} if libraries is None else libraries
         timer._libraries = SimpleNamespace(open=lambda _names: Baselines(found, ()))
+        leave_out_the_aftermath(monkeypatch, track)
         monkeypatch.setattr(screen_timer, "open_sampler", lambda _: contextlib.nullcontext(Sampler(())))
         opened = []
 
@@ -48,7 +49,7 @@ def test_a_candidate_has_few_rounds_with_the_baseline_in_each(screen):
     assert len(measured.timing.samples_us) == len(measured.baselines[0].samples_us) == SCREEN_TIME.rounds
     assert opened[-1][:2] == ("candidate", 20), "1 ms of launches as long as the baseline's"
     assert opened[1][:2] == ("best", 20)
-    assert measured.ruler.projected == SCREEN_TIME.rounds * len(Lane.pairs)
+    assert measured.ruler.projected == SCREEN_TIME.rounds * len(Lane.launches)
     assert measured.ruler.compared == ()
     assert measured.ruler.weakened == LEFT_OUT
     assert track.log.count("candidate") == SCREEN_TIME.rounds

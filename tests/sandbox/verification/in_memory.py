@@ -49,12 +49,15 @@ def honest(task: GemmTask, memory: Memory) -> None:
     memory.d[:] = product(task, memory.a, memory.b, dtype=dtype)
 
 
+Waits = bool | Callable[[Inputs], bool]
+
+
 class InMemoryExecutor:
-    """Two slots of arrays in host memory; `late` says whether the kernel waits for the producer it depends on."""
+    """Two slots of arrays in host memory. `waits`: whether the kernel waits for its producer, given what is old."""
 
     xp = np
 
-    def __init__(self, task: GemmTask, kernel: Kernel, *, library: bool = True, waits: bool = True, seed: int = 0) -> None:
+    def __init__(self, task: GemmTask, kernel: Kernel, *, library: bool = True, waits: Waits = True, seed: int = 0) -> None:
         self._task, self._kernel, self._library, self._waits = task, kernel, library, waits
         self._slots = [self._allocate() for _ in range(SLOTS)]
         self._workspace: dict[str, Any] = {}
@@ -79,7 +82,8 @@ class InMemoryExecutor:
         return Run(memory.d, tuple(self._violations(memory, inputs)), poison)
 
     def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:
-        return self.run(inputs if self._waits else decoy)
+        waits = self._waits if isinstance(self._waits, bool) else self._waits(decoy)
+        return self.run(inputs if waits else decoy)
 
     def library(self, inputs: Inputs) -> Array | None:
         if not self._library:
@@ -101,7 +105,7 @@ def prove(
     kernel: Kernel,
     *,
     library: bool = True,
-    waits: bool = True,
+    waits: Waits = True,
     traits: Traits | None = None,
     seed: int | None = 0,
 ) -> tuple[TestResult, ...]:

@@ -215,6 +215,25 @@ def test_missing_dependency_wait_fails():
     assert _tier(tests) == "programmatic"
 
 
+def _whole(inputs):
+    a = decode(np, inputs.a, TASK.element)
+    return bool((a == np.rint(a)).all())
+
+
+@pytest.mark.parametrize("waits", [_whole, lambda inputs: not _whole(inputs)], ids=["for whole numbers", "for others"])
+def test_a_wait_that_depends_on_the_old_data_fails(waits):
+    """Two runs suffice: their old data are of both kinds, and so are the new ones."""
+    tests = prove(TASK, honest, waits=waits, traits=Traits(programmatic=True))
+    assert _tier(tests) == "programmatic"
+
+
+def test_a_backend_may_ask_for_more_dependent_runs():
+    met = []
+    traits = Traits(programmatic=True, dependent_runs=12)
+    assert all(test.passed for test in prove(TASK, honest, waits=lambda old: met.append(_whole(old)) or True, traits=traits))
+    assert (len(met), met.count(True)) == (12, 6)
+
+
 def _flushes_subnormals(task, memory: Memory):
     a = decode(np, memory.a, task.element)
     flushed = encode(np, np.where(np.abs(a) < 2.0**-14, 0, a), task.element)

@@ -74,6 +74,8 @@ def start(how):
             say(StageEntered(stage="load"))
         case "exit-once" if once():
             sys.exit("exits the first time")
+        case "slow":
+            time.sleep(1.0)
     say(ready)
 
 
@@ -93,6 +95,8 @@ def act(what, request: Evaluate, position=0):
     match what.split():
         case ["stage", name]:
             say(StageEntered(stage=name, position=position))
+        case ["sleep", seconds]:
+            time.sleep(float(seconds))
         case ["measured"]:
             say(Done(evaluation=measured(request), position=position))
         case ["tuned"]:

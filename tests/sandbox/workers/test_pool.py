@@ -13,6 +13,7 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.evaluation import Crashed, Measured, TimedOut, Wrong
 from cudal2_agent.contract.settings.options import TimeOptions, VerifyOptions, WorkerOptions
+from cudal2_agent.sandbox.workers import messages as messages_module
 from cudal2_agent.sandbox.workers import pool as pool_module
 from cudal2_agent.sandbox.workers.messages import Evaluate, Verified
 from cudal2_agent.sandbox.workers.pool import WorkerPool
@@ -289,6 +290,18 @@ def test_a_silent_worker_is_given_up(open_bench):
 
 def test_a_worker_that_starts_at_the_second_try_is_fine(open_bench):
     assert open_bench(start="exit-once").pool.ready().chip.sms == 132
+
+
+def test_a_candidate_s_clock_starts_when_it_can_run(open_bench):
+    """Neither a slow start of its worker nor what the worker prepares counts, however short the candidate's own limits are."""
+    outcome = open_bench(start="slow").run("stage prepare", "sleep 1", "stage load", "stage verify", "measured")
+    assert isinstance(outcome, Measured)
+
+
+def test_preparing_for_ever_is_not_the_candidate_s_fault(bench, monkeypatch):
+    monkeypatch.setattr(messages_module, "PREPARE_TIMEOUT_S", 0.3)
+    with pytest.raises(WorkerError, match="two workers in a row were lost before they began: no answer within"):
+        bench.run("stage prepare", "hang")
 
 
 def test_a_python_that_is_not_there_is_a_worker_error(open_bench, tmp_path):

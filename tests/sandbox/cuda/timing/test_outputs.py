@@ -7,11 +7,14 @@ import pytest
 
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.sandbox.cuda.timing import outputs as module
-from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudge
+from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudge, error_limit
+from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
+from cudal2_agent.sandbox.cuda.timing.trusted_timing import Projected
 from cudal2_agent.sandbox.verification.elements import decode, encode
+from cudal2_agent.sandbox.verification.inputs import normal_scale
 
 SETS, SLOTS = 3, 4
-PAIRS = [(0, 1), (1, 2), (2, 0), (0, 2)]
+LAUNCHES = [TimedLaunch(0, 1, 3), TimedLaunch(1, 2, 1), TimedLaunch(2, 0, 0), TimedLaunch(0, 2, 2)]
 
 
 class Trusted:
@@ -28,7 +31,8 @@ class Trusted:
     def apart(self, got, wanted, tolerance):
         with np.errstate(invalid="ignore"):
             apart = ~(np.abs(got - wanted) <= tolerance)
-        return int(apart.sum()), int(np.flatnonzero(apart)[0]) if apart.any() else -1
+            squares = [float((array.astype(np.float64) ** 2).sum()) for array in (got - wanted, wanted)]
+        return Projected(int(apart.sum()), int(np.flatnonzero(apart)[0]) if apart.any() else -1, *squares)
 
 
 @pytest.fixture(params=[("f16", "f32"), ("bf16", "f32"), ("f16", "f16")], ids="-".join)
@@ -37,18 +41,24 @@ def task(request):
     return GemmTask(m=16, n=256, k=512, element=element, accumulate=accumulate)
 
 
-def judge(monkeypatch, task, outputs, seed=0):
-    """A judge of the outputs that a function computes in float64 from Gaussian operands."""
+def judged(monkeypatch, task, outputs, seed=0):
+    """The judgement of the outputs that a function computes in float64 from Gaussian operands."""
     monkeypatch.setattr(module, "cupy", np)
-    rng = np.random.default_rng(seed)
-    a = encode(np, rng.standard_normal((SETS, task.m, task.k)), task.element)
-    b = encode(np, rng.standard_normal((SETS, task.k, task.n)), task.element)
-    d = np.stack([outputs(decode(np, a[i], task.element), decode(np, b[j], task.element)) for i, j in PAIRS])
-    bits = d if d.dtype == np.uint16 else encode(np, d, task.element)
-    monkeypatch.setattr(module, "matrices", lambda *_: bits)
+    rng, scale = np.random.default_rng(seed), normal_scale(task.k)
+    a = encode(np, scale * rng.standard_normal((SETS, task.m, task.k)), task.element)
+    b = encode(np, scale * rng.standard_normal((SETS, task.k, task.n)), task.element)
+    bits = np.zeros((SLOTS, task.m, task.n), np.uint16)
+    for launch in LAUNCHES:
+        d = outputs(decode(np, a[launch.a], task.element), decode(np, b[launch.b], task.element))
+        bits[launch.slot] = d if d.dtype == np.uint16 else encode(np, d, task.element)
+    monkeypatch.setattr(module, "Matrices", lambda *_: bits)
     pools = type("Pools", (), {"a": a, "b_nn": b})()
-    ring = type("Ring", (), {"memory": None, "slots": SLOTS})()
-    return OutputJudge(task, pools, ring, Trusted()).project(PAIRS, random.Random(seed))
+    ring = type("Ring", (), {"memory": None, "starts": ()})()
+    return OutputJudge(task, pools, ring, Trusted()).project(LAUNCHES, random.Random(seed))
+
+
+def judge(monkeypatch, task, outputs, seed=0):
+    return judged(monkeypatch, task, outputs, seed).fault
 
 
 def product(a, b):
@@ -92,7 +102,7 @@ def test_one_row_of_one_launch_is_named(monkeypatch, task):
         return d
 
     told = judge(monkeypatch, task, outputs)
-    assert told.startswith("1 of 64 rows of the sample's 4 outputs")
+    assert told.startswith("1 of 64 rows of 4 outputs")
     assert told.endswith("the first is row 5 of launch 2")
 
 
@@ -119,3 +129,31 @@ def test_not_a_number_is_seen(monkeypatch, task):
         return d
 
     assert judge(monkeypatch, task, outputs).startswith("4 of 64 rows")
+
+
+NARROW = GemmTask(m=16, n=64, k=131072, accumulate="f16")
+
+
+def narrow_product(a, b):
+    """An f16 sum of products of 16 in f32, one after another, as one instruction adds to its accumulator."""
+    total = np.zeros((len(a), b.shape[1]), np.float16)
+    for start in range(0, a.shape[1], 128):
+        total = (total + a[:, start : start + 128] @ b[start : start + 128]).astype(np.float16)
+    return total.astype(np.float64)
+
+
+def test_a_fifth_of_a_large_k_left_out_with_f16_sums_is_larger_than_rounding(monkeypatch):
+    """The bound of the projection grows with K, and what is left out with its root: only its error beside others shows it."""
+    honest = judged(monkeypatch, NARROW, narrow_product)
+    kept = NARROW.k * 4 // 5
+    left_out = judged(monkeypatch, NARROW, lambda a, b: narrow_product(a[:, :kept], b[:kept]))
+    assert honest.error_rms <= error_limit(NARROW, honest, honest.error_rms)
+    assert left_out.error_rms > error_limit(NARROW, left_out, honest.error_rms)
+
+
+@pytest.mark.parametrize("share", [2.0, 0.5])
+def test_a_kernel_may_err_twice_as_much_as_the_baselines_of_its_round(monkeypatch, share):
+    task = NARROW.model_copy(update={"k": 2048})
+    found = judged(monkeypatch, task, product)
+    assert error_limit(task, found, 0.0) < error_limit(task, found, 1.0)
+    assert 2 * share <= error_limit(task, found, share) <= 3.1 * share, "64 rows scatter"

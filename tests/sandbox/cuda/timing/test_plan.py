@@ -9,13 +9,13 @@ import pytest
 
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.baseline import TunedBaseline
-from cudal2_agent.contract.records.evaluation import BASELINES
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, BASELINES, HEURISTIC
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, Layout, TimingMode
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.settings.options import RACE_TIME, SCREEN_TIME, TimeOptions
 from cudal2_agent.sandbox.backend import driver_present
 from cudal2_agent.sandbox.cuda.baselines.cublaslt import LtProduct
-from cudal2_agent.sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
+from cudal2_agent.sandbox.cuda.baselines.library import Scalars, Unavailable, WrongProduct, column_major
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import LibraryBaselines
 from cudal2_agent.sandbox.cuda.timing.sample_plan import (
     L2_MULTIPLE,
@@ -27,11 +27,13 @@ from cudal2_agent.sandbox.cuda.timing.sample_plan import (
     count_launches,
     count_sets,
     count_slots,
+    draw_launches,
     draw_pairs,
     launches_needed,
     reuse_bytes,
     set_bytes,
     shuffled_rounds,
+    spread_bytes,
     stays_cold,
     throttled_apart,
     trimmed_mean,
@@ -97,6 +99,21 @@ def test_pairs_are_drawn():
     assert draw_pairs(64, 64, random.Random(1)) != draw_pairs(64, 64, random.Random(2))
     with pytest.raises(ValueError, match="9 pairs"):
         draw_pairs(3, 10, random.Random(0))
+
+
+def test_every_launch_has_an_output_slot_of_its_own_in_drawn_order():
+    launches = draw_launches(8, 60, 40, random.Random(1))
+    slots = [launch.slot for launch in launches]
+    assert len(set(slots)) == 40
+    assert set(slots) <= set(range(60))
+    assert slots != sorted(slots)
+    assert len({launch[:2] for launch in launches}) == 40
+    assert launches != draw_launches(8, 60, 40, random.Random(2))
+
+
+def test_a_small_operand_is_spread_over_ten_times_the_cache_where_memory_suffices():
+    assert spread_bytes(L2, MEMORY) == L2_MULTIPLE * L2
+    assert spread_bytes(L2, 8 * 1024**3) < L2_MULTIPLE * L2
 
 
 def test_a_sample_that_reuses_matrices_soon_is_not_called_cold():
@@ -199,7 +216,7 @@ class _Stub:
     """A heuristic result with a given time, or one that fails."""
 
     def __init__(self, us):
-        self.us, self.detail, self.layout = us, f"{us} us", "nn"
+        self.us, self.detail, self.layout, self.name = us, f"{us} us", "nn", "cublaslt"
 
     def record(self):
         return f"{self.us:0128x}"
@@ -300,6 +317,57 @@ def test_tuning_without_a_running_suggestion_is_a_note(monkeypatch):
     opened = baselines.open(["cublaslt-autotuning"])
     assert opened.contenders == {}
     assert "none of cuBLASLt's 2 suggestions runs" in opened.notes[0]
+
+
+class _Library:
+    """cuBLASLt whose suggestions are times; samples of those that are wrong are refused."""
+
+    def __init__(self, monkeypatch, suggestions, wrong):
+        self.wrong, self.timed = set(wrong), []
+        product = type("Product", (), {"suggestions": suggestions})
+        monkeypatch.setattr(
+            "cudal2_agent.sandbox.cuda.baselines.library_baselines.LtGemm", lambda _name, _product, us: _Stub(us)
+        )
+        self.baselines = LibraryBaselines(GemmTask(m=64, n=64, k=64), self.sample, lambda one, _launches: one.us)
+        self.baselines._lt_products = [product()]
+
+    def sample(self, contender):
+        self.timed.append(contender.us)
+        if contender.us in self.wrong:
+            raise WrongProduct(f"{contender.detail} is wrong: 9 of 9 rows")
+        return contender.us
+
+
+def test_a_suggestion_with_a_wrong_product_is_no_baseline(monkeypatch):
+    library = _Library(monkeypatch, [5, 3, 4, 9], wrong=[3])
+    opened = library.baselines.open([AUTOTUNED])
+    assert opened.contenders[AUTOTUNED][0].us == 4
+    assert opened.contenders[AUTOTUNED][0].detail == "4 us; best of 4 suggestions, but for 1 with a wrong product"
+    assert opened.notes == ("not a baseline: cublaslt: 3 us is wrong: 9 of 9 rows",)
+    assert library.baselines.tuned.time_us == 4
+
+
+def test_behind_all_finalists_that_are_wrong_come_the_next_ones(monkeypatch):
+    library = _Library(monkeypatch, list(range(1, 20)), wrong=range(1, 7))
+    assert library.baselines.open([AUTOTUNED]).contenders[AUTOTUNED][0].us == 7
+
+
+def test_the_heuristic_is_the_first_suggestion_that_is_right(monkeypatch):
+    library = _Library(monkeypatch, [5, 3, 4], wrong=[5])
+    opened = library.baselines.open([HEURISTIC])
+    assert [one.us for one in opened.contenders[HEURISTIC]] == [3]
+    assert "5 us is wrong" in opened.notes[0]
+    none = _Library(monkeypatch, [5, 3], wrong=[5, 3]).baselines.open([HEURISTIC])
+    assert (none.contenders, len(none.notes)) == ({}, 3)
+
+
+def test_a_kept_algorithm_that_became_wrong_is_tuned_anew(monkeypatch):
+    library = _Library(monkeypatch, [5, 3], wrong=[2])
+    monkeypatch.setattr(library.baselines, "_restored", lambda _known: _Stub(2))
+    library.baselines.known = "kept"
+    assert library.baselines.open([AUTOTUNED]).contenders[AUTOTUNED][0].us == 3
+    library.baselines.forget(AUTOTUNED)
+    assert library.baselines.known is None
 
 
 def test_on_a_machine_without_a_driver_every_baseline_is_a_note():

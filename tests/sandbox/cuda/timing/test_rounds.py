@@ -12,7 +12,9 @@ from cudal2_agent.contract.records.evaluation import AUTOTUNED, BASELINES, CUBLA
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines
-from cudal2_agent.sandbox.cuda.timing import timer
+from cudal2_agent.sandbox.cuda.timing import timer, watch
+from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudgement
+from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
 from cudal2_agent.sandbox.cuda.timing.timer import Timer
 from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
 from tests.doubles import ENVIRONMENT
@@ -27,7 +29,9 @@ class Library:
 
 
 class Lane:
-    pairs = ((0, 1), (1, 0))
+    launches = (TimedLaunch(0, 1, 0), TimedLaunch(1, 0, 1))
+    bounds = ()
+    order = 7
     workspaces = None
     zero_us = 3.0
 
@@ -42,22 +46,24 @@ class Lane:
 class Track:
     """Memory whose checks return a script."""
 
-    order = 7
-    ring = SimpleNamespace(stride_bytes=256)
+    task = TASK
+    ring = SimpleNamespace(size_bytes=192)
+    bystanders = None
     capacity = 10**6
 
-    def __init__(self, *, changed=None, projected=None, mismatches=0, protected=True):
-        self.log = []
+    def __init__(self, *, changed=None, projected=None, mismatches=0, protected=True, after=None):
+        self.log, self.forgotten, self.after = [], [], after
         self.pools = Pools(changed, read_only=protected)
         self.judge = SimpleNamespace(
-            project=lambda _pairs, _draw: projected,
-            compare=lambda _launch, _pair: SimpleNamespace(mismatches=mismatches, describe=lambda: "1 of 96 outputs are wrong"),
+            project=lambda launches, _draw: OutputJudgement(projected, 0.0, 1.0, TASK.m * len(launches)),
+            compare=lambda _launch: SimpleNamespace(mismatches=mismatches, describe=lambda: "1 of 96 outputs are wrong"),
         )
 
 
 class Pools:
     def __init__(self, changed, *, read_only):
         self._changed, self.secrets, self.read_only, self.looks = changed, [], read_only, 0
+        self.spread_bytes = 2**40
 
     def __len__(self):
         return 2
@@ -86,6 +92,11 @@ class Sampler:
         return Telemetry(power_w=(300.0,))
 
 
+def leave_out_the_aftermath(monkeypatch, track):
+    """The launches after the rounds return the script's answer."""
+    monkeypatch.setattr(watch, "Aftermath", lambda *_: SimpleNamespace(fault=lambda: track.after))
+
+
 def make(monkeypatch, track, reasons=()):
     opened = Timer(TASK, SimpleNamespace(pci_bus_id="0", chip=REFERENCE_CHIPS[TASK.arch], environment=ENVIRONMENT))
     opened._opened = track
@@ -93,8 +104,10 @@ def make(monkeypatch, track, reasons=()):
     libraries = {name: (Library(name, name, 5.0),) for name in BASELINES}
     libraries[CUBLAS] = (Library(CUBLAS, "layout nn", 9.0), Library(CUBLAS, "layout tn", 7.0))
     opened._libraries = SimpleNamespace(
-        open=lambda names: Baselines({name: libraries[name] for name in names}, ("baseline x left out: y",))
+        open=lambda names: Baselines({name: libraries[name] for name in names}, ("baseline x left out: y",)),
+        forget=track.forgotten.append,
     )
+    leave_out_the_aftermath(monkeypatch, track)
     monkeypatch.setattr(timer, "open_sampler", lambda _: contextlib.nullcontext(Sampler(reasons)))
     return opened
 
@@ -137,8 +150,11 @@ def _passes():
     draw = random.Random(OPTIONS.secret)
     draw.getrandbits(64)  # the operands
     for _ in range(2):
-        draw.randrange(OPTIONS.rounds), draw.randrange(len(Lane.pairs))  # the outputs to compare
-    orders = [timer.shuffled_rounds(("candidate", f"{AUTOTUNED}/0"), OPTIONS.rounds, draw) for _ in range(2)]
+        draw.randrange(OPTIONS.rounds), draw.randrange(len(Lane.launches))  # the outputs to compare
+    orders = []
+    for _ in range(2):
+        draw.getrandbits(64)  # for the judgement of the baselines
+        orders.append(timer.shuffled_rounds(("candidate", f"{AUTOTUNED}/0"), OPTIONS.rounds, draw))
     return [[name for round_ in order for name in round_] for order in orders]
 
 
@@ -170,6 +186,7 @@ def test_throttling_of_one_side_repeats_the_rounds(monkeypatch, candidate, reaso
         (Track(changed="input A was changed"), "input", "timed launches: input A was changed"),
         (Track(projected="3 of 16 rows are wrong"), "outputs", "timed launches: 3 of 16 rows are wrong"),
         (Track(mismatches=1), "outputs", "1 of 96 outputs are wrong"),
+        (Track(after=("strays", "a launch changed 16 bytes")), "strays", "after the rounds: a launch changed 16 bytes"),
     ],
 )
 def test_what_timed_launches_do_wrong_is_a_fault(monkeypatch, candidate, track, check, message):
@@ -212,3 +229,35 @@ def test_a_driver_without_read_only_memory_is_told(monkeypatch, candidate):
     measurement = make(monkeypatch, Track(protected=False)).measure(candidate, OPTIONS)
     assert "maps no memory read-only" in measurement.ruler.weakened[0]
     assert measurement.notes[-1] == measurement.ruler.weakened[0]
+
+
+def judge_by_lane(track, faults, errors):
+    """Judges the sample of the lane that was taken last. `faults`, `errors`: by lane."""
+
+    def project(launches, _draw):
+        name = track.log[-1]
+        return OutputJudgement(faults.get(name), errors.get(name, 0.0), 1.0, TASK.m * len(launches))
+
+    track.judge.project = project
+
+
+def test_a_baseline_that_computes_something_else_is_none(monkeypatch, candidate):
+    track = Track()
+    judge_by_lane(track, {"layout tn": "3 of 16 rows are wrong"}, {})
+    measurement = make(monkeypatch, track).measure(candidate, OPTIONS)
+    cublas = next(timing for timing in measurement.baselines if timing.name == CUBLAS)
+    assert cublas.detail == "layout nn", "the faster one is wrong"
+    assert "baseline cublas left out in the rounds: 3 of 16 rows are wrong" in measurement.notes
+    assert track.forgotten == [CUBLAS], "it is opened anew the next time"
+
+
+def test_a_candidate_may_err_twice_as_much_as_the_baselines_of_its_round(monkeypatch, candidate):
+    for factor, passes in ((1.0, True), (8.0, False)):
+        track = Track()
+        judge_by_lane(track, {}, {"candidate": factor * 0.5} | dict.fromkeys(BASELINES, 0.5))
+        opened = make(monkeypatch, track)
+        if passes:
+            opened.measure(candidate, OPTIONS)
+            continue
+        with pytest.raises(WrongWhileTimed, match="RMS error 4 exceeds"):
+            opened.measure(candidate, OPTIONS)
