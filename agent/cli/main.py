@@ -1,5 +1,6 @@
 """The command `cudal2-agent`: its verbs, and the place where errors become one line and an exit code."""
 
+import errno
 import os
 import signal
 import sys
@@ -27,10 +28,11 @@ from cudal2_agent.agent.cli import (
     verify,
 )
 from cudal2_agent.agent.cli import calibrate as calibrate_verb
-from cudal2_agent.contract.errors import Cudal2Error
+from cudal2_agent.contract.errors import Cudal2Error, UsageError
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # as of a program that SIGPIPE ends
+_REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)  # the user's to change, whatever was tried
 # The exception of typer for a wrong command line. Its name differs between versions of typer.
 _CommandLineError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
@@ -75,6 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(exc.format_message(), exc.exit_code)
     except BrokenPipeError:
         return _end_quietly()
+    except OSError as exc:
+        if exc.errno not in _REFUSED or not exc.filename:
+            raise
+        remedy = "check its permissions and space, or choose another home with CUDAL2_HOME"
+        return _fail(f"{exc.filename} cannot be used: {exc.strerror}; {remedy}", UsageError.exit_code)
     except SystemExit as exc:  # typer's answer to a closed pipe
         if isinstance(exc.__context__, BrokenPipeError):
             return _end_quietly()
