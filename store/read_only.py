@@ -22,7 +22,10 @@ def can_write(path: Path) -> bool:
 
 
 def connect_reader(path: Path, timeout_s: float) -> sqlite3.Connection:
-    """A connection for any thread that cannot write. A database that is missing is an empty one. Raises: sqlite3.Error, OSError."""
+    """A connection for any thread that cannot write. A database that is missing is an empty one.
+
+    Raises: sqlite3.Error, OSError.
+    """
     if not path.exists():
         return _connect(":memory:", timeout_s)
     if can_share(path):
