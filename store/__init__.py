@@ -7,6 +7,7 @@
 - `packing.py`: records as zstd frames, with dictionaries that the store learns.
 - `tables.py`: the tables, and their rows by integer keys.
 - `engine.py`: opens the database.
+- `read_only.py`: reads one where nothing can be written.
 - `migrations/`: from the tables of earlier versions to today's.
 - `steps.py`: a step with its run and its candidate, as a line of JSON.
 - `sweep/`: the compact form in which steps travel.

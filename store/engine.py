@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, insert, inspect, select
+from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, func, insert, inspect, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from cudal2_agent.contract.errors import StoreError
 from cudal2_agent.contract.file_system import REMEDY, require_local
+from cudal2_agent.store.read_only import can_write, connect_reader
 from cudal2_agent.store.tables import SCHEMA, VERSION, meta, metadata, migration
 
 BUSY_TIMEOUT_S = 120.0  # an import of 50,000 steps is one transaction and takes about a minute
@@ -23,6 +24,7 @@ MAX_VALUE_BYTES = 64 * 1024**2  # of a text or a blob of SQLite
 DIALECTS = ("sqlite", "postgresql")
 _BEGIN = "cudal2_begin"  # execution option: the statement that begins a transaction in SQLite; empty for none
 _BEGIN_WRITING = "BEGIN IMMEDIATE"
+_READ_ONLY = "cudal2_read_only"  # execution option of an engine whose file cannot be written
 _ASK_S = 0.002  # maximum time between two requests for SQLite's write lock
 _WRITER = 0xC0DA12  # PostgreSQL's advisory lock of the process that writes
 _FIRST = "0001"  # the migration that a store of version 0.1 has had
@@ -33,6 +35,7 @@ _log = logging.getLogger(__name__)
 def open_engine(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
     """An engine over a database that holds this version's tables. A database of an older version is migrated.
 
+    Where a file cannot be written, it can be read, and one that is missing is empty; what writes is told so.
     Raises: UsageError for a file on a network file system; StoreError where the address is wrong, or the database is
     unreachable, locked, corrupt, not a store or of a newer version. An existing file is not changed then.
     """
@@ -97,12 +100,17 @@ def _create(url: str, busy_timeout_s: float) -> Engine:
         if kind not in DIALECTS:
             raise StoreError(f"store {kind}:// is not supported; use sqlite:///FILE or postgresql+psycopg://HOST/DATABASE")
         sqlite = kind == "sqlite"
-        file = (parsed.database or "").removeprefix("file:")
-        if sqlite and file and not file.startswith(":memory:"):
-            require_local(Path(file), "store", f"{REMEDY}, or CUDAL2_STORE to a PostgreSQL address")
+        options: dict[str, Any] = {"connect_args": {"timeout": busy_timeout_s}} if sqlite else {}
+        named = (parsed.database or "").removeprefix("file:")
+        if sqlite and named and not named.startswith(":memory:"):
+            require_local(Path(named), "store", f"{REMEDY}, or CUDAL2_STORE to a PostgreSQL address")
         if sqlite and parsed.database and not parsed.database.startswith((":memory:", "file:")):
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(parsed, connect_args={"timeout": busy_timeout_s} if sqlite else {})
+            file = Path(parsed.database)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if not can_write(file):
+                options = {"creator": partial(connect_reader, file, busy_timeout_s), "execution_options": {_READ_ONLY: True}}
+                options |= {} if file.exists() else {"poolclass": StaticPool}  # all see the one that is in memory
+        engine = create_engine(parsed, **options)
     except (ArgumentError, NoSuchModuleError) as exc:
         raise StoreError(f"store address is not an SQLAlchemy URL like sqlite:///runs.sqlite ({_first_line(exc)})") from exc
     except ModuleNotFoundError as exc:
@@ -158,12 +166,21 @@ def _prepare(engine: Engine) -> None:
     """Creates the tables in an empty database, and migrates those of an older version. It reads before it writes."""
     with engine.connect() as connection:
         version, empty = _version(connection, engine), not inspect(connection).get_table_names()
+    read_only = engine.get_execution_options().get(_READ_ONLY, False)
     if version == VERSION:
         return
-    if empty:
-        _create_tables(engine)
-    else:
+    if not empty and read_only:
+        raise StoreError(
+            f"store {shown_address(engine.url)} has version {version}, and where it cannot be written it is not brought to "
+            f"{VERSION}; copy it to a folder of your own, and name the copy with CUDAL2_STORE"
+        )
+    if not empty:
         _migrate(engine)
+        return
+    _create_tables(engine)
+    if read_only:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA query_only=ON")
 
 
 def _version(connection: Connection, engine: Engine) -> str | None:

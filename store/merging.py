@@ -8,8 +8,9 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, create_engine, inspect, select, true
 from sqlalchemy.engine import URL, make_url
@@ -21,10 +22,11 @@ from cudal2_agent.contract.file_system import mount_of
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
 from cudal2_agent.store import tables
-from cudal2_agent.store.engine import shown_address
+from cudal2_agent.store.engine import BUSY_TIMEOUT_S, shown_address
 from cudal2_agent.store.filters import sortable
 from cudal2_agent.store.packing import Packer, named
 from cudal2_agent.store.plain_records import Plain
+from cudal2_agent.store.read_only import connect_reader
 from cudal2_agent.store.store import Store, open_store
 from cudal2_agent.store.writer import OBSERVATIONS, PlainWriter
 
@@ -239,12 +241,12 @@ def _url(source: str) -> URL:
 
 def _is_older(url: URL) -> bool:
     """Whether opening the store would migrate it. What is no store is not older: opening it says what is wrong."""
+    options: dict[str, Any] = {}
     if url.get_backend_name() == "sqlite":
-        file = Path(url.database or "").absolute()
-        url = URL.create("sqlite", database=f"{file.as_uri()}", query={"mode": "ro", "uri": "true"})
+        options = {"creator": partial(connect_reader, Path(url.database or ""), BUSY_TIMEOUT_S)}
     engine = None
     try:
-        engine = create_engine(url)
+        engine = create_engine(url, **options)
         with engine.connect() as connection:
             names = set(inspect(connection).get_table_names())
             if tables.migration.name not in names:
@@ -261,10 +263,7 @@ def _is_older(url: URL) -> bool:
 def _copy(path: Path, copy: Path) -> None:
     """A copy of an SQLite file, with what is still in its write-ahead log."""
     try:
-        with (
-            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
-            closing(sqlite3.connect(copy)) as target,
-        ):
+        with closing(connect_reader(path, BUSY_TIMEOUT_S)) as source, closing(sqlite3.connect(copy)) as target:
             source.backup(target)
-    except sqlite3.Error as exc:
+    except (sqlite3.Error, OSError) as exc:
         raise StoreError(f"store {path} cannot be copied to migrate it ({exc}); check the space for temporary files") from exc

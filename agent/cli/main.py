@@ -1,5 +1,6 @@
 """The command `cudal2-agent`: its verbs, and the place where errors become one line and an exit code."""
 
+import errno
 import getpass
 import os
 import signal
@@ -30,10 +31,11 @@ from cudal2_agent.agent.cli import (
 )
 from cudal2_agent.agent.cli import calibrate as calibrate_verb
 from cudal2_agent.agent.cli.render.plain_text import plain, plain_streams
-from cudal2_agent.contract.errors import Cudal2Error
+from cudal2_agent.contract.errors import Cudal2Error, UsageError
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # as of a program that SIGPIPE ends
+_REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)  # the user's to change, whatever was tried
 # The exception of typer for a wrong command line. Its name differs between versions of typer.
 _CommandLineError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
@@ -83,10 +85,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail(exc.format_message(), exc.exit_code)
     except BrokenPipeError:
         return _end_quietly()
-    except FileNotFoundError:
-        if not _fails(tempfile.gettempdir):
+    except OSError as exc:
+        if isinstance(exc, FileNotFoundError) and _fails(tempfile.gettempdir):
+            return _fail("no folder for temporary files can be written; set TMPDIR or CUDAL2_HOME to one that can", 2)
+        if exc.errno not in _REFUSED or not exc.filename:
             raise
-        return _fail("no folder for temporary files can be written; set TMPDIR or CUDAL2_HOME to one that can", 2)
+        remedy = "check its permissions and space, or choose another home with CUDAL2_HOME"
+        return _fail(f"{exc.filename} cannot be used: {exc.strerror}; {remedy}", UsageError.exit_code)
     except SystemExit as exc:  # typer's answer to a closed pipe
         if isinstance(exc.__context__, BrokenPipeError):
             return _end_quietly()

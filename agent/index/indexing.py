@@ -50,11 +50,22 @@ def update(name: str | None, settings: Settings, emit: Emit) -> tuple[list[Index
                 if _is_fixed(release):
                     emit(Notice(message=f"{release.name}: a version in a package registry does not change; nothing to do"))
                     continue
-                with opened(release.origin, release.name, settings, emit) as tree:
+                with opened(release.origin, _kept_name(release), settings, emit) as tree:
                     reports.append(index_release(tree, store, settings, emit))
+                if tree.name != release.name:
+                    store.remove(release.name)
+                    store.collect()
+                    emit(Notice(message=f"{release.name} is {tree.name} now: {release.origin} holds another version"))
             except SourceError as exc:
                 failures.append(f"{release.name}: {exc}")
     return reports, failures
+
+
+def _kept_name(release: Release) -> str | None:
+    """None where the name was made from a version, which it then follows: `cutlass-4.2.0` never holds 4.7.0."""
+    title = release.name.removesuffix(f"-{release.version}")
+    made = title != release.name and title in ("cutlass", Path(release.origin).name.removesuffix(".git"))
+    return None if made else release.name
 
 
 def _is_fixed(release: Release) -> bool:

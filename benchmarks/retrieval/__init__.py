@@ -2,6 +2,7 @@
 
 - `score`: scores search results against questions with verified answers
 - `ablation`: what each part of the search contributes
+- `carried`: carries questions to another release
 - `cost`: time and memory of indexing, updating and searching
 - `questions_*.jsonl`: three question sets
 """

@@ -10,6 +10,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
+from packaging.version import Version
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import SourceError
@@ -22,6 +23,7 @@ from cudal2_agent.indexer.sources.scratch import scratch
 from cudal2_agent.indexer.tree import ReleaseLabel, Tree, plant
 
 CUTLASS_PACKAGE = "nvidia-cutlass"
+CUTLASS_REPOSITORY = "https://github.com/NVIDIA/cutlass"
 FETCH_TIMEOUT_S = 600.0
 _VERSION = re.compile(r"v?(\d+(?:\.\d+){1,3})")
 _PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+*_-]*")
@@ -115,13 +117,25 @@ def _failure(wanted: Wanted, finished: CommandResult) -> SourceError:
     if versions := _versions(finished):
         shown = ", ".join(versions[-_SHOWN_VERSIONS:])
         version = wanted.specifier.strip("=.*")
-        return SourceError(f"{wanted.name} {version} is not available for this Python; available: {shown}", log=log)
+        what = f"{wanted.name} {version} is not available for this Python; available: {shown}"
+        return SourceError(f"{what}{_elsewhere(version, versions) if wanted.name == CUTLASS_PACKAGE else ''}", log=log)
     if reason := _reason(finished):
         return SourceError(f"{wanted.requirement} cannot be fetched: {reason}", log=log)
     if "No matching distribution" in finished.stderr:
-        return SourceError(f"the package registry has no {wanted.name} for this Python; check the name", log=log)
+        what = f"the package registry has no {wanted.name} for this Python, or does not answer"
+        return SourceError(f"{what}; check the name and `pip config list`", log=log)
     last = next((line for line in reversed(finished.stderr.splitlines()) if line.strip()), "no file came")
     return SourceError(f"{wanted.requirement} cannot be fetched: pip says: {last.strip()[:200]}", log=log)
+
+
+def _elsewhere(version: str, versions: list[str]) -> str:
+    """Where a CUTLASS release is that the registry does not have, as the end of a message."""
+    newest = max(map(Version, versions))
+    tag = "v" + ".".join([*version.split("."), "0", "0"][:3])  # 4.7 and the package 4.7.0.0 are v4.7.0
+    return (
+        f". The registry ends at {newest.major}.{newest.minor}.{newest.micro}; every release is in its repository: "
+        f"cudal2-agent index add git+{CUTLASS_REPOSITORY}@{tag}, or name a checkout or an archive of it"
+    )
 
 
 def _versions(finished: CommandResult) -> list[str]:
@@ -137,7 +151,8 @@ def _reason(finished: CommandResult) -> str:
     if "No space left on device" in finished.stderr:
         return "the disk is full; free some space"
     if _UNREACHABLE.search(finished.stderr):
-        return "the package registry cannot be reached; check the network and `pip config list`, or name a wheel or folder"
+        remedy = "check the network and `pip config list`, or name a wheel, an archive, a checkout or a folder"
+        return f"the package registry cannot be reached; {remedy}"
     return ""
 
 

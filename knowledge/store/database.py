@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from cudal2_agent.contract.errors import KnowledgeBusy, KnowledgeError
 from cudal2_agent.knowledge.store.tables import FORMAT, meta, metadata
+from cudal2_agent.store.read_only import connect_reader
 
 FILE = "knowledge.sqlite"
 _BUSY_S = 10.0
@@ -39,35 +40,11 @@ def open_reader(folder: Path) -> Engine:
     path = folder / FILE
     if not path.is_file():
         raise KnowledgeError(f"no knowledge base in {folder}; make one: cudal2-agent index add 4.2.0")
-    engine = create_engine("sqlite://", creator=lambda: _connect_reader(path), poolclass=NullPool)
+    engine = create_engine("sqlite://", creator=lambda: connect_reader(path, _BUSY_S), poolclass=NullPool)
     event.listen(engine, "begin", _on_begin)
     with translated(folder), engine.connect() as connection:
         check_format(connection, folder)
     return engine
-
-
-def _connect_reader(path: Path) -> sqlite3.Connection:
-    """A read-only connection. If the folder is read-only and has no log, SQLite may assume that nothing changes."""
-    wal = path.with_name(path.name + "-wal")
-    immutable = "" if _can_share(path) or (wal.exists() and wal.stat().st_size) else "&immutable=1"
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro{immutable}", uri=True, timeout=_BUSY_S, check_same_thread=False
-    )
-    connection.isolation_level = None
-    return connection
-
-
-def _can_share(path: Path) -> bool:
-    """Whether SQLite can create the shared-memory file that readers of a write-ahead log need."""
-    shm = path.with_name(path.name + "-shm")
-    try:
-        made = not shm.exists()
-        shm.open("ab").close()
-        if made:
-            shm.unlink(missing_ok=True)
-    except OSError:
-        return False
-    return True
 
 
 @contextmanager

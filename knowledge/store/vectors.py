@@ -12,6 +12,7 @@ import numpy as np
 
 from cudal2_agent.contract.errors import KnowledgeError
 from cudal2_agent.knowledge.embedding.embedder import Vectors
+from cudal2_agent.store.read_only import can_write, copied_folder
 
 if TYPE_CHECKING:
     import chromadb
@@ -135,7 +136,7 @@ class VectorStore:
                 if self._address.host:
                     client = chromadb.HttpClient(self._address.host, self._address.port, settings=settings)
                 else:
-                    client = chromadb.PersistentClient(str(self._address.folder), settings)
+                    client = chromadb.PersistentClient(str(_writable(self._address.folder)), settings)
             except AttributeError as exc:  # Chroma keeps a client that failed to start, and returns it again
                 raise self._broken("it could not be opened before") from exc
             self._client = cast("Client", client)
@@ -176,3 +177,9 @@ class VectorStore:
 
 def _first_line(exc: Exception) -> str:
     return str(exc).splitlines()[0][:200] if str(exc) else type(exc).__name__
+
+
+def _writable(folder: Path) -> Path:
+    """The folder, or a copy where it cannot be written: Chroma writes when it opens one."""
+    file = folder / "chroma.sqlite3"
+    return folder if not file.exists() or can_write(file) else copied_folder(folder, file.stat().st_mtime_ns)

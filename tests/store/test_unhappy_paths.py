@@ -130,7 +130,7 @@ def _record_in_a_file_that_may_only_be_read(path: Path) -> None:
 def _open_in_a_folder_that_may_only_be_read(path: Path) -> None:
     _as_nobody()
     with pytest.raises(StoreError, match="check the path, its permissions and space") as caught:
-        open_store(f"sqlite:///{path.with_name('new.sqlite')}")
+        _opened(path.with_name("new.sqlite")).start_run(run_record())  # it is read as an empty one
     assert_one_line(caught.value)
     with pytest.raises(StoreError, match=r"cannot be created: Permission denied") as caught:
         open_store(f"sqlite:///{path.parent / 'new' / 'store.sqlite'}")

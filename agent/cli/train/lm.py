@@ -1,7 +1,7 @@
 """`cudal2-agent train lm`: trains a language model that names schedules."""
 
 import json
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,13 +125,14 @@ def _trained(stage: str | None, out: Path, given: dict[str, Any], data: _Data, d
     """Begin a stage, or take up the one that was interrupted, and train it."""
     from cudal2_agent.agent.cli.render.progress import Progress
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.policies.lm.stages import begin, begun, local_device, train_stage
+    from cudal2_agent.policies.lm.stages import begin, begun, dropped_before_its_first_step, local_device, train_stage
 
     settings = load_settings(device=device or local_device())
-    with Progress() as progress:
+    with Progress() as progress, ExitStack() as started:
         if stage is not None:
             wanted = _settings(stage, given)
             begin(out, wanted, lambda: data.make(wanted.stage, wanted.seed, settings, progress.emit))
+            started.enter_context(dropped_before_its_first_step(out))
         with _score(begun(out).stage, settings, progress.emit) as score:
             return train_stage(out, progress.emit, score)
 

@@ -107,6 +107,26 @@ def test_add_says_what_it_did_in_a_line(built: Base) -> None:
     assert line.startswith("guide: 1 files (1 new), ")
 
 
+def test_update_of_a_checkout_that_moved_on_names_the_version_that_it_holds(base: Base) -> None:
+    def holds(minor: int) -> None:
+        macros = f"#define CUTLASS_MAJOR 9\n#define CUTLASS_MINOR {minor}\n#define CUTLASS_PATCH 0\n"
+        base.write("checkout/include/cutlass/version.h", macros)
+
+    holds(1)
+    base.run("add", "checkout")
+    base.run("add", "checkout", "--name", "mine")
+    holds(2)
+    base.run("update")
+    assert "cutlass-9.1.0 is cutlass-9.2.0 now" in base.stderr
+    assert [(one["name"], one["version"]) for one in base.json("list") if one["kind"] == "code"] == [
+        ("cutlass-9.2.0", "9.2.0"),
+        ("mine", "9.2.0"),
+    ]
+    base.run("update")
+    assert " now: " not in base.stderr
+    assert "sound" in base.run("verify")
+
+
 def test_update_follows_what_changed(base: Base) -> None:
     built = own(base)
     built.write("tree/ring/ring.hpp", RING.replace("release_buffer", "hand_back"))

@@ -156,7 +156,7 @@ def test_errors_of_the_other_library_are_its_own(serving: Serving, other: Callab
     serving(TASK)
     rival = other(7.0)
 
-    def refuses(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def refuses(*_: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no such product")
 
     rival._library.impl("mm", refuses, "CPU")

@@ -11,6 +11,7 @@ import pytest
 
 from cudal2_agent.contract.errors import SourceError
 from cudal2_agent.contract.events import ignore
+from cudal2_agent.indexer.sources.checkout import remote
 from cudal2_agent.indexer.sources.command import CommandResult, RunCommand, run_command
 from cudal2_agent.indexer.sources.opening import open_source
 from tests.indexer.doubles import Heard
@@ -96,9 +97,31 @@ def test_any_package_is_asked_of_pip_by_name_and_version(tmp_path: Path) -> None
 
 def test_a_release_that_does_not_exist_names_those_that_do(tmp_path: Path) -> None:
     said = "ERROR: Could not find a version (from versions: 3.8.0.0, 4.2.0.0)\nERROR: No matching distribution"
-    error = refusal("9.9.9", tmp_path, failed(said))
-    assert str(error) == "nvidia-cutlass 9.9.9 is not available for this Python; available: 3.8.0.0, 4.2.0.0"
+    error = refusal("lib==9.9.9", tmp_path, failed(said))
+    assert str(error) == "lib 9.9.9 is not available for this Python; available: 3.8.0.0, 4.2.0.0"
     assert error.log.strip() == said
+
+
+@pytest.mark.parametrize(
+    ("spec", "version", "tag"),
+    [
+        ("4.2.1", "4.2.1", "v4.2.1"),
+        ("4.7.0", "4.7.0", "v4.7.0"),
+        ("v4.7", "4.7", "v4.7.0"),
+        ("2.11.0", "2.11.0", "v2.11.0"),
+        ("nvidia-cutlass==4.7.0.0", "4.7.0.0", "v4.7.0"),
+    ],
+)
+def test_a_cutlass_that_the_registry_lacks_is_in_its_repository(tmp_path: Path, spec: str, version: str, tag: str) -> None:
+    """The list of pip need not be in order."""
+    said = "ERROR: Could not find a version (from versions: 3.8.0.0, 4.2.0.0, 4.1.0.0)\nERROR: No matching distribution"
+    told = str(refusal(spec, tmp_path, failed(said)))
+    assert told == (
+        f"nvidia-cutlass {version} is not available for this Python; available: 3.8.0.0, 4.2.0.0, 4.1.0.0. "
+        "The registry ends at 4.2.0; every release is in its repository: "
+        f"cudal2-agent index add git+https://github.com/NVIDIA/cutlass@{tag}, or name a checkout or an archive of it"
+    )
+    assert remote(told.partition("index add ")[2].partition(",")[0]) is not None
 
 
 def test_without_a_network_the_remedy_is_said(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`train lm`, `lm-evaluate` and `lm-merge`, and `optimize --policy lm`, as a user calls them. The score is scripted."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from cudal2_agent.policies.lm import needs
 from cudal2_agent.store.store import open_store
 from tests.policies.lm.tiny import TASKS, PriorScore, record_search, search, tiny_model
 
+MODEL = "the tiny model"
 QUICK = ["--steps", "2", "--batch", "4", "--group", "2", "--rank", "4", "--reply-tokens", "8"]
 
 
@@ -94,15 +96,57 @@ def test_an_interrupted_stage_resumes_by_its_folder_alone(model: str, capsys: py
         (["--stage", "sft"], "--out is missing"),
         (["--stage", "dpo", "--out", "x"], "choose from sft, contrastive, grpo"),
         (["--stage", "sft", "--out", "x", "--learning-rate", "7"], "--learning-rate: Input should be less than or equal to 1"),
-        (["--stage", "sft", "--out", "x"], "the store holds no measured schedule"),
-        (["--stage", "sft", "--out", "x", "--examples", "none.json"], "examples none.json cannot be read"),
-        (["--stage", "sft", "--out", "x", "--held-out", "none.json"], "none.json cannot be read as JSON"),
+        (["--stage", "sft", "--out", "x", "--model", MODEL], "the store holds no measured schedule"),
+        (["--stage", "sft", "--out", "x", "--model", MODEL, "--examples", "none.json"], "examples none.json cannot be read"),
+        (["--stage", "sft", "--out", "x", "--model", MODEL, "--held-out", "none.json"], "none.json cannot be read as JSON"),
         (["--resume", "--out", "x"], "there is no interrupted training of x"),
         (["--resume", "--out", "x", "--steps", "9"], "leave out the others"),
     ],
 )
-def test_wrong_words_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_one_line(["lm", *words], said, capsys)
+def test_wrong_words_are_one_line(words: list[str], said: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_one_line(["lm", *(model if word is MODEL else word for word in words)], said, capsys)
+
+
+def _broken_models(model: str) -> dict[str, str]:
+    """Folders that look like a model, and what is wrong with them."""
+    for name, left_out in {"no-weights": "*.safetensors", "no-settings": "config.json", "no-words": "tokenizer*"}.items():
+        shutil.copytree(model, name, ignore=shutil.ignore_patterns(left_out))
+    return {
+        "no-weights": "has no weights",
+        "no-settings": "cannot be loaded",
+        "no-words": "cannot be loaded",
+        "no/such/folder": "cannot be loaded",
+    }
+
+
+@pytest.mark.usefixtures("_searched")
+def test_the_model_is_looked_at_before_examples_are_made(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from cudal2_agent.policies.lm import examples
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examples, "make_examples", lambda *_: pytest.fail("examples were made"))
+        for name, said in _broken_models(model).items():
+            assert_one_line(["lm", "--stage", "sft", "--model", name, "--out", "sft"], said, capsys)
+        assert_one_line(["lm", "--stage", "sft", "--adapter", "none", "--out", "sft"], "none is not an adapter", capsys)
+    assert not Path("sft.training").exists()
+
+
+@pytest.mark.usefixtures("_searched")
+@pytest.mark.parametrize("fails", ["load_base", "set_seed", "_trainer"])
+def test_a_start_that_failed_may_be_given_again(model: str, fails: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from cudal2_agent.contract.errors import UsageError
+    from cudal2_agent.policies.lm import stages
+
+    begin = ["train", "lm", "--stage", "sft", "--model", model, "--out", "sft", *QUICK]
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise UsageError("the weights are damaged")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, fails, failing)
+        assert main(begin) == 2
+    assert "the weights are damaged" in capsys.readouterr().err
+    assert main(begin) == 0
 
 
 def test_what_evaluates_and_merges_names_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
