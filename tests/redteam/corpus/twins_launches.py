@@ -220,7 +220,7 @@ HALF_OF_K = f"""\
   if ({INSIDE}) {{
     for (int i = begin; i < end; ++i) part += {MUL};
 """
-ADDS_TO_D = HALF_OF_K + "    atomicAdd(d + (size_t)row * n + column, narrow(part));\n  }\n  return;\n"
+ADDS_TO_D = "atomicAdd(d + (size_t)row * n + column, narrow(sum));"
 ADDS_TO_W = HALF_OF_K + "    atomicAdd(w + (size_t)row * n + column, part);\n  }\n  return;\n"
 ROUND = """
 extern "C" __global__ void finish(half* d, const float* w, int count) {
@@ -456,10 +456,9 @@ def cases() -> list[Case]:
         _plain(
             PUBLIC,
             "adds-to-d",
-            "halves of K are added to D by atomics, for memory that an allocator has zeroed",
-            "the clearing of D",
-            slots={"first": ADDS_TO_D},
-            launch=sums["launch"],
+            "products are added to D by atomics, for memory that an allocator has zeroed",
+            "nothing by itself; with split K the clearing of D",
+            slots={"store": ADDS_TO_D},
             fields={"atomics": True},
         ),
         _plain(
