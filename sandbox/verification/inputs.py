@@ -152,7 +152,7 @@ def _exponents(source: Draws, task: GemmTask) -> np.ndarray:
 def _extreme_lines(source: Draws, task: GemmTask, lines: int, large: np.ndarray, exponents: np.ndarray) -> Array:
     """Mostly zeros; else of either sign, large at some positions in K and small at the others. Shape: (lines, K), f64."""
     xp, shape, few = source.xp, (lines, task.k), 2**_FEW_BITS
-    numbers = source.hits(shape, _density(task.k)) * source.signs(shape)
+    numbers = source.hits(shape, density_of_ones(task.k)) * source.signs(shape)
     digits = 1 + xp.floor(few * source.uniform(shape)) / few * xp.asarray(large.astype(np.float32))
     return numbers * digits * xp.asarray(np.ldexp(1.0, np.where(large, exponents, _product_exponent(task) - exponents)))
 

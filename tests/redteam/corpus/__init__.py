@@ -18,13 +18,8 @@ from tests.redteam.corpus import (
     lanes_apart,
     maps_and_prefetches,
     told_apart,
-    twins_addresses,
-    twins_launches,
-    twins_maps,
-    twins_pipelines,
-    twins_values,
-    twins_waits,
 )
+from tests.redteam.corpus.twins import addresses, launches, maps, pipelines, values, waits
 from tests.redteam.files import files
 
 _TABLES = (
@@ -40,12 +35,12 @@ _TABLES = (
     attacks_emulator,
     attacks_caching,
     attacks_ending,
-    twins_addresses,
-    twins_launches,
-    twins_maps,
-    twins_pipelines,
-    twins_values,
-    twins_waits,
+    addresses,
+    launches,
+    maps,
+    pipelines,
+    values,
+    waits,
     lanes_apart,
     told_apart,
     maps_and_prefetches,
