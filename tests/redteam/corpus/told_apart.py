@@ -147,7 +147,7 @@ def cases() -> list[Case]:
             slots={"first": f"  {WAIT}\n"},
         ),
         _honest("waits-in-one-thread", "one thread waits, and a barrier follows", **PROGRAMMATIC, slots={"first": once}),
-        _honest("prefetches-before-it-waits", "lines of A go to L2 before the wait", **PROGRAMMATIC, slots={"first": ahead}),
+        _honest("prefetches-a-before-it-waits", "lines of A go to L2 before the wait", **PROGRAMMATIC, slots={"first": ahead}),
         plain(
             "chooses-by-alignment",
             "honest",

@@ -1,1 +1,1 @@
-"""Attacks on places where data stay, each with right kernels that do the same for a reason. Written without knowing the defence."""
+"""Attacks, each with right kernels that do the same for a reason, by an author who did not know the defence."""
