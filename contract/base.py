@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=128)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16,64}$")]  # the beginning of a SHA-256, as `digest` makes it
+# Of a library or a chip. It is written into exported sources and pages, so that it has no quotes, line ends or markup.
+Name = Annotated[str, Field(pattern=r"^\w[\w .+()/-]{0,99}$")]
 
 
 class Record(BaseModel):

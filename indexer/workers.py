@@ -1,11 +1,12 @@
 """Splits files in worker processes, one file per worker at a time, so that a file that kills or hangs a worker is known.
 
 Covered: a worker that dies or exceeds the time limit loses its file and is replaced; Ctrl-C and a killed parent end all
-workers. Not covered: the memory that a worker takes.
+workers. A worker has a limit of memory, beyond which its file is left out.
 """
 
 import logging
 import queue
+import resource
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -21,6 +22,7 @@ Split = Callable[[str, bytes], SplitFile]
 _READY = "ready"
 _START_TIMEOUT_S = 120.0
 _POLL_S = 0.2
+MAX_WORKER_BYTES = 1 << 30  # the largest file of CUTLASS takes a tenth of it
 _AHEAD = 32  # results that are queued while the store embeds
 
 
@@ -176,6 +178,7 @@ class _SplitWorker:
 
 def _serve(parent: ParentLine, root: Path, split: Split) -> None:
     """Entry of a worker: paths to results."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_WORKER_BYTES, MAX_WORKER_BYTES))
     logging.disable(logging.WARNING)  # libraries log remarks on a file; the result contains what matters
     parent.send(_READY)
     for path in parent:

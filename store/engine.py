@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -195,7 +196,7 @@ def _version(connection: Connection, engine: Engine) -> str | None:
     version = _FIRST if schema == "1" else None
     if migration.name in names:
         version = connection.execute(select(migration.c.version_num)).scalar_one_or_none()
-    if version is None or not version.isdigit() or version > VERSION:
+    if not isinstance(version, str) or not re.fullmatch(r"\d{4}", version) or not _FIRST <= version <= VERSION:
         raise StoreError(f"store {where} has schema {version or schema}, this version reads {VERSION}; update cudal2-agent")
     return version
 

@@ -24,6 +24,7 @@ from cudal2_agent.store.sweep.sweep_reading import SweepReader
 
 Progress = Callable[[str, int], None]  # called with the file and the number of steps read so far
 _MAX_INDEX = 2**31
+_MOST_EMPTY = 1000
 _REPORT_EVERY = 256
 
 
@@ -54,8 +55,12 @@ def import_files(store: Store, paths: Sequence[str], progress: Progress | None =
 def _import_file(importing: "_Import", path: str, progress: Progress | None) -> None:
     """Raises: UsageError, which names the file and the line."""
     reader: LineReader | None = None
+    empty = 0
     for number, line in enumerate(lines_of(path), start=1):
         if not line.strip():
+            empty += 1
+            if empty > _MOST_EMPTY:  # an endless file, packed into a small one
+                raise UsageError(f"{shown(path)} has more than {_MOST_EMPTY:,} empty lines; nothing was imported")
             continue
         try:
             if reader is None:

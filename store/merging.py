@@ -7,7 +7,7 @@ are copied as they are stored, with the hashes that the version that wrote them 
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -66,8 +66,10 @@ def merge_store(target: Store, source_url: str, progress: MergeProgress | None =
     """
     packer = Packer()
     total, differing = MergeSummary(), []
-    with _opened(source_url) as source:
-        ids = [run.run_id for run in source.runs()]
+    with ExitStack() as stack:
+        with _sound("the source"):
+            source = stack.enter_context(_opened(source_url))
+            ids = [run.run_id for run in source.runs()]
         for done, run_id in enumerate(ids):
             if progress:
                 progress(run_id, done, len(ids))
@@ -87,7 +89,7 @@ def merge_store(target: Store, source_url: str, progress: MergeProgress | None =
 
 def _merge_run(target: Store, source: Store, run_id: str, packer: Packer) -> MergeSummary | None:
     """What was added; None where the two runs contradict each other."""
-    with _sound(run_id):
+    with _sound(f"run {run_id} of the source"):
         theirs = _read(source, run_id)
         assert theirs is not None
         _validate(theirs)
@@ -111,14 +113,12 @@ def _merge_run(target: Store, source: Store, run_id: str, packer: Packer) -> Mer
 
 
 @contextmanager
-def _sound(run_id: str) -> Iterator[None]:
-    """Raises: StoreError where a record of a source is not what its table says."""
+def _sound(what: str) -> Iterator[None]:
+    """Raises: StoreError where a source does not hold what its tables say: SQLite keeps a value of any type in any column."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError, MemoryError) as exc:
-        raise StoreError(
-            f"run {run_id} of the source is damaged ({type(exc).__name__}); it ends the merge", log=str(exc)
-        ) from exc
+        raise StoreError(f"{what} is damaged ({type(exc).__name__}), which ends the merge", log=str(exc)) from exc
 
 
 def _validate(stored: _StoredRun) -> None:

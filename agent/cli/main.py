@@ -34,6 +34,7 @@ from cudal2_agent.agent.cli.render.plain_text import plain, plain_streams
 from cudal2_agent.contract.errors import Cudal2Error, UsageError
 
 INTERRUPTED = 130
+MESSAGE_CHARS = 2000  # of an error; a name of a stranger may have more
 CLOSED_PIPE = 141  # as of a program that SIGPIPE ends
 _REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)  # the user's to change, whatever was tried
 # The exception of typer for a wrong command line. Its name differs between versions of typer.
@@ -156,7 +157,8 @@ def _fail(message: str, code: int, log: str = "") -> int:
         with tempfile.NamedTemporaryFile("w", prefix="cudal2-", suffix=".log", delete=False, encoding="utf-8") as file:
             file.write(plain(log))
         where = f" (log: {file.name})"
-    print(f"error: {' '.join(message.split())}{where}", file=sys.stderr)
+    told = " ".join(message.split())
+    print(f"error: {told if len(told) <= MESSAGE_CHARS else f'{told[:MESSAGE_CHARS]}…'}{where}", file=sys.stderr)
     return code
 
 

@@ -64,13 +64,14 @@ class ScalarArg(Record):
     type: ScalarType = "i32"
 
 
+EntryName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,127}$")]
 Arg = TensorArg | TensorMapArg | WorkspaceArg | ScalarArg
 
 
 class Launch(Record):
     """One kernel launch. `programmatic`: launched with programmatic stream serialization after the preceding kernel."""
 
-    entry: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,127}$")]
+    entry: EntryName
     grid: tuple[Expression, Expression, Expression]
     block: tuple[Expression, Expression, Expression]
     cluster: tuple[int, int, int] = (1, 1, 1)
@@ -105,7 +106,7 @@ class LaunchPlan(Record):
 class ResolvedLaunch(Record):
     """A launch in plain numbers. `args` keep their kind; whole numbers replace their expressions."""
 
-    entry: str
+    entry: EntryName
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     cluster: tuple[int, int, int]

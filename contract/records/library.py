@@ -9,10 +9,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cudal2_agent.contract.base import Record, RunId, Sha256, digest
+from cudal2_agent.contract.base import Name, Record, RunId, Sha256, digest
 from cudal2_agent.contract.plan.plan import ResolvedPlan
 from cudal2_agent.contract.records.candidate import ScheduleValue
-from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
 from cudal2_agent.contract.reward.speedup import Speedup
 
 
@@ -139,9 +139,9 @@ class LibraryManifest(Record):
 
     format: str = "cudal2-library"
     version: Literal[1, 2, 3] = 1
-    name: str
-    chip: str
-    arch: str
+    name: Name
+    chip: Name
+    arch: Arch
     entries: tuple[str, ...]
     algorithms: tuple[str, ...] = ()
     no_faster: tuple[str, ...] = ()

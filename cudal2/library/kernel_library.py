@@ -116,9 +116,9 @@ class KernelLibrary:
         try:
             task, chip = entry["task"], entry["chip"]
             key = TaskKey(task["m"], task["n"], task["k"], task["layout"], task["element"], task["accumulate"])
-            arch, mode = task["arch"], task["mode"]
+            arch, mode, _ = task["arch"], task["mode"], hash(key)
         except (KeyError, TypeError) as exc:
-            raise LibraryError(f"entry {id_} of {self.path} is not a library entry: it lacks {exc}") from exc
+            raise LibraryError(f"entry {id_} of {self.path} is not a library entry: {exc}") from exc
         if (chip, arch) != (self.manifest.chip, self.manifest.arch):
             raise LibraryError(f"entry {id_} of {self.path} is of {chip} ({arch}), the library of {self.manifest.chip}")
         if mode != TimingMode.OFFLINE:

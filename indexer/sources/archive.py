@@ -1,8 +1,8 @@
 """Unpacks zip files, wheels and tar files under limits.
 
 Covered: members outside the tree (`../`, absolute, drive letters), links that leave it, devices, bombs (limits on members,
-bytes and expansion are checked while unpacking, regardless of the headers), damaged, truncated and encrypted archives.
-Not covered: an xz stream that requests a dictionary of gigabytes.
+bytes and expansion are checked while unpacking, regardless of the headers), headers and dictionaries of gigabytes, damaged,
+truncated and encrypted archives.
 """
 
 import bz2
@@ -20,11 +20,61 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, Protocol, Self, cast
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import SourceError
 from cudal2_agent.indexer.listing import is_wanted, printable
+
+_XZ_BYTES = 256 << 20  # of memory that a stream may ask for; `xz -9` asks for 65 MB
+_HEADER_BYTES = 1 << 20  # of a long name or of extended headers, which tarfile holds in memory
+_HEADERS = frozenset(
+    {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
+)
+
+
+class _Xz:
+    """The unpacked bytes of an xz file, under a limit of memory, which `lzma.LZMAFile` has not."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw, self._stream = raw, self._new()
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = b""
+        while not data:
+            if self._stream.eof:
+                rest = (self._stream.unused_data or self._raw.read(_BLOCK)).lstrip(b"\0")
+                if not rest:
+                    return b""
+                self._stream = self._new()
+            else:
+                rest = self._raw.read(_BLOCK) if self._stream.needs_input else b""
+                if self._stream.needs_input and not rest:
+                    raise EOFError("the stream ends early")
+            data = self._stream.decompress(rest, size)
+        return data
+
+    def __enter__(self) -> "_Xz":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @staticmethod
+    def _new() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(memlimit=_XZ_BYTES)
+
+
+class _Member(tarfile.TarInfo):
+    """A header whose extensions are of sensible size."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in _HEADERS and found.size > _HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {found.size:,} bytes")
+        return found
+
 
 _OPENERS: dict[str, Callable[[Any], Any]] = {
     ".tar": lambda raw: raw,
@@ -32,8 +82,8 @@ _OPENERS: dict[str, Callable[[Any], Any]] = {
     ".tgz": lambda raw: gzip.GzipFile(fileobj=raw),
     ".tar.bz2": bz2.BZ2File,
     ".tbz2": bz2.BZ2File,
-    ".tar.xz": lzma.LZMAFile,
-    ".txz": lzma.LZMAFile,
+    ".tar.xz": _Xz,
+    ".txz": _Xz,
 }
 _ZIPS = (".zip", ".whl")
 SUFFIXES = (*_OPENERS, *_ZIPS)
@@ -133,6 +183,8 @@ def _unzip(archive: Path, into: Path, meter: _UnpackMeter) -> None:
             meter.member()
             name = _safe(archive, member.filename)
             mode = member.external_attr >> 16
+            if member.compress_type == zipfile.ZIP_LZMA:  # its dictionary has no limit
+                raise ValueError(f"member {printable(name)} is compressed by LZMA")
             if stat.S_ISLNK(mode):
                 with opened.open(member) as link:
                     _check_link(archive, name, link.read(_MAX_LINK_BYTES).decode("utf-8", "replace"))
@@ -145,7 +197,7 @@ def _unzip(archive: Path, into: Path, meter: _UnpackMeter) -> None:
 
 def _untar(archive: Path, stream: IO[bytes], into: Path, meter: _UnpackMeter) -> None:
     """Unpack in one pass without seeking. Every byte counts, also those of skipped members and headers."""
-    with tarfile.open(fileobj=cast(IO[bytes], _Metered(stream, meter)), mode="r|") as opened:
+    with tarfile.open(fileobj=cast(IO[bytes], _Metered(stream, meter)), mode="r|", tarinfo=_Member) as opened:
         for member in opened:
             meter.member()
             name = _safe(archive, member.name)

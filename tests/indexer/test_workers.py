@@ -12,14 +12,14 @@ import pytest
 
 from cudal2_agent.contract.errors import KnowledgeError
 from cudal2_agent.contract.records.knowledge import SplitFile
-from cudal2_agent.indexer.workers import split_files
+from cudal2_agent.indexer.workers import MAX_WORKER_BYTES, split_files
 from tests.indexer.doubles import split_badly, split_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = """
 import sys
 from pathlib import Path
-from cudal2_agent.indexer.workers import split_files
+from cudal2_agent.indexer.workers import MAX_WORKER_BYTES, split_files
 from tests.indexer.doubles import split_badly
 if __name__ == "__main__":
     for outcome in split_files(sys.argv[2:], Path(sys.argv[1]), split_badly, 2, 600.0):
@@ -58,6 +58,16 @@ def test_every_path_comes_once(folder: Path) -> None:
     outcomes = list(split_files(paths, folder, split_whole, 4, 60))
     assert sorted(outcome.path for outcome in outcomes) == paths
     assert all(outcome.split is not None and outcome.split.path == outcome.path for outcome in outcomes)
+
+
+def take_too_much(path: str, data: bytes) -> SplitFile:
+    bytearray(MAX_WORKER_BYTES)
+    return split_whole(path, data)
+
+
+def test_a_file_that_takes_too_much_memory_is_left_out(folder: Path) -> None:
+    outcomes = list(split_files(["0.hpp", "1.hpp"], folder, take_too_much, 1, 60))
+    assert {outcome.reason for outcome in outcomes} == {"the splitter failed with MemoryError"}
 
 
 def test_a_file_that_is_gone_is_the_files_fault(folder: Path) -> None:

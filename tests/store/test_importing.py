@@ -339,3 +339,18 @@ def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path, monkeypa
 def test_a_name_that_is_not_utf8_can_be_shown() -> None:
     assert shown("a\udcff.zst") == "a?.zst"
     assert shown("-") == "stdin"
+
+
+def test_a_file_of_empty_lines_has_an_end(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "a.zst").write_bytes(zstd.compress(b"\n" * (64 << 20)))
+    with pytest.raises(UsageError, match="more than 1,000 empty lines; nothing was imported"):
+        import_files(store, [str(tmp_path / "a.zst")])
+
+
+@pytest.mark.parametrize("run_id", ["../../outside", "/tmp/x", "a/b", "", ".", "..", "a\x1b[2J", "x" * 200, "a b", "ü"])
+def test_a_run_id_that_is_no_name_of_a_file_is_refused(store: Store, tmp_path: Path, run_id: str) -> None:
+    line = json.loads(FIXTURE.read_text().splitlines()[0]) | {"run_id": run_id}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(UsageError, match="line 1: run_id: String should"):
+        import_files(store, [str(tmp_path / "a.jsonl")])
+    assert store.runs() == []

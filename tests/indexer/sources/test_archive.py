@@ -7,6 +7,7 @@ import io
 import lzma
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -253,3 +254,38 @@ def test_damage_of_any_kind_is_a_source_error_or_nothing(
     archive.write_bytes(bytes(data))
     with contextlib.suppress(SourceError):
         unpack(archive, folder / "out", ArchiveLimits(bytes=1 << 20))
+
+
+def test_an_xz_stream_that_asks_for_gigabytes_is_refused(tmp_path: Path) -> None:
+    content = bytearray(lzma.compress(b"x"))
+    flags = content.index(b"\x21\x01")  # the filter's id and the size of its properties; the next byte is the dictionary's size
+    content[flags + 2] = 38  # 2 GiB
+    header = content[12 : 12 + 4 * (content[12] + 1)]
+    content[12 + len(header) - 4 : 12 + len(header)] = zlib.crc32(header[:-4]).to_bytes(4, "little")
+    (tmp_path / "a.tar.xz").write_bytes(content)
+    with pytest.raises(SourceError, match="cannot be unpacked: Memory usage limit exceeded"):
+        unpack(tmp_path / "a.tar.xz", tmp_path / "out")
+
+
+def test_a_tar_header_of_many_bytes_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        info = tarfile.TarInfo("a.hpp")
+        info.pax_headers = {"comment": "x" * (2 << 20)}
+        tar.addfile(info)
+    with pytest.raises(SourceError, match=r"cannot be unpacked: a header of [\d,]+ bytes"):
+        unpack(tmp_path / "a.tar.gz", tmp_path / "out")
+
+
+def test_an_xz_file_of_several_streams_is_read_whole(tmp_path: Path) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        info = tarfile.TarInfo("a.hpp")
+        info.size = 300_000
+        tar.addfile(info, io.BytesIO(b"int a;" * 50_000))
+    whole = made.getvalue()
+    (tmp_path / "a.tar.xz").write_bytes(b"".join(lzma.compress(whole[at : at + 70_000]) for at in range(0, len(whole), 70_000)))
+    unpack(tmp_path / "a.tar.xz", tmp_path / "out")
+    assert (tmp_path / "out/a.hpp").read_bytes() == b"int a;" * 50_000
+    (tmp_path / "cut.tar.xz").write_bytes(lzma.compress(whole)[:100])
+    with pytest.raises(SourceError, match="cannot be unpacked"):
+        unpack(tmp_path / "cut.tar.xz", tmp_path / "out2")

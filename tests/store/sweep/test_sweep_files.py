@@ -195,3 +195,21 @@ def test_no_place_server_or_key_leaves_a_store(tmp_path: Path) -> None:
     text = zstd.decompress((tmp_path / "a.zst").read_bytes()).decode()
     assert "secret" not in text
     assert '"budget":7' in text
+
+
+def test_a_place_server_or_key_of_a_strangers_file_is_left_out(store: Store, tmp_path: Path) -> None:
+    export_sweep([trajectory(run_record(), step(0))], tmp_path / "a.zst")
+    lines = [json.loads(line) for line in zstd.decompress((tmp_path / "a.zst").read_bytes()).splitlines()]
+    [run] = [line["run"] for line in lines if "run" in line]
+    run |= {"status": "interrupted", "out": "/stranger/out"}
+    run["settings"] |= {
+        "base_url": "http://stranger/v1",
+        "api_key_file": "/stranger/key",
+        "home": "/stranger",
+        "endpoint": "stranger",
+    }
+    (tmp_path / "b.zst").write_bytes(zstd.compress(b"\n".join(json.dumps(line).encode() for line in lines)))
+    import_files(store, [str(tmp_path / "b.zst")])
+    [imported] = store.runs()
+    assert (imported.status, imported.out, imported.settings.chat.base_url) == ("finished", None, None)
+    assert "stranger" not in imported.model_dump_json()
