@@ -145,7 +145,7 @@ def measured_section(measured: Measured, run: RunRecord) -> str:
         _side(measured.side),
         f"{measured.environment.gpu}, driver {measured.environment.driver}, CUDA {measured.environment.cuda}, "
         f"cuBLAS {measured.environment.cublas}.",
-        "\n".join(f"- note: {note}" for note in measured.notes),
+        "\n".join(f"- note: {note}" for note in measured.remarks),
     ]
     return "\n\n".join(part for part in parts if part)
 

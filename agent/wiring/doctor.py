@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cudal2_agent.agent.run.versions import installed_version
-from cudal2_agent.agent.wiring.gpus import by_chip, visible_gpus
+from cudal2_agent.agent.wiring.gpus import by_chip, processes_on, visible_gpus
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import Cudal2Error, UsageError
 from cudal2_agent.contract.file_system import mount_of, require_local
@@ -154,6 +154,8 @@ def _gpus() -> Iterator[Check]:
         yield Check(name="GPU", ok=False, needed=False, detail=detail, remedy=reason)
     for gpu in found:
         detail = f"{gpu.name}, {gpu.sms} SMs, target {gpu.arch or 'unknown'}"
+        if others := processes_on(gpu):
+            detail += f"; {others} processes use it now, so that times would be unsteady"
         if gpu.exclusive:
             detail += "; exclusive-process mode: one process at a time, and no hardware counters beside it"
         yield Check(

@@ -45,6 +45,24 @@ def visible_gpus() -> list[Gpu]:
     return [_read(driver, index) for index in range(count)]
 
 
+def processes_on(gpu: Gpu) -> int:
+    """Processes that use a GPU now, those of other containers and MIG instances included; 0 where NVML does not tell."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except ImportError:
+        return 0
+    except pynvml.NVMLError:
+        return 0
+    try:
+        return len(pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByPciBusId(gpu.bus.encode())))
+    except pynvml.NVMLError:
+        return 0
+    finally:
+        pynvml.nvmlShutdown()
+
+
 def default_arch(device: str) -> Arch:
     """The architecture to write for: that of the chosen GPU, else sm_90a."""
     if device in ("none", "emulator"):

@@ -72,12 +72,24 @@ class TestResult(Record):
     symptoms: Symptoms | None = None
 
 
+# Of 85 full measurements on an H200 that did nothing else, the most unsteady one has 0.05 (the stored sweep of 2026-11-22).
+UNSTEADY = 0.10
+
+
 class Timing(Record):
     """Device time of one contender; `samples_us[i]` was taken in round i, as were all other contenders' samples i."""
 
     name: str
     samples_us: Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], Field(min_length=1)]
     detail: str = ""
+
+    @property
+    def unsteadiness(self) -> float:
+        """The range of the middle half of the samples over their median; 0 for fewer than four, which tell nothing."""
+        if len(self.samples_us) < 4:
+            return 0.0
+        low, median, high = statistics.quantiles(self.samples_us, n=4)
+        return (high - low) / median
 
 
 class SideFigures(Record):
@@ -347,6 +359,18 @@ class Measured(_Faultless):
     @property
     def headline(self) -> str:
         return "measured"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, and what the samples themselves show."""
+        worst = max((self.timing, *self.baselines), key=lambda timing: timing.unsteadiness)
+        if worst.unsteadiness <= UNSTEADY:
+            return self.notes
+        said = (
+            f"times were unsteady: the middle half of {worst.name}'s {len(worst.samples_us)} samples spreads over "
+            f"{100 * worst.unsteadiness:.0f} % of their median; others may be using this GPU, so measure again when it is free"
+        )
+        return (*self.notes, said)
 
 
 class Wrong(_Faulty):

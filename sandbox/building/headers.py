@@ -9,7 +9,9 @@ from cudal2_agent.contract.errors import CompilerMissing
 
 OWN_ROOT = Path(__file__).parents[1] / "include"
 _TOOLKITS = (Path("/usr/local/cuda/include"), Path("/opt/cuda/include"))
-_REMEDY = "install them with: pip install 'nvidia-cuda-runtime>=13.0,<14' 'nvidia-cuda-cccl>=13.0,<14'"
+_REMEDY = (
+    "install them with: pip install 'nvidia-cuda-runtime>=13.0,<14' 'nvidia-cuda-cccl>=13.0,<14' 'nvidia-cuda-crt>=13.0,<14'"
+)
 # Files that change with every release of their tree; hashing whole toolkits would take longer than a compilation.
 _RELEASE_MARKS = (
     "cuda_runtime_api.h",
@@ -49,9 +51,10 @@ class Headers:
 
 def find_headers() -> Headers:
     """The include roots for NVRTC. Raises: CompilerMissing where CUDA's headers are not installed."""
-    runtime = _first_with("cuda_fp16.h", _candidate_roots())
-    cccl = _first_with("cuda/std/cstdint", _candidate_roots())
-    roots = tuple(dict.fromkeys((OWN_ROOT, runtime, cccl, *cutlass_roots())))
+    found = _candidate_roots()
+    # CUDA 13's packages share one folder. Of CUDA 12's, the compiler's has what the runtime's includes.
+    parts = [_first_with(header, found) for header in ("cuda_fp16.h", "cuda/std/cstdint", "crt/host_defines.h")]
+    roots = tuple(dict.fromkeys((OWN_ROOT, *parts, *cutlass_roots())))
     return Headers(roots=roots, fingerprint=_fingerprint(roots))
 
 

@@ -48,9 +48,10 @@ def device_id(device: int) -> str:
         from cuda.bindings import driver
 
         uuid_of = getattr(driver, "cuDeviceGetUuid_v2", driver.cuDeviceGetUuid)  # CUDA 13 has one, which knows MIG
-        started, *_ = driver.cuInit(0)
-        found, handle = driver.cuDeviceGet(device) if not int(started) else (started, None)
-        known, uuid = uuid_of(handle) if not int(found) else (found, None)
+        if int(driver.cuInit(0)[0]):
+            return f"cuda-{device}"
+        found, handle = driver.cuDeviceGet(device)
+        known, uuid = (found, None) if int(found) else uuid_of(handle)
     except (ImportError, RuntimeError):
         return f"cuda-{device}"
-    return f"cuda-{device}" if int(known) else f"gpu-{bytes(uuid.bytes).hex()}"
+    return f"cuda-{device}" if int(known) or uuid is None else f"gpu-{bytes(uuid.bytes).hex()}"

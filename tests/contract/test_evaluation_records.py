@@ -54,6 +54,25 @@ def test_records_are_frozen(evaluation: Evaluation) -> None:
         evaluation.status = "measured"  # type: ignore[misc,assignment]
 
 
+UNSTEADY = (10.0, 14.0, 10.0, 15.0, 10.0, 16.0)
+
+
+def test_how_unsteady_times_were_is_a_range_of_the_middle_half() -> None:
+    assert Timing(name="x", samples_us=(10.0, 10.1, 9.9, 10.0, 10.2, 10.0, 10.1, 30.0)).unsteadiness < 0.02
+    assert Timing(name="x", samples_us=(9.0, 10.0, 11.0, 12.0, 13.0)).unsteadiness == pytest.approx(3 / 11)
+    assert Timing(name="x", samples_us=(1.0, 9.0, 30.0)).unsteadiness == 0
+
+
+@pytest.mark.parametrize("side", ["timing", "baseline"])
+def test_unsteady_times_of_either_side_are_said(side: str) -> None:
+    steady, unsteady = (Timing(name=side, samples_us=samples) for samples in ((10.0,) * 6, UNSTEADY))
+    own, other = (unsteady, steady) if side == "timing" else (steady, unsteady)
+    found = measured().model_copy(update={"timing": own, "baselines": (other,), "notes": ("a note",)})
+    assert found.remarks[0] == "a note"
+    assert found.remarks[1].startswith(f"times were unsteady: the middle half of {side}'s 6 samples spreads over 44 %")
+    assert found.model_copy(update={"timing": steady, "baselines": ()}).remarks == ("a note",)
+
+
 @pytest.mark.parametrize("samples", [(), (0.0,), (-1.0,), (float("nan"),), (float("inf"),), (8.0, 0.0)])
 def test_a_timing_without_a_positive_time_cannot_be_built(samples: tuple[float, ...]) -> None:
     with pytest.raises(ValidationError):

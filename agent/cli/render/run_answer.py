@@ -64,7 +64,8 @@ def best_json(step: Step) -> dict[str, object]:
         speedups = [speedup_over(evaluation, timing.name) for timing in evaluation.baselines]
         answer["time_us"] = median_us(evaluation.timing)
         answer["witness"] = evaluation.witness.model_dump(mode="json", exclude={"tests"}) if evaluation.witness else None
-        answer["notes"] = list(evaluation.notes)
+        answer["unsteadiness"] = round(evaluation.timing.unsteadiness, 4)
+        answer["notes"] = list(evaluation.remarks)
         answer["confirmed"] = confirmed(evaluation, step.candidate.origin)
         answer["speedups"] = [speedup.model_dump() for speedup in speedups if speedup]
     return answer
@@ -83,7 +84,7 @@ def best_lines(best: Step | None, lead: Lead | None = None) -> list[str]:
     head = f"{'schedule' if best.candidate.origin.schedule else 'candidate'}: {best.candidate.label}"
     if isinstance(best.evaluation, Measured):
         time = f"time: {median_us(best.evaluation.timing):.2f} us, measured"
-        notes = [f"note: {note}" for note in best.evaluation.notes]
+        notes = [f"note: {note}" for note in best.evaluation.remarks]
         return [head, time, *speedup_lines(best.evaluation), *witness_lines(best), *notes]
     assert isinstance(best.evaluation, Unmeasured)
     prediction, known = best.evaluation.prediction, knowledge_of(best.evaluation)
@@ -138,7 +139,7 @@ def _result(step: Step) -> list[str]:
     lines.append(f"reward: {step.reward:+.4f}" if step.reward is not None else "reward: none")
     if isinstance(evaluation, Measured):
         lines += [f"environment: {evaluation.environment.key}", *speedup_lines(evaluation), *witness_lines(step)]
-        lines += [f"note: {note}" for note in evaluation.notes]
+        lines += [f"note: {note}" for note in evaluation.remarks]
     for test in evaluation.tests:
         said = f": {' '.join(test.message.split())}" if test.message else ""
         lines.append(f"test: {test.tier}/{test.name} {'passed' if test.passed else 'failed'}{said}")

@@ -316,3 +316,13 @@ def test_paths_that_the_source_does_not_name_are_blanked() -> None:
 
 def test_an_error_elsewhere_is_still_the_first_error() -> None:
     assert first_error(shown("/etc/passwd(1): error: identifier\n  x\n")) == f"{ELSEWHERE}: error: not shown"
+
+
+def test_headers_of_cuda_12_lie_in_a_folder_for_each_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of CUDA 13's packages lie in one."""
+    parts = {"cuda_runtime": "cuda_fp16.h", "cuda_cccl": "cuda/std/cstdint", "cuda_nvcc": "crt/host_defines.h"}
+    for part, header in parts.items():
+        (tmp_path / part / "include" / header).parent.mkdir(parents=True)
+        (tmp_path / part / "include" / header).touch()
+    monkeypatch.setattr(headers, "_package_folders", lambda name: [tmp_path] if name == "nvidia" else [])
+    assert headers.find_headers().roots == (headers.OWN_ROOT, *(tmp_path / part / "include" for part in parts))
