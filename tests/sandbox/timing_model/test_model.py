@@ -152,6 +152,7 @@ def test_an_endless_trace_ends_by_its_operations_whatever_the_machine_is_busy_wi
     compiler: PtxCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cudal2_agent.sandbox.timing_model.trace.DEADLINE_S", 0.0)  # none
+    monkeypatch.setattr("cudal2_agent.sandbox.timing_model.trace.MAX_COUNTED", 1000)
     source = 'extern "C" __global__ void gemm(unsigned* d) { for (unsigned i = 1; i; i += 2) d[i & 63] ^= i * i; }'
     launch = {"entry": "gemm", "grid": [1, 1, 1], "block": [32, 1, 1], "args": [{"tensor": "D", "access": "write"}]}
     of = task(64, 64, 64)
