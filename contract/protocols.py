@@ -83,10 +83,6 @@ class Sandbox(Protocol):
         """The predicted time of a built candidate, which is not executed."""
         ...
 
-    def estimate(self, built: Built, task: GemmTask) -> Prediction:
-        """As `predict`; where only the roofline stands in, by the timing model, which proves nothing."""
-        ...
-
     def witness(self, built: Built, task: GemmTask, seconds: float | None = None) -> Evaluation:
         """The verdict of the emulator on a candidate that passed on a GPU; `Unmeasured` where it passes or cannot be executed.
 

@@ -146,17 +146,6 @@ class LocalSandbox:
         """The predicted time of a built candidate, which is not executed."""
         return self._predict(built.candidate, task, built.inspection)
 
-    def estimate(self, built: Built, task: GemmTask) -> Prediction:
-        """As `predict`; where only the roofline stands in, by the timing model, for which the emulator traces the kernel.
-
-        The roofline stays where there is no emulator beside a GPU, or where it cannot trace the kernel.
-        """
-        prediction = self.predict(built, task)
-        if not prediction.is_floor or self._witness is None:
-            return prediction
-        answer = self._witness.evaluate(Evaluate(built=built, task=task, verify=self._verify, proves=False))
-        return answer.prediction or prediction if isinstance(answer, NotExecuted) else prediction
-
     def witness(self, built: Built, task: GemmTask, seconds: float | None = None) -> Evaluation:
         """What the emulator says of a candidate that a GPU found right: `Unmeasured` where it holds, or was not executed.
 

@@ -21,7 +21,6 @@ from cudal2_agent.agent.run.counters import RunProfiler, affordable, diagnosis_o
 from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.history import History
 from cudal2_agent.agent.run.measurements import Measurements
-from cudal2_agent.agent.run.source_screen import SourceScreen
 from cudal2_agent.agent.run.state import RunState
 from cudal2_agent.agent.run.stopping import Budget, SearchEnd
 from cudal2_agent.agent.run.witnessing import SecondWitness, judged, known_verdict, proof_fits, unproved_leader
@@ -64,7 +63,6 @@ class Nodes:
         self.history = History(parts.store, run, describes=parts.policy.reads_code)
         self._profiler = RunProfiler(run, parts, self.history, clock, emit)
         self._measurements = Measurements(run, parts.sandbox, clock, emit)
-        self._source_screen = SourceScreen(run, parts.sandbox, self.history, clock)
         self._second_witness = SecondWitness(run, parts.sandbox, self.history, clock, emit)
         self._builds: BatchBuild | None = None  # of this round
         self._ahead: tuple[Observation, BatchBuild] | None = None  # the next round, where it was begun
@@ -124,7 +122,7 @@ class Nodes:
         waiting: list[Built] = []
         stop = ""
         while not stop:
-            waiting += self._worth_timing(state, self._taken(state, builds, wait=not waiting))
+            waiting += self._taken(state, builds, wait=not waiting)
             left = len(waiting) + builds.waiting
             stop = self._stop_reason(state["round"], left)
             if stop or not left:
@@ -269,14 +267,6 @@ class Nodes:
     def _ready(self, builds: BatchBuild, *, wait: bool) -> list[Finished]:
         with self._clock.outside():
             return builds.ready(wait=wait)
-
-    def _worth_timing(self, state: RunState, taken: list[Built]) -> list[Built]:
-        """What has been built, without the sources that are far too slow by their predictions. These become steps at once."""
-        left_out = self._source_screen.left_out(taken)
-        for built, evaluation, seconds in left_out:
-            self._finish(state, built, evaluation, seconds)
-        ids = {built.candidate.id for built, _, _ in left_out}
-        return [built for built in taken if built.candidate.id not in ids]
 
     def _look_ahead(self, state: RunState, left: Sequence[Built], builds: BatchBuild) -> None:
         """Begin the next round once the rest of this one takes the GPU no longer than a batch takes the compilers.

@@ -105,9 +105,13 @@ class SideFigures(Record):
     without_programmatic_us: float | None = None
 
 
+NOT_PREDICTED = "not predicted"  # how the model's name begins where it says why there is no prediction
+
+
 class Prediction(Record):
     """A modelled time; never compared with a measured one silently.
 
+    `model`: its name; of a floor, `NOT_PREDICTED` with the reason where a model knows one.
     `terms`: the microseconds that each resource would need alone, by its name; empty where the model has no terms.
     `correction`: a fitted factor that `predicted_us` contains.
     """

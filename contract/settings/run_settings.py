@@ -35,14 +35,14 @@ FLAT_NAME: Mapping[GroupedName, str] = {place: name for name, place in FLAT.item
 GROUPS = frozenset(group for group, _ in FLAT.values())
 # Settings of older versions that nothing reads any more, as in `FLAT`. Wherever they stand, they are skipped with a notice.
 RETIRED: Mapping[str, GroupedName] = {
-    **{name: ("", name) for name in ("rounds", "quick_rounds", "use_diagnosis")},
+    **{name: ("", name) for name in ("rounds", "quick_rounds", "use_diagnosis", "screen_sources")},
     "chat_connect_s": ("chat", "connect_s"),
 }
 
 # What a run's outcome depends on: a resumed or replayed run takes these from its record unless a flag says otherwise.
 # The key of a server does not: it comes from the user each time.
 _ENDING = ("budget", "minutes", "stop_near_roofline", "finalists", "race_baselines")
-_ROUNDS = (*_ENDING, "round_size", "build_ahead", "screen_sources", "precedents")
+_ROUNDS = (*_ENDING, "round_size", "build_ahead", "precedents")
 _SEARCH = (*_ROUNDS, "seed", "verify_seed", "policy", "schedule_prior", "lm", "device")
 _SHOWN = ("use_knowledge", "profile")
 _CHAT = ("replay", *(name for name, (group, _) in FLAT.items() if group == "chat"))
@@ -115,9 +115,6 @@ class RunSettings(Record):
     )
     stop_near_roofline: bool = Field(
         default=True, description="whether a search ends once its best kernel is within 2 % of the roofline"
-    )
-    screen_sources: bool = Field(
-        default=True, description="whether a model's sources that are predicted far slower than the best time are not timed"
     )
     finalists: int = Field(default=6, ge=1, le=64, description="candidates of the final measurement")
     race_baselines: Literal["all", "cublaslt"] = Field(

@@ -71,8 +71,6 @@ class Evaluator:
         seeded = request.verify.model_copy(update={"seed": seed_of(request.verify)})
         request, inspection = request.model_copy(update={"verify": seeded}), request.built.inspection
         try:
-            if not request.proves:
-                return NotExecuted(reason="only its time was predicted", prediction=self._traced(request))
             tests = self._evaluate(request)
         except NotEmulated as exc:
             return NotExecuted(reason=str(exc))
@@ -108,15 +106,6 @@ class Evaluator:
             return None
         resolved = request.built.plan_for(request.task, self._chip.sms)
         return self._predict(self._kernel.launched_by(resolved), request.built.inspection, self._chip) if resolved else None
-
-    def _traced(self, request: Evaluate) -> Prediction | None:
-        """The time of a kernel that was not proved. Raises: as `_evaluate`."""
-        self._enter("load")
-        plan_of(request.built)
-        resolved = request.built.plan_for(request.task, self._chip.sms)
-        if self._predict is None or resolved is None:
-            return None
-        return self._predict(load_kernel(request.built, resolved, request.task), request.built.inspection, self._chip)
 
     def fault_of(self, built: Built) -> None:
         """Nothing that an emulated kernel does can break the emulator."""

@@ -40,7 +40,8 @@ class ModelledLaunch:
         self.traced, self._task, self._chip, self._rates = traced, task, chip, rates
         launch = traced.launch
         self.size = math.prod(launch.cluster)
-        self.clusters = math.prod(launch.grid) // self.size
+        self.clusters = traced.active_clusters
+        self._idle = math.prod(launch.grid) - self.clusters * self.size
         self.fit = clusters_that_fit(chip, self.size)
         self.even = math.ceil(self.clusters / self.fit)
         self.resources = next((each for each in inspection.kernels if each.entry == launch.entry), None)
@@ -92,9 +93,9 @@ class ModelledLaunch:
 
     @cached_property
     def left_out(self) -> float:
-        """How much longer the kernel is than the part of it that was traced, by the multiply-adds in it."""
+        """How much longer the kernel is than the part of it that was traced, by the multiply-adds in it, or by operations."""
         if self.traced.whole or not self.traced.products:
-            return 1.0
+            return self.traced.left_out or 1.0
         return max(self._work / self.traced.products, 1.0)
 
     @property
@@ -132,7 +133,7 @@ class ModelledLaunch:
         rates, left_out = self._rates, self.left_out
         bulk = len(self.traced.of(KIND.BULK_STORE)) > 0
         drain = rates.drain_us + bulk * rates.bulk_drain_us
-        placed = rates.cta_us * min(self.clusters, self.fit * self._turns(1).resident) * self.size
+        placed = rates.cta_us * (min(self.clusters, self.fit * self._turns(1).resident) * self.size + self._idle)
         if not (programmatic and self.traced.launch.programmatic):
             return rates.launch_us + placed + self.plain.end * left_out + drain
         end = (self.plain.end + self._share * (self.simulated.end - self.plain.end)) * left_out

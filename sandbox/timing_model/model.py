@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.records.evaluation import Prediction
+from cudal2_agent.contract.records.evaluation import NOT_PREDICTED, Prediction
 from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.reward.roofline import roofline_us
@@ -22,7 +22,7 @@ from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel
 from cudal2_agent.sandbox.timing_model.kernel_features import features_of
 from cudal2_agent.sandbox.timing_model.launches import ModelledLaunch
 from cudal2_agent.sandbox.timing_model.rates import TimingRates, rates_of
-from cudal2_agent.sandbox.timing_model.trace import Traced, trace
+from cudal2_agent.sandbox.timing_model.trace import MAX_COUNTED, Traced, trace
 
 # The last step of a prediction: a bounded factor that was fitted to what the replay leaves unexplained.
 #
@@ -99,11 +99,18 @@ class Predicted:
 
 
 def predict(kernel: EmulatedKernel, inspection: Inspection, chip: Chip) -> Prediction | None:
-    """The predicted time of a kernel's plan, launched back to back; None in server mode, which the model does not know."""
+    """The predicted time of a kernel's plan, launched back to back; None in server mode, which the model does not know.
+
+    Where it is not known how long a kernel goes on behind its trace, the roofline stands in, and its name says why.
+    """
     task = kernel.task
     if task.mode is not TimingMode.OFFLINE:
         return None
-    predicted = predict_traced(trace(kernel), inspection, task, chip)
+    traced = trace(kernel)
+    if endless := next((each for each in traced if not each.products and each.left_out is None), None):
+        floor_us = roofline_us(task, chip)
+        return Prediction(predicted_us=floor_us, model=f"{NOT_PREDICTED}: {_why(endless)}", floor_us=floor_us)
+    predicted = predict_traced(traced, inspection, task, chip)
     name = f"timing-model on {chip.name}{'' if rates_of(chip).fitted else ', rates not fitted'}"
     return Prediction(
         predicted_us=predicted.predicted_us,
@@ -112,6 +119,10 @@ def predict(kernel: EmulatedKernel, inspection: Inspection, chip: Chip) -> Predi
         terms=predicted.terms,
         correction=predicted.correction,
     )
+
+
+def _why(traced: Traced) -> str:
+    return f"{traced.launch.entry} takes more than {MAX_COUNTED:.0e} operations of warps in one cluster, or waits for others"
 
 
 def predict_traced(

@@ -2,12 +2,15 @@
 
 Covered: the first cluster of the grid, or those that share its tile; and another one, where clusters do not divide the product
 evenly: its tile may reach beyond the operands, or it gets more tiles. What they wait for in global memory is written for them.
-Not covered: control that depends on the operands' values, which are zero here. A trace ends after `MAX_ROWS`, or where nothing
-helps; `whole` says whether it ended by itself.
+Of a grid with clusters that return early, one that does not is traced. A trace ends after `MAX_ROWS`, or where nothing
+helps; `whole` says whether it ended by itself. A cluster without tensor cores is then run to its end without a trace, to
+count its operations.
+Not covered: control that depends on the operands' values, which are zero here.
 """
 
 import math
 import mmap
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +19,7 @@ import numpy as np
 
 from cudal2_agent.contract.plan.plan import ResolvedLaunch, operand_shape
 from cudal2_agent.sandbox.emulator.core_module import core
-from cudal2_agent.sandbox.emulator.kernel import BoundKernel, EmulatedKernel, Operands
+from cudal2_agent.sandbox.emulator.kernel import WARP_LANES, BoundKernel, EmulatedKernel, Operands
 from cudal2_agent.sandbox.emulator.large.points import first_cta
 from cudal2_agent.sandbox.emulator.machine import Conditions, Interleaving
 
@@ -26,6 +29,12 @@ DEADLINE_S = 10.0  # rows and operations end every trace before, so that no pred
 MAX_SPLITS = 16
 SUM_BYTES = 4  # of a partial sum
 MAX_OPERATIONS = 1 << 22  # of warps
+MAX_COUNTED = 1 << 29  # operations of a cluster that is run without a trace; about 100 million take a second
+COUNT_DEADLINE_S = 60.0
+# Of clusters that may return early: how many are looked at, and at most if one of these does; the operations of a warp until
+# then; how many times fewer they are than another cluster's.
+LOOKED_AT, MOST_LOOKED_AT, IDLE_OPERATIONS, IDLE_FACTOR = 16, 2048, 128, 4
+MAX_CLEARED_BYTES = 1 << 26  # of a workspace, before each of them
 ELEMENT_BYTES = 2  # of an operand
 MAX_TILE = 512  # columns or rows of a tile
 UNEVEN, MUCH = 1e-3, 0.1  # by how much the products of all clusters differ from the task's
@@ -35,6 +44,7 @@ NUMBERS = ("stream", "kind", "gap", "instruction", "amount", "parts", "token", "
 WARPS = 32  # streams of a CTA
 
 KIND = core.TraceKind
+_UNCHECKED = Conditions(Interleaving.EAGER, seed=1, races=False, poison=0)
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,9 @@ class Traced:
     Shape: each of rows (n,), outside (n, 2).
 
     `outside`: of bulk loads, the rows of a box that lie beyond the end of the operand's rows, and the bytes beyond
-    the operand. `other`: another cluster, which may take longer than the first.
+    the operand. `other`: another cluster, which may take longer than the first. `operations`: of warps, in the trace.
+    `all_operations`: to the end, counted where `products` do not say how long the rest is; None where that is not known.
+    `active`: the share of the grid's clusters that do not return early.
     """
 
     launch: ResolvedLaunch
@@ -54,7 +66,10 @@ class Traced:
     clusters: int
     tokens: int
     whole: bool
+    operations: int = 0
     other: "Traced | None" = None
+    all_operations: int | None = None
+    active: float = 1.0
 
     @property
     def count(self) -> int:
@@ -72,6 +87,18 @@ class Traced:
         kinds = self.rows["kind"].astype(np.uint8)
         begins = np.concatenate([[0], np.cumsum(np.bincount(kinds, minlength=len(KIND) + 1))])
         return np.argsort(kinds, kind="stable"), begins
+
+    @property
+    def active_clusters(self) -> int:
+        """Clusters of the launch that do not return early."""
+        return max(round(math.prod(self.launch.grid) // math.prod(self.launch.cluster) * self.active), 1)
+
+    @property
+    def left_out(self) -> float | None:
+        """How many times longer the cluster is than its trace, by operations; None where that is not known."""
+        if self.whole:
+            return 1.0
+        return None if self.all_operations is None else max(self.all_operations / max(self.operations, 1), 1.0)
 
     @cached_property
     def products(self) -> int:
@@ -100,17 +127,57 @@ def _untouched(shape: tuple[int, int]) -> np.ndarray:
 
 
 def _traced(kernel: EmulatedKernel, bound: BoundKernel, index: int) -> Traced:
-    """The first cluster, or all that share its tile where another one of them adds the sums."""
-    alone = _run(bound, kernel, index, (0,))
+    """The first cluster that does not return early, or all that share its tile where another one of them adds the sums."""
+    first, active = _active(bound, kernel, index)
+    alone = replace(_run(bound, kernel, index, (first,)), active=active)
+    if not alone.whole and not alone.products:
+        short = _run(bound, kernel, index, (first,), Interleaving.RANDOM)  # whose turns are short: all warps are as far
+        return replace(short, active=active, all_operations=_counted(bound, kernel, index, first))
     splits = _splits(kernel, bound, alone)
-    clusters = math.prod(alone.launch.grid) // alone.clusters // math.prod(alone.launch.cluster)
+    clusters = alone.active_clusters // alone.clusters
     if splits < 2 or alone.count * splits > MAX_ROWS:
         return _with_other(kernel, bound, index, alone, clusters)
     for stride in (1, clusters // splits):
         together = _run(bound, kernel, index, tuple(range(0, splits * stride, stride)))
         if together.whole and _writes_d(kernel, bound, together):
-            return together
+            return replace(together, active=active)
     return alone
+
+
+def _counted(bound: BoundKernel, kernel: EmulatedKernel, index: int, cluster: int) -> int | None:
+    """The operations of a cluster to its end; None where it does not come to one."""
+    bound.operands.workspace.fill(0)
+    conditions = replace(_UNCHECKED, most_instructions=MAX_COUNTED, deadline_s=COUNT_DEADLINE_S)
+    report = bound.run_part(index, conditions, [first_cta(kernel.plan.launches[index], cluster)])
+    return None if report.stopped else report.instructions
+
+
+def _active(bound: BoundKernel, kernel: EmulatedKernel, index: int) -> tuple[int, float]:
+    """The first cluster that does not return early, and the share of such clusters, by those looked at."""
+    launch = kernel.plan.launches[index]
+    clusters = math.prod(launch.grid) // math.prod(launch.cluster)
+    if clusters < 2 or kernel.plan.workspace_bytes > MAX_CLEARED_BYTES:
+        return 0, 1.0
+    warps = math.prod(launch.cluster) * -(-math.prod(launch.block) // WARP_LANES)
+    conditions = replace(_UNCHECKED, most_instructions=IDLE_OPERATIONS * warps)
+    operations = dict[int, int]()
+    for count in (min(LOOKED_AT, clusters), min(MOST_LOOKED_AT, clusters)):
+        for place in (0, *_spread(clusters, count)):
+            if place not in operations:
+                bound.operands.workspace.fill(0)
+                report = bound.run_part(index, conditions, [first_cta(launch, place)])
+                operations[place] = conditions.most_instructions if report.stopped else report.instructions
+        most = max(operations.values())
+        busy = sorted(place for place, taken in operations.items() if taken * IDLE_FACTOR > most)
+        if len(busy) == len(operations):
+            return 0, 1.0
+    return busy[0], len(busy) / len(operations)
+
+
+def _spread(size: int, count: int) -> list[int]:
+    """One place drawn from each of `count` equal stretches."""
+    source = random.Random(1)
+    return [int((each + source.random()) * size / count) for each in range(count)]
 
 
 def _with_other(kernel: EmulatedKernel, bound: BoundKernel, index: int, first: Traced, clusters: int) -> Traced:
@@ -130,15 +197,22 @@ def _with_other(kernel: EmulatedKernel, bound: BoundKernel, index: int, first: T
     return replace(first, other=most)
 
 
-def _run(bound: BoundKernel, kernel: EmulatedKernel, index: int, clusters: Sequence[int]) -> Traced:
+def _run(
+    bound: BoundKernel,
+    kernel: EmulatedKernel,
+    index: int,
+    clusters: Sequence[int],
+    interleaving: Interleaving = Interleaving.EAGER,
+) -> Traced:
     launch = kernel.plan.launches[index]
-    unchecked = Conditions(Interleaving.EAGER, seed=1, races=False, poison=0)
-    conditions = replace(unchecked, most_instructions=MAX_OPERATIONS, deadline_s=DEADLINE_S)
+    conditions = replace(_UNCHECKED, interleaving=interleaving, most_instructions=MAX_OPERATIONS, deadline_s=DEADLINE_S)
     bound.operands.workspace.fill(0)
     report = bound.run_part(index, conditions, [first_cta(launch, each) for each in clusters], traced=MAX_ROWS)
     rows = _columns(report)
     outside = _outside(rows, kernel, bound)
-    return Traced(launch, rows, outside, len(report.traced_ctas), len(clusters), report.tokens, not report.stopped)
+    return Traced(
+        launch, rows, outside, len(report.traced_ctas), len(clusters), report.tokens, not report.stopped, report.instructions
+    )
 
 
 def _columns(report: core.RunReport) -> dict[str, np.ndarray]:
@@ -179,7 +253,7 @@ def _splits(kernel: EmulatedKernel, bound: BoundKernel, traced: Traced) -> int:
     stores = traced.of(KIND.STORE, KIND.BULK_STORE)
     if not traced.whole or not len(stores) or _writes_d(kernel, bound, traced):
         return 1
-    clusters = math.prod(traced.launch.grid) // math.prod(traced.launch.cluster)
+    clusters = traced.active_clusters
     sums = int(traced.rows["amount"][stores].sum()) / SUM_BYTES
     return min(round(clusters * sums / (kernel.task.m * kernel.task.n)), MAX_SPLITS, clusters)
 

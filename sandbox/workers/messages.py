@@ -38,7 +38,6 @@ class Evaluate(Record):
 
     `effort`: what the measurement is recorded as. `tuned`: cuBLASLt's best algorithm where it is known.
     `reduced`: what the emulator verifies besides a large task. Without it, the same source is tried at a smaller size.
-    `proves`: without it, the emulator only predicts the time.
     """
 
     message: Literal["evaluate"] = "evaluate"
@@ -49,7 +48,6 @@ class Evaluate(Record):
     effort: Effort | None = None
     tuned: TunedBaseline | None = None
     reduced: Reduced | None = None
-    proves: bool = True
 
     def limit_s(self, stage: Stage | None) -> float:
         """Wall-clock that a stage may take; None stands for the moment before the first."""
@@ -139,7 +137,7 @@ class Verified(Record):
 
 
 class NotExecuted(Record):
-    """The backend did not execute this candidate, which may be right or wrong. `prediction`: where only that was asked for."""
+    """The backend did not execute this candidate, which may be right or wrong. `prediction`: as of `Verified`."""
 
     message: Literal["not_executed"] = "not_executed"
     reason: str

@@ -167,7 +167,7 @@ class ScriptedSandbox:
     """Answers from a table by candidate number: `failures` at build, `times_us` when evaluated, at the end 10 % slower.
 
     `emulates`: every execution is right, with predicted `times_us`. `witness`: the emulator's verdicts beside the GPU;
-    candidates not listed are right. `estimates`: the timing model's times; it does not know candidates not listed.
+    candidates not listed are right.
     """
 
     def __init__(
@@ -182,9 +182,7 @@ class ScriptedSandbox:
         profile_error: Cudal2Error | None = None,
         profile_s: float = 0.0,
         witness: dict[int, Evaluation] | None = None,
-        estimates: dict[int, float] | None = None,
     ) -> None:
-        self._estimates = estimates or {}
         self._times_us = times_us or {}
         self._failures = set(failures)
         self._can_execute = can_execute
@@ -253,10 +251,6 @@ class ScriptedSandbox:
     def predict(self, built: Built, _: GemmTask) -> Prediction:
         predicted_us = self._times_us.get(number_of(built.candidate), 20.0)
         return Prediction(predicted_us=predicted_us, model="scripted", floor_us=1.0)
-
-    def estimate(self, built: Built, _: GemmTask) -> Prediction:
-        estimated_us = self._estimates.get(number_of(built.candidate), 1.0)
-        return Prediction(predicted_us=estimated_us, model=f"timing-model on {CHIP.name}", floor_us=1.0)
 
     def witness(self, built: Built, _: GemmTask, seconds: float | None = None) -> Evaluation:  # noqa: ARG002
         self.witnessed.append(number_of(built.candidate))

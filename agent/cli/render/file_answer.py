@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from cudal2_agent.agent.cli.files import FileComparison, FileResult, ProfiledFile
 from cudal2_agent.agent.cli.render.run_answer import speedup_lines
 from cudal2_agent.contract.records.diagnosis import Diagnosis
-from cudal2_agent.contract.records.evaluation import NOT_COVERED, Evaluation, Measured, Prediction, Unmeasured
+from cudal2_agent.contract.records.evaluation import NOT_COVERED, NOT_PREDICTED, Evaluation, Measured, Prediction, Unmeasured
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.sandbox.profiling.metric_set import MetricSet, load_metric_set
@@ -33,6 +33,8 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
         print(f"  {mark:<7}  {test.tier}/{test.name}  {test.message}{again}".rstrip())
     if isinstance(evaluation, Unmeasured) and not evaluation.prediction.is_floor:
         print(f"  {_predicted(evaluation.prediction)}")
+    elif isinstance(evaluation, Unmeasured) and evaluation.prediction.model.startswith(NOT_PREDICTED):
+        print(f"  {evaluation.prediction.model}")
     for kernel in evaluation.inspection.kernels if evaluation.inspection else ():
         smem_bytes = kernel.static_smem_bytes + kernel.dynamic_smem_bytes
         print(

@@ -11,7 +11,6 @@
 `fresh`: chooses shapes. `draw`: draws schedules of these.
 
 `measure`: times drawn schedules, or free sources, on a GPU, one row a line. `judge`: predictions against such rows, or against
-a store's steps. `screening`: what a search loses by leaving out what is
-predicted far behind. `calibrate`: fits the rates of `sandbox/timing_model/rates.py` to a store's steps. `fit_correction`: fits
+a store's steps. `calibrate`: fits the rates of `sandbox/timing_model/rates.py` to a store's steps. `fit_correction`: fits
 `sandbox/timing_model/correction.npz` to timed schedules.
 """

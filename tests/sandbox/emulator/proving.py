@@ -66,12 +66,11 @@ def prove(
     timeout_s: float = 60.0,
     reduced: Reduced | None = None,
     seed: int | None = 2,
-    proves: bool = True,
     tier: Tier = "all",
 ) -> Done | Verified | NotExecuted:
     evaluator = Evaluator(REFERENCE_CHIPS[task.arch], lambda _: None, predict)
     options = VerifyOptions(seed=seed, timeout_s=timeout_s, tier=tier)
-    return evaluator.evaluate(Evaluate(built=built, task=task, verify=options, reduced=reduced, proves=proves))
+    return evaluator.evaluate(Evaluate(built=built, task=task, verify=options, reduced=reduced))
 
 
 def failure(answer: object) -> TestResult:

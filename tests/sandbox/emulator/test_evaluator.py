@@ -246,18 +246,6 @@ def test_what_cannot_be_executed_is_no_pass(build: Build) -> None:
     assert "GPU" in answer.reason
 
 
-def test_a_kernel_that_is_only_predicted_is_not_proved(build: Build) -> None:
-    wrong = build(naive().replace("d[", "d[0 * "))
-    answer = prove(wrong, proves=False)
-    assert isinstance(answer, NotExecuted)
-    assert answer.prediction is not None
-    assert answer.prediction.model == "timing-model on H200"
-    launcher = wrong.model_copy(update={"candidate": host("int launch() {}")})
-    answer = prove(launcher, proves=False)
-    assert isinstance(answer, NotExecuted)
-    assert answer.prediction is None
-
-
 def test_other_parameters_than_the_plan_passes_are_refused(build: Build) -> None:
     built = build(naive())
     narrow = built.candidate.model_copy(update={"plan": plan(args=({"scalar": 1},))})

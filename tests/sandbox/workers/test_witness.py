@@ -68,28 +68,6 @@ def test_a_right_kernel_is_proved_beside_the_gpu_by_an_emulator_that_starts_when
 
 
 @needs_core
-def test_the_time_of_a_kernel_that_nothing_has_run_is_predicted_beside_the_gpu(options, with_script, commands):
-    with_script()
-    sandbox, _ = opened(options, task=SMALL)
-    floor = PREDICTION.model_copy(update={"predicted_us": PREDICTION.floor_us})
-    sandbox._predict = lambda *_: floor
-    estimated = sandbox.estimate(built_from(sandbox, NAIVE, SMALL), SMALL)
-    assert estimated.model == "timing-model on H200"
-    assert commands == [SMALL.arch]
-    sandbox.close()
-
-
-@pytest.mark.usefixtures("without_emulator")
-def test_without_an_emulator_the_roofline_stands_in(options, with_script):
-    with_script()
-    sandbox, _ = opened(options)
-    floor = PREDICTION.model_copy(update={"predicted_us": PREDICTION.floor_us})
-    sandbox._predict = lambda *_: floor
-    assert sandbox.estimate(built_from(sandbox, NAIVE), TASK) == floor
-    sandbox.close()
-
-
-@needs_core
 def test_a_fault_that_the_gpu_did_not_show_is_found(options, with_script):
     with_script()
     sandbox, _ = opened(options, task=SMALL)
