@@ -182,8 +182,8 @@ def _others_memory() -> list[Case]:
 
 def _pools() -> list[Case]:
     layers = (NO_GAIN, *FAULT, *WHILE_TIMED)
-    every = {"slots": {"last": FETCH.format(of="a", step=16384) + FETCH.format(of="b", step=16384)}}
-    beside = {"slots": {"last": FETCH.format(of="a", step=128) + FETCH.format(of="b", step=128)}}
+    every: dict[str, Any] = {"slots": {"last": FETCH.format(of="a", step=16384) + FETCH.format(of="b", step=16384)}}
+    beside: dict[str, Any] = {"slots": {"last": FETCH.format(of="a", step=128) + FETCH.format(of="b", step=128)}}
     own = '  if (t < kTile) asm volatile("prefetch.global.L2 [%0];" ::"l"(b + (size_t)(t % k) * n + n0) : "memory");\n'
     return [
         tiled(
