@@ -31,12 +31,27 @@ void apply(Warp& warp, LaneCopy& copy) {
     put_taint(warp, copy);
 }
 
-// The copies of a lane up to a number are complete.
-void complete(Warp& warp, u32 lane, u32 number) {
-  std::vector<LaneCopy>& open = warp.lane_copies[lane].open;
-  auto end = open.begin();
-  for (; end != open.end() && end->event.value <= number; ++end) apply(warp, *end);
-  open.erase(open.begin(), end);
+void complete(Warp& warp, LaneCopy& copy) {
+  apply(warp, copy);
+  copy.complete = true;
+}
+
+// Forgets the first copies that are complete.
+void trim(Warp& warp) {
+  constexpr std::size_t kKept = 1 << 10;
+  std::size_t& begin = warp.copies_begin;
+  while (begin < warp.copies.size() && warp.copies[begin].complete) ++begin;
+  if (begin < warp.copies.size() && begin < kKept) return;
+  warp.copies.erase(warp.copies.begin(), warp.copies.begin() + static_cast<std::ptrdiff_t>(begin));
+  begin = 0;
+}
+
+// Visits the copies in flight up to a number. Numbers rise in the order of the copies.
+template <typename Visit>
+void each_up_to(Warp& warp, u32 number, Visit visit) {
+  for (std::size_t i = warp.copies_begin; i < warp.copies.size() && warp.copies[i].event.value <= number; ++i) {
+    if (!warp.copies[i].complete) visit(warp.copies[i]);
+  }
 }
 
 // The components in which a stream's lanes have copies.
@@ -56,9 +71,7 @@ u32 stream_of(const Warp& warp, int lane) {
 }
 
 void begin(Warp& warp) {
-  if (warp.lane_copies) return;
-  warp.lane_copies = std::make_unique<LaneCopies[]>(kLanes);
-  warp.copy_streams.push_back({warp.component + kOwnCopies, kAllLanes});
+  if (warp.copy_streams.empty()) warp.copy_streams.push_back({warp.component + kOwnCopies, kAllLanes});
 }
 
 // Lanes that commit or wait apart from others of their stream leave it.
@@ -90,7 +103,10 @@ struct CopyArrival : Pending {
       : Pending(warp.cta->cluster), warp(warp), barrier(barrier), lane(lane), number(warp.copy_number + 1), view(warp.now()) {}
 
   void complete() override {
-    emulator::complete(warp, static_cast<u32>(lane), number);
+    each_up_to(warp, number, [&](LaneCopy& copy) {
+      if (copy.lane == lane) emulator::complete(warp, copy);
+    });
+    trim(warp);
     each_component(warp, stream_of(warp, lane), [&](u32 of) { barrier.copied.push_back({&warp, of, number}); });
     barrier.open.join(view);
     barrier.pending -= std::min(1u, barrier.pending);
@@ -122,7 +138,8 @@ void copy(Warp& warp, const Op& op, u32 mask) {
     LaneCopy made;
     made.address =
         static_cast<u32>(lane_address(warp, kTarget(op), kTarget.bytes_of(op), lane)) + static_cast<u32>(kTarget.offset_of(op));
-    made.bytes = kBytes(op);
+    made.bytes = static_cast<u8>(kBytes(op));
+    made.lane = static_cast<u8>(lane);
     std::memset(made.data, 0, sizeof made.data);
     const u64 source = lane_address(warp, kSource(op), kSource.bytes_of(op), lane) + static_cast<u64>(op.imm);
     u32 bytes = kRead(op) ? warp.lanes<u32>(kRead(op))[lane] : kBytes(op);
@@ -152,15 +169,14 @@ void copy(Warp& warp, const Op& op, u32 mask) {
     touch.epoch = made.event = {warp.copy_streams[stream_of(warp, lane)].component, warp.copy_number + 1};
     if (!shared_at(warp, op, lane, made.address, kBytes(op), Access::kWrite, nullptr, touch)) continue;
     if (at_once(run)) apply(warp, made);
-    warp.lane_copies[lane].open.push_back(made);
+    warp.copies.push_back(made);
     count_issued(warp);
   }
 }
 
 void commit(Warp& warp, const Op&, u32 mask) {
   part(warp, mask);
-  ++warp.copy_number;
-  for_lanes(mask, [&](int lane) { warp.lane_copies[lane].groups.push_back(warp.copy_number); });
+  warp.copy_groups.push_back({mask, ++warp.copy_number});
   count_issued(warp);
 }
 
@@ -168,15 +184,24 @@ void wait(Warp& warp, const Op& op, u32 mask) {
   complete_arrivals(warp);
   if (kAll(op)) commit(warp, op, mask);
   part(warp, mask);
-  const std::size_t kept = static_cast<std::size_t>(std::max<i64>(op.imm, 0));
-  for_lanes(mask, [&](int lane) {
-    LaneCopies& mine = warp.lane_copies[lane];
-    if (mine.groups.size() <= kept) return;
-    const auto end = mine.groups.end() - static_cast<std::ptrdiff_t>(kept);
-    mine.complete = *(end - 1);
-    mine.groups.erase(mine.groups.begin(), end);
-    complete(warp, static_cast<u32>(lane), mine.complete);
+  u32 kept[kLanes] = {}, done[kLanes] = {}, most = 0;
+  u32 still = op.imm > 0 ? mask : 0;  // lanes that may keep the next group incomplete
+  for (std::size_t i = warp.copy_groups.size(); i-- > 0;) {
+    CopyGroup& group = warp.copy_groups[i];
+    const u32 over = group.lanes & mask & ~still;
+    for_lanes(group.lanes & still, [&](int lane) {
+      if (++kept[lane] >= static_cast<u64>(op.imm)) still &= ~(1u << lane);
+    });
+    group.lanes &= ~over;
+    for_lanes(over, [&](int lane) { done[lane] = std::max(done[lane], group.number); });
+    if (over) most = std::max(most, group.number);
+  }
+  std::erase_if(warp.copy_groups, [&](const CopyGroup& group) { return !(group.lanes & warp.live); });
+  for_lanes(mask, [&](int lane) { warp.copied[lane] = std::max(warp.copied[lane], done[lane]); });
+  each_up_to(warp, most, [&](LaneCopy& copy) {
+    if (copy.event.value <= done[copy.lane]) complete(warp, copy);
   });
+  trim(warp);
   for (u32 i = 0; i < warp.copy_streams.size(); ++i) {
     if (!(warp.copy_streams[i].lanes & mask)) continue;
     each_component(warp, i, [&](u32 of) { warp.acquire(of, settled_copies(warp, of, warp.copy_number)); });
@@ -204,30 +229,20 @@ void arrive(Warp& warp, const Op& op, u32 mask) {
 }  // namespace
 
 u32 settled_copies(const Warp& warp, u32 component, u32 number) {
-  for (u32 left = warp.live; left; left &= left - 1) {
-    for (const LaneCopy& copy : warp.lane_copies[std::countr_zero(left)].open) {
-      if (copy.event.component != component) continue;
-      number = std::min(number, copy.event.value - 1);
-      break;
-    }
+  for (std::size_t i = warp.copies_begin; i < warp.copies.size() && warp.copies[i].event.value <= number; ++i) {
+    const LaneCopy& copy = warp.copies[i];
+    if (!copy.complete && copy.event.component == component && warp.live >> copy.lane & 1) return copy.event.value - 1;
   }
   return number;
 }
 
 void finish_copies(Warp& warp) {
   complete_arrivals(warp);
-  if (!warp.lane_copies) return;
-  for (u32 lane = 0; lane < kLanes; ++lane) complete(warp, lane, warp.copy_number + 1);
+  for (LaneCopy& copy : warp.copies) apply(warp, copy);
 }
 
 std::size_t copies_in_flight(const Warp& warp) {
-  std::size_t open = warp.copy_arrivals.size(), groups = 0;
-  if (!warp.lane_copies) return open;
-  for (int lane = 0; lane < kLanes; ++lane) {
-    open += warp.lane_copies[lane].open.size();
-    groups = std::max(groups, warp.lane_copies[lane].groups.size());
-  }
-  return open + groups;
+  return warp.copies.size() - warp.copies_begin + warp.copy_groups.size() + warp.copy_arrivals.size();
 }
 
 void register_copy(Registry& to) {

@@ -11,20 +11,19 @@ namespace emulator {
 
 struct Cluster;
 
-// A copy by cp.async that its lane has not waited for. Its source is read when it is issued.
+// A copy by cp.async. Its source is read when it is issued.
 struct LaneCopy {
-  u32 address;  // shared
-  u32 bytes;
   Epoch event;
-  bool written = false;  // into shared memory, already at issue
-  u8 data[16];
+  u32 address;    // shared
   u32 taint = 0;  // see keep_taint
+  u8 data[16];
+  u8 bytes, lane;
+  bool written = false;   // into shared memory, perhaps at issue
+  bool complete = false;  // its lane has waited for it, or it has arrived at an mbarrier
 };
-// The copies of one lane; commits and waits are those of a thread. Numbers are those of the warp's commits.
-struct LaneCopies {
-  std::vector<LaneCopy> open;  // in their order
-  std::vector<u32> groups;     // committed and not waited for
-  u32 complete = 0;            // up to this number the lane has waited for its copies
+struct CopyGroup {
+  u32 lanes;  // that have committed it and not waited for it
+  u32 number;
 };
 
 // A wgmma that one warp has issued. It is executed when all four warps of the warpgroup have issued it.

@@ -49,7 +49,10 @@ struct Warp {
   u32 ahead = 0;      // lanes whose view exceeds `common`; 0: all lanes have the same view
   Clock common;       // events of other warps that happen before the present of all lanes
 
-  std::unique_ptr<LaneCopies[]> lane_copies;            // by lane; null before the first copy
+  std::vector<LaneCopy> copies;  // by cp.async, in their order
+  std::size_t copies_begin = 0;  // those before it are complete
+  std::vector<CopyGroup> copy_groups;
+  u32 copied[kLanes] = {};                              // by lane: up to this number it has waited for its copies
   std::vector<CopyStream> copy_streams;                 // the first has the warp's component; empty before the first copy
   u32 copy_number = 0;                                  // of the last commit by any lanes
   std::vector<std::shared_ptr<Pending>> copy_arrivals;  // copies that arrive at an mbarrier when they complete

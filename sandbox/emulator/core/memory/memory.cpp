@@ -29,7 +29,7 @@ Toucher toucher(Warp& warp, const Op& op, int lane, const Touch& touch) {
   made.events = behind ? &warp.common : &warp.view.events;
   made.view = &warp.view;
   made.streams = &warp.copy_streams;
-  made.copied = warp.lane_copies && !touch.together ? warp.lane_copies[lane].complete : 0;
+  made.copied = touch.together ? 0 : warp.copied[lane];
   made.instruction = op.instruction;
   made.async = touch.async;
   made.strong = touch.strong;
