@@ -10,7 +10,7 @@ import torch
 
 import cudal2
 from cudal2.torch import aten_override
-from cudal2.torch.kernel_registrations import others
+from cudal2.torch.kernel_registrations import is_ours, others, registered
 from tests.cudal2.torch_ops.matrices import TASK, operands
 from tests.doubles.host_products import HostProducts
 
@@ -52,6 +52,7 @@ def other() -> Iterator[Callable[..., OtherLibrary]]:
     for one in made:
         one.leave()
     aten_override.unregister()
+    assert [place for name in ("mm", "addmm") for place in registered(name, "CPU") if is_ours(place)] == []
 
 
 SMALL = torch.ones(2, 3), torch.ones(3, 2)  # f32, which no entry serves
