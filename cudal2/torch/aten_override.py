@@ -18,6 +18,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -53,7 +54,7 @@ class PythonKernel:
         self.service: ProductService | None = None
         kernel = _KERNELS[name](self, original_kernel(name, key))
         self._registration: Any = torch.library.Library("aten", "IMPL")
-        known = getattr(torch.library, "_impls", set())
+        known: set[str] = getattr(torch.library, "_impls", set())
         before = set(known)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*[Oo]verrid")
@@ -86,7 +87,7 @@ class CompiledKernel:
 
 
 _REPLACED: dict[tuple[str, str], ReplacedKernel] = {}
-_SHADOWED: list[ReplacedKernel] = []  # kernels in Python that were registered before the ones in C++ were there
+_SHADOWED: dict[tuple[str, str], list[ReplacedKernel]] = {}  # registered before, and below one of another library or of ours
 _LOCK = threading.Lock()
 
 
@@ -121,7 +122,7 @@ class AtenOverride:
 def unregister() -> None:
     """Leave no trace of any replacement. Only for a process in which no other thread multiplies, such as a benchmark's."""
     with _LOCK:
-        for kernel in (*_REPLACED.values(), *_SHADOWED):
+        for kernel in chain(_REPLACED.values(), *_SHADOWED.values()):
             kernel.unregister()
         _REPLACED.clear()
         _SHADOWED.clear()
@@ -130,13 +131,13 @@ def unregister() -> None:
 def _replaced(name: str, key: str, compiled: CompiledKernels | None) -> ReplacedKernel:
     """A kernel in C++ is registered over one in Python, which then runs no more, and one in Python over that of another."""
     with _LOCK:
-        found = _REPLACED.get((name, key))
-        in_cpp = compiled is not None and not others(name, key)
+        found, below = _REPLACED.get((name, key)), _SHADOWED.setdefault((name, key), [])
+        once = not any(isinstance(kernel, CompiledKernel) for kernel in below)  # the one in C++ is registered once
+        in_cpp = compiled if once and not others(name, key) else None
         if found is not None and not shadowed(name, key) and not (in_cpp and isinstance(found, PythonKernel)):
             return found
-        if found is not None:
-            _SHADOWED.append(found)
-        _REPLACED[name, key] = kernel = CompiledKernel(name, compiled) if compiled and in_cpp else PythonKernel(name, key)
+        _REPLACED[name, key] = kernel = CompiledKernel(name, in_cpp) if in_cpp else PythonKernel(name, key)
+        below += [found] if found is not None else []
         return kernel
 
 

@@ -38,7 +38,7 @@ _REGISTRATION.define("matmul(Tensor a, Tensor b) -> Tensor", tags=(torch.Tag.pt2
 matmul_operator = torch.ops.cudal2.matmul.default
 
 
-@torch._disable_dynamo
+@torch._disable_dynamo  # type: ignore[untyped-decorator]
 def _matrix_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The product of an M×K and a K×N matrix. Raises: what `torch.mm` raises."""
     out = product(a, b) if a.layout is b.layout is _STRIDED else None
@@ -68,16 +68,16 @@ def _batched(
     return torch.matmul(left, right), 0
 
 
-class _Differentiable(torch.autograd.Function):
+class _Differentiable(torch.autograd.Function):  # type: ignore[misc]
     """The operator in reverse mode. `keys`: those with which PyTorch has called it."""
 
     @staticmethod
-    def forward(ctx: Any, keys: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, keys: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(a, b)
         return _below_autograd(keys, a, b)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor | None, torch.Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor | None, torch.Tensor | None]:
         a, b = ctx.saved_tensors
         grad_a = grad_b = None
         if ctx.needs_input_grad[1]:
@@ -185,7 +185,7 @@ def _transformed(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _traced() -> bool:
     """Whether the modes are those of `make_fx`, fake tensors or functionalization, and no others."""
-    return 0 < _dispatch_modes() == sum(_dispatch_mode(tracer) is not None for tracer in _TRACERS)
+    return bool(0 < _dispatch_modes() == sum(_dispatch_mode(tracer) is not None for tracer in _TRACERS))
 
 
 def _by_torch(a: torch.Tensor, b: torch.Tensor, cause: FallbackCause) -> torch.Tensor:

@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import cudal2
 from cudal2.dispatch.decision import Choice, FallbackCause
@@ -24,6 +26,7 @@ from cudal2.dispatch.dispatcher import kind_code
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.torch import aten_override, compiled_build, torch_session
 from cudal2.torch.device_dispatch import DeviceDispatch
+from cudal2.torch.kernel_registrations import others, registered
 from cudal2.torch.product_service import ProductService
 from cudal2_agent.agent.library.algorithms.product_graphs import drawn
 from cudal2_agent.contract.records.library import LibraryEntry
@@ -276,6 +279,57 @@ def test_opcheck_passes_on_the_gpu(entries: list[LibraryEntry]) -> None:
     a, b = (one.requires_grad_() for one in operands(entries[0]))
     outcomes = torch.library.opcheck(torch.ops.cudal2.matmul.default, (a, b))
     assert set(outcomes.values()) == {"SUCCESS"}
+
+
+def _derivatives(product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], a: torch.Tensor, b: torch.Tensor) -> Any:
+    """Tangents, gradients and gradients per sample, in f16 or bf16."""
+    with forward_ad.dual_level():
+        dual = forward_ad.unpack_dual(product(forward_ad.make_dual(a, torch.ones_like(a)), b))
+    tangent = torch.func.jvp(product, (a, b), (torch.ones_like(a), torch.ones_like(b)))[1]
+    gradients = torch.func.grad(lambda x, y: product(x, y).float().sum(), (0, 1))(a, b)
+    samples = torch.vmap(torch.func.grad(lambda y, x: product(x, y).float().sum()), (None, 0))(b, torch.stack([a, -a]))
+    return [*dual, tangent, *gradients, samples]
+
+
+def test_derivatives_are_those_of_torch(entries: list[LibraryEntry], service: ProductService, language: str) -> None:  # noqa: ARG001
+    for entry in [one for one in entries if one.task.flops < 1e11][:4]:
+        a, b = operands(entry)
+        expected = _derivatives(torch.matmul, a, b)
+        for product in (cudal2.matmul, torch.ops.cudal2.matmul.default):
+            for found, one in zip(_derivatives(product, a, b), expected, strict=True):
+                assert torch.equal(found, one), "every one of them is PyTorch's own product"
+        served = sum(service.counts.served().values())
+        with cudal2.enable():
+            for found, one in zip(_derivatives(torch.matmul, a, b), expected, strict=True):
+                torch.testing.assert_close(found, one, rtol=2e-2, atol=2e-2 * float(one.abs().max()))
+        assert sum(service.counts.served().values()) > served
+
+
+def test_nobody_else_has_replaced_kernels_in_this_pytorch() -> None:
+    """Where PyTorch's build says that it registered its own kernels, as `kernel_registrations` knows them."""
+    assert registered("mm", "CUDA") != []
+    assert [name for name in ("mm", "addmm", "matmul", "linear") if others(name, "CUDA")] == []
+
+
+def test_another_library_on_the_cuda_key(entries: list[LibraryEntry], service: ProductService, language: str) -> None:  # noqa: ARG001
+    def mark(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.new_full((x.shape[0], y.shape[1]), 7.0)
+
+    other = torch.library.Library("aten", "IMPL")
+    small = torch.ones(2, 3, device="cuda"), torch.ones(3, 2, device="cuda")
+    a, b = operands(entries[0])
+    expected = torch.bmm(a[None], b[None])[0]
+    cudal2.enable()
+    other.impl("mm", mark, "CUDA")
+    assert torch.mm(a, b)[0, 0] == torch.mm(*small)[0, 0] == 7
+    assert "aten::mm was replaced again, at " in str(cudal2.status())
+    cudal2.enable()
+    torch.testing.assert_close(torch.mm(a, b), expected, rtol=2e-2, atol=2e-2 * float(expected.abs().max()))
+    assert torch.mm(*small)[0, 0] == 7
+    other._destroy()
+    assert torch.mm(*small)[0, 0] == 3
+    cudal2.disable()
+    assert torch.mm(*small)[0, 0] == 3
 
 
 def test_a_product_follows_what_its_stream_did_before(service: ProductService, entries: list[LibraryEntry]) -> None:

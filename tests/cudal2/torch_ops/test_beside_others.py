@@ -10,6 +10,7 @@ import torch
 
 import cudal2
 from cudal2.torch import aten_override
+from cudal2.torch.kernel_registrations import is_ours, others, registered
 from tests.cudal2.torch_ops.matrices import TASK, operands
 from tests.doubles.host_products import HostProducts
 
@@ -51,6 +52,7 @@ def other() -> Iterator[Callable[..., OtherLibrary]]:
     for one in made:
         one.leave()
     aten_override.unregister()
+    assert [place for name in ("mm", "addmm") for place in registered(name, "CPU") if is_ours(place)] == []
 
 
 SMALL = torch.ones(2, 3), torch.ones(3, 2)  # f32, which no entry serves
@@ -71,6 +73,13 @@ def assert_right(out: torch.Tensor) -> None:
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     aten_override.unregister()
+
+
+def test_alone_nobody_else_is_named(serving: Serving) -> None:
+    serving(TASK)
+    with cudal2.enable():
+        assert [name for name in ("mm", "addmm", "matmul", "linear") if others(name, "CPU")] == []
+        assert "replaced" not in str(cudal2.status())
 
 
 def test_over_another_library_the_rest_runs_its_kernel(serving: Serving, other: Callable[..., OtherLibrary]) -> None:
