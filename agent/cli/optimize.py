@@ -17,7 +17,7 @@ from cudal2_agent.agent.cli.arguments import (
     read_task,
 )
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.settings.run_settings import TRAINED_BUDGET, RunSettings
+from cudal2_agent.contract.settings.run_settings import CHAT_MINUTES, TRAINED_BUDGET, RunSettings
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent optimize --shape 4096x1024x512 --minutes 4 --out my-kernel\n"
@@ -76,7 +76,12 @@ Replay = Annotated[
     ),
 ]
 Minutes = Annotated[
-    float | None, typer.Option("--minutes", help="Wall-clock limit in minutes.", show_default=f"{_DEFAULTS.minutes:g}")
+    float | None,
+    typer.Option(
+        "--minutes",
+        help="Wall-clock limit in minutes.",
+        show_default=f"{_DEFAULTS.minutes:g}; {CHAT_MINUTES:g} where a chat server is asked",
+    ),
 ]
 
 

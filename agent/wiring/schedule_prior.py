@@ -11,7 +11,7 @@ from cudal2_agent.agent.wiring.chip_rates import rates_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.contract.settings.run_settings import TRAINED_BUDGET
+from cudal2_agent.contract.settings.run_settings import CHAT_MINUTES, TRAINED_BUDGET
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.schedule.learned.learned_prior import LearnedPrior
 from cudal2_agent.policies.schedule.learned.policy_file import ANALYTIC_NAME, AUTO, find_policy, known_policies, read_weights
@@ -77,10 +77,12 @@ def _fallback(home: Path, chip: Chip) -> Prior:
 
 
 def with_budget(settings: Settings, task: GemmTask, chip: Chip) -> Settings:
-    """The settings with the budget that they name, else with the one that suffices for the task on the chip.
+    """The settings with the budget and the minutes that they name, else with those that suit the policy, task and chip.
 
     Raises: UsageError for a prior that cannot be used.
     """
+    if "minutes" not in settings.model_fields_set and settings.policy in ("chat", "portfolio"):
+        settings = settings.model_copy(update={"minutes": CHAT_MINUTES})
     if "budget" in settings.model_fields_set or settings.policy != "schedule":
         return settings
     prior = open_prior(settings)(task, chip)

@@ -128,8 +128,10 @@ class ChatOptions(Record):
     repairs: Annotated[int, Field(ge=0, description="how often a failed candidate may be rewritten in a chain")] = 3
     prompt_tokens: Annotated[int, Field(ge=512, description="limit of a prompt with its optional sections")] = 24_000
     reply_tokens: Annotated[int, Field(ge=16, description="limit of one reply")] = 16_384
-    first_byte_s: Annotated[float, Field(gt=0, description="seconds to the first token of a reply")] = 120.0
-    reply_s: Annotated[float, Field(gt=0, description="seconds to the end of a reply")] = 600.0
+    first_byte_s: Annotated[
+        float, Field(gt=0, description="seconds of silence before a reply's first token, and within it")
+    ] = 900.0
+    reply_s: Annotated[float, Field(gt=0, description="seconds to the end of a reply")] = 1800.0
     retries: Annotated[int, Field(ge=0, description="repeats of a failed request, with growing pauses")] = 4
     tools: Annotated[
         Literal["auto", "on", "off"], Field(description="whether tools are offered; auto: until the server refuses them")

@@ -68,6 +68,8 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 # Candidates that suffice where the prior was trained on the chip. Source: docs, 'A budget of 8 against one of 48'.
 TRAINED_BUDGET = 8
+# Minutes where a chat server is asked: a model may think for ten before its first token.
+CHAT_MINUTES = 60.0
 
 
 def _default_home() -> Path:
@@ -108,7 +110,11 @@ class RunSettings(Record):
         le=100_000,
         description=f"candidates a run may evaluate; `optimize` takes {TRAINED_BUDGET} where the prior was trained on the chip",
     )
-    minutes: float = Field(default=4.0, gt=0, description="wall-clock minutes a run may take")
+    minutes: float = Field(
+        default=4.0,
+        gt=0,
+        description=f"wall-clock minutes a run may take; `optimize` takes {CHAT_MINUTES:g} where it asks a chat server",
+    )
     round_size: int = Field(default=8, ge=1, le=256, description="candidates proposed at a time")
     build_ahead: bool = Field(
         default=True, description="whether the next round is proposed and built while a GPU still measures this one"

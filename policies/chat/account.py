@@ -81,18 +81,20 @@ class Account:
             self._update_density(exchange)
         self._changed = threading.Condition()
 
-    def reserve(self, prompt: Prompt, place: ExchangePlace, seconds: float) -> Limit | Capped:
+    def reserve(self, prompt: Prompt, place: ExchangePlace, seconds: float, reply_tokens: int | None = None) -> Limit | Capped:
         """What the request may spend. Called by the thread that asks, which then calls `settle` or `release`.
 
+        `reply_tokens`: of a full reply; None for the setting's.
         Waits up to `seconds` while requests in flight reserve the tokens that a full reply needs. A request whose reply
         is already in the run's log is not capped.
         """
+        wanted = reply_tokens or self._options.reply_tokens
         with self._changed:
             until = self._clock() + seconds
             while True:
                 in_flight = [held for held in self._reservations.values() if held.tokens]
-                granted = self._grant(prompt, place, until - self._clock(), in_flight)
-                alone = self._grant(prompt, place, until - self._clock(), ())
+                granted = self._grant(prompt, place, until - self._clock(), in_flight, wanted)
+                alone = self._grant(prompt, place, until - self._clock(), (), wanted)
                 if isinstance(granted, Limit) or isinstance(alone, Capped):
                     break
                 if not self._changed.wait(until - self._clock()):
@@ -140,19 +142,21 @@ class Account:
                 seconds=self._seconds(),
             )
 
-    def _grant(self, prompt: Prompt, place: ExchangePlace, seconds: float, in_flight: Sequence[_Reservation]) -> Limit | Capped:
+    def _grant(
+        self, prompt: Prompt, place: ExchangePlace, seconds: float, in_flight: Sequence[_Reservation], wanted: int
+    ) -> Limit | Capped:
         """A full reply. If no request in flight can return tokens, the remainder of the caps."""
         options = self._options
         seconds = min(seconds, options.reply_s)
         if (place, prompt.id) in self._answered:
-            return Limit(options.reply_tokens, seconds)
+            return Limit(wanted, seconds)
         if options.minutes is not None:
             seconds = min(seconds, 60 * options.minutes - self._seconds())
             if seconds <= 0:
                 return Capped(f"the cap of {options.minutes:g} min of waiting for replies is reached")
         room, cap = min(self._room_of_tokens(prompt, in_flight), self._room_of_money(prompt, in_flight))
-        if room >= options.reply_tokens or (not in_flight and room >= MIN_REPLY_TOKENS):
-            return Limit(math.floor(min(room, options.reply_tokens)), seconds)
+        if room >= wanted or (not in_flight and room >= MIN_REPLY_TOKENS):
+            return Limit(math.floor(min(room, wanted)), seconds)
         return Capped(cap)
 
     def _room_of_tokens(self, prompt: Prompt, in_flight: Sequence[_Reservation]) -> tuple[float, str]:

@@ -6,12 +6,12 @@ Every exchange is recorded as soon as it ends.
 import itertools
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from cudal2_agent.contract.errors import EndpointError, UsageError
-from cudal2_agent.contract.events import Emit, Replied, ToolUsed
+from cudal2_agent.contract.events import Emit, Notice, Replied, ToolUsed
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.protocols import ExchangeLog
 from cudal2_agent.contract.records.candidate import Candidate, Origin
@@ -25,6 +25,7 @@ from cudal2_agent.policies.chat.prompts.quoting import cited_chunks, inline
 from cudal2_agent.policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
 from cudal2_agent.policies.chat.replies.forms import read_reply
 from cudal2_agent.policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
+from cudal2_agent.policies.chat.tokens import chars_of
 from cudal2_agent.policies.chat.tool_talk import ToolTalk
 from cudal2_agent.policies.chat.toolbox import Toolbox
 
@@ -33,6 +34,8 @@ _CUT_SHORT = frozenset({"truncated", "stopped", "cut"})
 # A stopped reply would run on again and a refusal would be repeated, so neither is requested again.
 _ASK_AGAIN = frozenset({"complete", "truncated", "cut"})
 _ENDLESS_SECONDS = 1e6
+ALL_REASONING = "the reply is all reasoning and no answer"
+_MORE = 4  # times the setting, at most, where reasoning takes the whole limit
 
 
 class Round:
@@ -81,7 +84,8 @@ class ConversationEnd:
 class Topic:
     """The subject of a conversation: its first prompt, its place, and the candidates that were tried before.
 
-    `bases`: the kernels that a patch may change, by name; the first one by default.
+    `bases`: the kernels that a patch may change, by name; the first one by default. `compose`: makes the first prompt anew,
+    after the prompts were shortened.
     """
 
     opening: ComposedPrompt
@@ -92,6 +96,7 @@ class Topic:
     observation_id: str
     known: frozenset[str]
     bases: Mapping[str, Candidate] = field(default_factory=dict)
+    compose: Callable[[], ComposedPrompt] | None = None
 
 
 class Conversations:
@@ -111,14 +116,22 @@ class Conversations:
         self._account, self._emit, self._prompts = account, emit, prompts
         self._dates = {(exchange.place, exchange.prompt.id): exchange.created_at for exchange in log.recorded()}
         self._toolbox = toolbox
+        self._reply_tokens = options.reply_tokens  # raised where reasoning alone took that many
         self._recording = threading.Lock()
 
     def hold(self, topic: Topic, round: Round) -> ConversationEnd:
         """Request a reply, and again after tool calls, and while its form is wrong and turns are left. Raises: StoreError."""
+        if topic.compose is not None and self._prompts.tokens < self._options.prompt_tokens:  # shortened since it was made
+            topic = replace(topic, opening=topic.compose())
         prompt, end, sent_back = topic.opening.prompt, ConversationEnd(), 0
-        talk = ToolTalk(self._toolbox, self._options.tool_calls, self._options.prompt_tokens)
+        talk = ToolTalk(self._toolbox, self._options.tool_calls, self._prompts.tokens)
         for turn in itertools.count():
-            asked = self._ask(prompt, (topic.round, topic.sample, turn), round, talk.offered(prompt))
+            place = (topic.round, topic.sample, turn)
+            asked = self._ask(prompt, place, round, talk.offered(prompt))
+            while turn == 0 and asked is not None and (shorter := self._shortened(topic, asked[0])):
+                self._account.release(place)
+                topic, prompt = shorter, shorter.opening.prompt
+                asked = self._ask(prompt, place, round, talk.offered(prompt))
             if asked is None:
                 return end
             reply, limit = asked
@@ -132,15 +145,32 @@ class Conversations:
                     return end
                 prompt = talk.continued(prompt, reply.text, reply.calls, results)
                 continue
-            given = self._given(replace(reply, text=talk.handed_in(reply.text)), prompt, topic)
+            given = self._given(reply, talk.handed_in(_answer_of(reply)), prompt, topic)
             exchange = self._exchange(reply, limit, prompt, turn, topic, given)
             self._record(exchange)
             end = ConversationEnd(exchange, given.candidates)
             if not given.malformed or reply.status not in _ASK_AGAIN or sent_back == self._options.turns:
                 return end
             sent_back += 1
-            prompt = self._prompts.again(prompt, reply.text, given.problem, cut=reply.status in _CUT_SHORT)
+            if _all_reasoning(reply) and reply.status == "truncated":  # the same prompt: there is no answer to send back
+                self._reply_tokens = max(self._reply_tokens, min(2 * limit.reply_tokens, _MORE * self._options.reply_tokens))
+            else:
+                prompt = self._prompts.again(prompt, reply.text, given.problem, cut=reply.status in _CUT_SHORT)
         return end
+
+    def _shortened(self, topic: Topic, reply: Reply) -> Topic | None:
+        """The topic with a shorter first prompt, where a server has said that this one is too long; None if none is shorter."""
+        if reply.prompt_tokens is None or topic.compose is None:
+            return None
+        before = self._prompts.tokens
+        self._prompts.shorten(reply.prompt_tokens)
+        opening = topic.compose()
+        if chars_of(opening.prompt) >= chars_of(topic.opening.prompt):
+            return None
+        if self._prompts.tokens < before:
+            said = f"the prompt is too long for the server's context; prompts are limited to {self._prompts.tokens} tokens"
+            self._emit(Notice(message=f"{said} in this run: a longer context shows the model more"))
+        return replace(topic, opening=opening)
 
     def _run_tools(self, exchange: Exchange, talk: ToolTalk, round: Round) -> tuple[ToolResult, ...]:
         """The results of an exchange's calls, each durable before the next tool runs; fewer where the round ends."""
@@ -170,8 +200,8 @@ class Conversations:
         with self._recording:
             self._log.record(exchange.model_copy(update={"candidate_ids": ids, "problem": problems}))
 
-    def _given(self, reply: Reply, prompt: Prompt, topic: Topic) -> GivenCandidates:
-        """The candidates in a reply, or the reason why there is none."""
+    def _given(self, reply: Reply, text: str, prompt: Prompt, topic: Topic) -> GivenCandidates:
+        """The candidates in the text of a reply, or the reason why there is none."""
         if reply.status in ("refused", "failed"):
             return GivenCandidates(problem=reply.problem or f"the request was {reply.status}")
         origin = Origin(
@@ -190,13 +220,17 @@ class Conversations:
             origin=origin,
             known=topic.known,
         )
-        return candidates_of(read_reply(reply.text, cut=reply.status in _CUT_SHORT), context)
+        given = candidates_of(read_reply(text, cut=reply.status in _CUT_SHORT), context)
+        if _all_reasoning(reply):
+            taken = f"{ALL_REASONING}; the kernel in the reasoning was taken"
+            return replace(given, problem=ALL_REASONING if given.malformed else given.problem or taken)
+        return given
 
     def _ask(self, prompt: Prompt, place: ExchangePlace, round: Round, calls: int) -> tuple[Reply, Limit] | None:
         """The reply and its limit; None if the request was not sent or the round was abandoned."""
         if not round.seconds_left:
             return None
-        granted = self._account.reserve(prompt, place, round.seconds_left)
+        granted = self._account.reserve(prompt, place, round.seconds_left, self._reply_tokens)
         if isinstance(granted, Capped):
             if round.seconds_left:  # otherwise time ran out first, and requests in flight may still return tokens
                 round.cap(granted.reason)
@@ -284,6 +318,17 @@ class Conversations:
         if limit.calls:
             parameters["tool_calls"] = limit.calls
         return parameters
+
+
+def _all_reasoning(reply: Reply) -> bool:
+    return bool(reply.reasoning.strip()) and not (reply.text.strip() or reply.calls)
+
+
+def _answer_of(reply: Reply) -> str:
+    """The answer in a reply. Where a server takes a whole complete reply for reasoning, it is that, or what follows its end."""
+    if reply.status == "complete" and _all_reasoning(reply):
+        return reply.reasoning.rpartition("</think>")[2]
+    return reply.text
 
 
 def _problem(reply: Reply, problem: str) -> str:

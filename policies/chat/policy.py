@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import zip_longest
 
 from cudal2_agent.contract.events import Emit, Notice
@@ -87,7 +88,8 @@ class ChatPolicy:
         known = frozenset(attempt.candidate_id for attempt in observation.attempts)
         asked: set[str] = set()
         for assignment in assign(observation, self._options, count, self._seed):
-            opening = self._prompts.first(observation, assignment, count)
+            compose = partial(self._prompts.first, observation, assignment, count)
+            opening = compose()
             if self._options.temperature != 0 or opening.prompt.id not in asked:
                 asked.add(opening.prompt.id)
                 yield Topic(
@@ -99,6 +101,7 @@ class ChatPolicy:
                     observation_id=observation_id,
                     known=known,
                     bases=_bases(observation, assignment),
+                    compose=compose,
                 )
 
     def _hold(self, topics: Sequence[Topic], round: Round) -> list[ConversationEnd]:

@@ -19,7 +19,11 @@ def contrasted(trajectory: Trajectory, prompts: Prompts, counts: ExportCounts) -
     earlier = _Earlier(trajectory)
     for sample in samples_of(trajectory, prompts, counts, earlier.assign):
         same = all(earlier.environment_of(name) == sample.provenance.environment for name in sample.exemplars)
-        if len(set(sample.exemplars.values())) >= SHOWN_EXEMPLARS and same:
+        if len(set(sample.exemplars.values())) < SHOWN_EXEMPLARS:
+            counts.left_out["no_contrast"] += 1
+        elif not same:
+            counts.left_out["other_environment"] += 1
+        else:
             yield sample
 
 

@@ -20,7 +20,7 @@ from cudal2_agent.contract.records.trajectory import Trajectory
 from cudal2_agent.contract.whole_file import make_durable, whole_file
 from cudal2_agent.policies.chat.prompts.composition import Prompts
 from cudal2_agent.policies.exports.columns import columns_of
-from cudal2_agent.policies.exports.counts import ExportCounts, ExportSummary, summed
+from cudal2_agent.policies.exports.counts import ExportCounts, ExportSummary, NothingToWrite, summed
 from cudal2_agent.policies.exports.dataset_card import render_card
 from cudal2_agent.policies.exports.flat_table import ParquetFile, table_rows
 from cudal2_agent.policies.exports.formats import FORMATS, ExportOptions, Row, TrainerFormat
@@ -58,13 +58,17 @@ def export_dataset(
 ) -> ExportSummary:
     """Write a data set and say what it holds. `target`: None is stdout; a name with a suffix is a file, else a folder.
 
-    A folder holds `train` and, with splits, `test`, and the card `README.md`. Files appear whole or not at all.
+    A folder holds `train` and, with splits, `test`, and the card `README.md`. Files appear whole or not at all; without a row
+    nothing is written, and an earlier export stays.
     Raises: UsageError where format, target and options do not fit, a package is missing, or the target cannot be written.
     """
     split = ShapeSplit(options.test_share, options.test_shapes, options.seed)
     _check(format, target, split)
+    export = _Export(format, target, options, prompts, split)
     try:
-        return _Export(format, target, options, prompts, split).run(trajectories)
+        return export.run(trajectories)
+    except NothingToWrite:
+        return export.summary
     except BrokenPipeError:
         raise
     except OSError as exc:
@@ -105,11 +109,17 @@ class _Export:
             for trajectory in trajectories:
                 self._add(trajectory, suspects)
             self._judge(suspects)
-            summary = summed(self._counts, self._format, str(self._target) if self._target else None)
+            summary = self.summary
+            if self._target and not any(summary.rows.values()):
+                raise NothingToWrite
             if folder:
                 card = render_card(summary, columns_of(self._format, self._options), self._options)
                 (folder / CARD).write_text(card, encoding="utf-8")
         return summary
+
+    @property
+    def summary(self) -> ExportSummary:
+        return summed(self._counts, self._format, str(self._target) if self._target else None)
 
     @contextmanager
     def _opened(self) -> Iterator[Path | None]:
@@ -148,7 +158,7 @@ class _Export:
         self._counts.add_run(trajectory.run, len(trajectory.steps), split)
         for row in self._rows(trajectory):
             if self._format not in ("steps", "parquet") and self._is_repeated(row):
-                self._counts.duplicates += 1
+                self._counts.left_out["duplicates"] += 1
                 continue
             named = self._split.test_shapes_in(row) if split == TRAIN and self._split.divides else set()
             if named:
@@ -183,7 +193,7 @@ class _Export:
         for _ in range(self._waiting):
             named, row = pickle.load(suspects)  # written above, by this process
             if named & listed:
-                self._counts.leaked += 1
+                self._counts.left_out["leaked"] += 1
             else:
                 self._write(TRAIN, row)
 

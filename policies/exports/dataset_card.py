@@ -6,7 +6,7 @@ from typing import Any
 
 from cudal2_agent.policies.chat.prompts.quoting import inline
 from cudal2_agent.policies.exports.columns import Columns, hub_features
-from cudal2_agent.policies.exports.counts import ExportSummary
+from cudal2_agent.policies.exports.counts import REASONS, ExportSummary
 from cudal2_agent.policies.exports.formats import ExportOptions
 from cudal2_agent.policies.exports.samples import OWN_LICENCE
 
@@ -91,20 +91,15 @@ def _splits(summary: ExportSummary, options: ExportOptions) -> str:
     if not options.test_share and not options.test_shapes:
         return "There is one split."
     listed = f" and {len(options.test_shapes)} listed shapes" if options.test_shapes else ""
+    leaked = summary.left_out.get("leaked", 0)
     return (
         f"A shape (M, N, K) is in one split as a whole: {options.test_share:.0%} of the shapes by a hash with seed "
-        f"{options.seed}{listed} are for testing. {summary.leaked} rows for training that named a test shape were left out."
+        f"{options.seed}{listed} are for testing. {leaked} rows for training that named a test shape were left out."
     )
 
 
 def _left_out(summary: ExportSummary) -> str:
-    counted = {
-        "steps whose candidate was measured again later in its run": summary.measured_again,
-        "candidates that cannot be written as a reply": summary.unwritable,
-        "samples without a reward, where the format needs one": summary.withheld,
-        "rows with the same text as an earlier row": summary.duplicates,
-        "rows for training that name a test shape": summary.leaked,
-    }
+    counted = {said: summary.left_out.get(reason, 0) for reason, said in REASONS.items()}
     return _table("what", "number", counted)
 
 

@@ -51,7 +51,9 @@ def sft(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, counts
     """Verified candidates, for supervised training: prompt and completion, or both as messages."""
     for sample in samples_of(trajectory, prompts, counts):
         fast = options.min_speedup is None or (sample.speedup is not None and sample.speedup >= options.min_speedup)
-        if sample.verified and fast:
+        if not (sample.verified and fast):
+            counts.left_out["below_speedup" if sample.verified else "unverified"] += 1
+        else:
             prompt, completion = turns(sample.prompt), reply(sample.completion)
             text = {"messages": prompt + completion} if options.messages else {"prompt": prompt, "completion": completion}
             yield {**text, **_scores(sample)}
@@ -65,6 +67,7 @@ def preference(trajectory: Trajectory, prompts: Prompts, options: ExportOptions,
     for group in _groups(samples_of(trajectory, prompts, counts), counts):
         ranked = sorted(group, key=_reward, reverse=True)
         half = len(ranked) // 2
+        counts.left_out["unpaired"] += len(ranked) - 2 * half
         for chosen, rejected in zip(ranked[:half], ranked[-half:], strict=True) if half else ():
             if chosen.verified and _reward(chosen) - _reward(rejected) >= options.margin and chosen.reward != rejected.reward:
                 yield {
@@ -75,6 +78,8 @@ def preference(trajectory: Trajectory, prompts: Prompts, options: ExportOptions,
                     **{f"chosen_{name}": value for name, value in _earned(chosen).items()},
                     **{f"rejected_{name}": value for name, value in _earned(rejected).items()},
                 }
+            else:
+                counts.left_out["unpaired"] += 2
 
 
 def kto(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, counts: ExportCounts) -> Iterator[Row]:
@@ -84,7 +89,9 @@ def kto(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, counts
     """
     bar = CLIP * math.tanh(math.log(options.min_speedup or 1.0) / CLIP)
     for sample in _rewarded(samples_of(trajectory, prompts, counts), counts):
-        if abs(_reward(sample) - bar) >= options.margin:
+        if abs(_reward(sample) - bar) < options.margin:
+            counts.left_out["within_margin"] += 1
+        else:
             text = {"prompt": turns(sample.prompt), "completion": reply(sample.completion)}
             yield {**text, "label": _reward(sample) >= bar and sample.verified, **_scores(sample)}
 
@@ -118,7 +125,9 @@ def groups(trajectory: Trajectory, prompts: Prompts, _: ExportOptions, counts: E
     """All answers to one prompt with their rewards and two kinds of advantages. Groups of equal rewards teach nothing."""
     for group in _groups(samples_of(trajectory, prompts, counts), counts):
         rewards = [_reward(sample) for sample in group]
-        if len(group) >= _MIN_GROUP and max(rewards) > min(rewards):
+        if len(group) < _MIN_GROUP or max(rewards) == min(rewards):
+            counts.left_out["unpaired"] += len(group)
+        else:
             yield {
                 "prompt": turns(group[0].prompt),
                 "completions": [sample.completion for sample in group],
@@ -178,7 +187,7 @@ def reply(text: str) -> list[dict[str, str]]:
 def _rewarded(samples: Iterable[TrainingSample], counts: ExportCounts) -> Iterator[TrainingSample]:
     for sample in samples:
         if sample.reward is None:
-            counts.withheld += 1
+            counts.left_out["withheld"] += 1
         else:
             yield sample
 

@@ -17,12 +17,13 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, Step, Trajectory
 from cudal2_agent.contract.reward.reward import beyond_roofline, confirmed, gap_closed
 from cudal2_agent.contract.reward.speedup import ratio_over
-from cudal2_agent.policies.chat.assignment import SHOWN_EXEMPLARS, Assignment
+from cudal2_agent.policies.chat.assignment import POLICY, SHOWN_EXEMPLARS, Assignment
 from cudal2_agent.policies.chat.prompts.composition import Prompts
 from cudal2_agent.policies.exports.counts import ExportCounts
 from cudal2_agent.policies.exports.schedule_reply import write_reply
 
 OWN_LICENCE = "Apache-2.0"
+FIRST_ROUND = 1
 
 # What a reply to an observation, by its id, is asked for where no chat policy asked; None leaves the step out.
 Assign = Callable[[str, Observation], Assignment | None]
@@ -97,9 +98,9 @@ def samples_of(
     """
     run = _SampledRun(trajectory, prompts, assign, counts)
     latest = latest_steps(trajectory.steps)
-    counts.measured_again += len(trajectory.steps) - len(latest)
+    counts.left_out["measured_again"] += len(trajectory.steps) - len(latest)
     best = _best_of_replies(latest, exchanges_by_candidate(trajectory))
-    counts.duplicates += len(latest) - len(best)
+    counts.left_out["duplicates"] += len(latest) - len(best)
     yield from (sample for step in best if (sample := run.sample(step)))
 
 
@@ -173,11 +174,16 @@ class _SampledRun:
         run, evaluation = self._trajectory.run, step.evaluation
         exchange = self._exchanges.get(step.candidate.id)
         observation = self._trajectory.observations[step.observation_id]
+        if exchange is None and not self._is_held(observation):
+            self._counts.left_out["unseen"] += 1
+            return None
         asked = _sent(exchange, step, observation) if exchange else self._opening(step.observation_id, observation)
+        if exchange is None and asked is not None and self._is_other_prompt(step, asked):
+            self._counts.left_out["unseen"] += 1
+            return None
         completion = exchange.reply if exchange and not _by_tools(exchange) else write_reply(step.candidate, observation)
-        if completion is None:
-            self._counts.unwritable += 1
         if asked is None or completion is None:
+            self._counts.left_out["unwritable" if completion is None else "no_contrast"] += 1
             return None
         closed = gap_closed(evaluation, run.task, run.chip, step.candidate.origin) if step.reward is not None else None
         return TrainingSample(
@@ -195,6 +201,16 @@ class _SampledRun:
             chip=run.chip,
             provenance=self._provenance(step, exchange, _quoted(observation, asked.chunk_ids)),
         )
+
+    def _is_held(self, observation: Observation) -> bool:
+        """Whether an observation holds what the policy saw. A sweep holds no attempts, and only a first round had none."""
+        first = next((step.round for step in self._trajectory.steps if step.index == 0), FIRST_ROUND)
+        return bool(observation.attempts) or observation.round <= first
+
+    def _is_other_prompt(self, step: Step, asked: _Asked) -> bool:
+        """Whether a chat server was sent another prompt than this one. Its own is not stored."""
+        origin = step.candidate.origin
+        return origin.policy == POLICY and origin.prompt_hash not in (None, Prompt(messages=asked.messages).id)
 
     def _opening(self, observation_id: str, observation: Observation) -> _Asked | None:
         """The prompt of the chat policy over an observation; None where nothing is assigned."""

@@ -60,7 +60,7 @@ class SweepSummary(Record):
 def export_sweep(trajectories: Iterable[Trajectory], target: Path, options: SweepOptions = ONE_FILE) -> SweepSummary:
     """Write the steps of trajectories to `target`, or to `NAME-000.sweep.zst`, `NAME-001.sweep.zst`, … beside it.
 
-    A file appears once it is complete. A piece exceeds `piece_bytes` only if it holds a single step.
+    A file appears once it is complete, and none without a step. A piece exceeds `piece_bytes` only if it holds a single step.
     Raises: UsageError where the target cannot be written, and for pieces smaller than `MIN_PIECE_BYTES`.
     """
     if options.piece_bytes is not None and options.piece_bytes < MIN_PIECE_BYTES:
@@ -88,7 +88,7 @@ def _written(trajectories: Iterable[Trajectory], target: Path, piece_bytes: int 
     runs: set[str] = set()
     count = size = 0
     names = _piece_names(target) if piece_bytes is not None else iter([target])
-    while pending is not None or not files:
+    while pending is not None:
         path = next(names)
         with _whole(path) as file:
             piece = _SweepFile(file)

@@ -26,6 +26,7 @@ EXAMPLE = (
     "\n  cudal2-agent trajectories export --format sweep --since 1d --piece-mb 4 --out sweep"
 )
 _PROGRESS_EVERY = 100
+NOTHING = 1  # exit code of an export without a row
 
 
 class ExportFormat(StrEnum):
@@ -111,9 +112,19 @@ def export(
                 summary = _flashinfer(trajectories, out, options)
             case _:
                 summary = _dataset(trajectories, format, out, options)
-    if out is not None:
-        counts = summary.model_dump(mode="json")
-        print(json.dumps({"out": str(out), **counts}) if as_json else f"{_told(counts)} written to {out}")
+    counts = summary.model_dump(mode="json")
+    written = _lines_in(counts)
+    if out is not None and as_json:
+        print(json.dumps({"out": str(out), **counts}))
+    elif out is not None and written:
+        print(f"{_told(counts)} written to {out}")
+    left = _left_out(counts)
+    if not written:
+        rows = f"0 rows of {counts['steps']:,} steps" if counts.get("steps") else "no step is selected"
+        print("; ".join([f"note: nothing was written: {rows}", *left]), file=sys.stderr)
+        raise typer.Exit(NOTHING)
+    if left:
+        print(f"note: left out: {'; '.join(left)}", file=sys.stderr)
 
 
 def _check(format: ExportFormat, options: dict[str, Any]) -> None:
@@ -205,11 +216,24 @@ def _flashinfer(trajectories: "Iterator[Trajectory]", out: Path | None, options:
     return write_flashinfer(trajectories, out, dict(primitives()), every=bool(options.get("every")))
 
 
+def _lines_in(counts: dict[str, Any]) -> int:
+    """The number of rows, steps or traces that a summary counts as written."""
+    rows = counts.get("rows")
+    return sum(rows.values()) if rows is not None else counts["traces"] if "traces" in counts else counts["steps"]
+
+
+def _left_out(counts: dict[str, Any]) -> list[str]:
+    """What an export left out: number and reason each, the most frequent first."""
+    from cudal2_agent.policies.exports.counts import REASONS
+
+    reasons = counts.get("left_out", {}) if counts.get("format") != ExportFormat.STEPS else {}
+    told = [f"{number:,} {REASONS[reason]}" for reason, number in sorted(reasons.items(), key=lambda one: -one[1])]
+    return told + ([f"{counts['skipped']:,} steps that the format cannot express"] if counts.get("skipped") else [])
+
+
 def _told(counts: dict[str, Any]) -> str:
     """The counts of a summary in one line."""
     rows = counts.get("rows")
     if rows is not None and counts["format"] != ExportFormat.STEPS:
-        left = {name: counts[name] for name in ("withheld", "duplicates", "leaked", "unwritable") if counts[name]}
-        parts = [f"{count:,} rows ({split})" for split, count in rows.items()] or ["0 rows"]
-        return ", ".join([*parts, *(f"{count:,} {name}" for name, count in left.items())]) + f" of {counts['steps']:,} steps"
+        return ", ".join(f"{count:,} rows ({split})" for split, count in rows.items()) + f" of {counts['steps']:,} steps"
     return ", ".join(f"{value:,} {name}" for name, value in counts.items() if isinstance(value, int) and value)

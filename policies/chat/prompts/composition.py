@@ -92,9 +92,13 @@ class Prompts:
     """
 
     def __init__(self, tokens: int, headers: Sequence[Header], replies: PromptedReplies | None = None) -> None:
-        self._tokens = tokens
+        self.tokens = tokens  # of a prompt; lowered by `shorten`
         self._replies = replies
         self._headers = tuple(headers)
+
+    def shorten(self, tokens: int) -> None:
+        """Make all later prompts of at most so many tokens."""
+        self.tokens = min(self.tokens, tokens)
 
     def first(self, observation: Observation, assignment: Assignment, room: int | None = None) -> ComposedPrompt:
         """The prompt that opens a conversation. `room`: for how many candidates the round has room; None for any number."""
@@ -112,7 +116,7 @@ class Prompts:
         example = skeleton or (_render("example.md", values) if name == "write" else "")
         families = families_section(observation, replies) if replies and not assignment.failure else ""
         used = sum(estimate_tokens(text) for text in (system, task, families, example, turn)) + _OVERHEAD
-        budget = self._tokens if observation.attempts else min(self._tokens, OPENING_TOKENS)
+        budget = self.tokens if observation.attempts else min(self.tokens, OPENING_TOKENS)
         left = max(budget - used, MIN_TOKENS)
         fixed = _shortened(_required(observation, best, assignment.failure), left)
         rest = _Rest(left - sum(estimate_tokens(text) + _OVERHEAD for text in fixed.values()))
@@ -136,14 +140,14 @@ class Prompts:
     def _of_schedules(self, observation: Observation, values: dict[str, Any]) -> ComposedPrompt:
         """The short prompt for replies that hold schedules only: no primitives, no sources, no chunks."""
         system = _render("schedule_system.md", values)
-        left = max(self._tokens - estimate_tokens(system), MIN_TOKENS)
+        left = max(self.tokens - estimate_tokens(system), MIN_TOKENS)
         task = _render("schedule_task.md", values | schedule_values(observation, left))
         messages = Message(role="system", content=system), Message(role="user", content=task.strip("\n"))
         return ComposedPrompt(Prompt(messages=messages), (), (), ())
 
     def again(self, prompt: Prompt, reply: str, problem: str, *, cut: bool) -> Prompt:
         """The prompt that continues a conversation: the malformed reply, the reason, and the required form."""
-        said = plain(shorten(reply, self._tokens // 2)).strip() or "(nothing)"
+        said = plain(shorten(reply, self.tokens // 2)).strip() or "(nothing)"
         asked = _render("again.md", {"problem": fenced(problem), "cut": cut, "form": self._replies})
         more = Message(role="assistant", content=said), Message(role="user", content=asked)
         return Prompt(messages=(*prompt.messages, *more))

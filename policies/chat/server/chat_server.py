@@ -26,6 +26,7 @@ class Reply:
 
     `reasoning`: the model's reasoning, kept apart from `text`. `seconds`: wall-clock time with the waits for retries.
     `calls`: the tools that a complete reply calls. `results`: those that a recorded reply has already; they are not run again.
+    `prompt_tokens`: of a request that failed because its prompt is too long: the estimated tokens of one that fits.
     """
 
     status: ReplyStatus
@@ -36,6 +37,7 @@ class Reply:
     problem: str = ""
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
+    prompt_tokens: int | None = None
 
 
 class NoReply(Exception):

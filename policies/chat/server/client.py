@@ -7,11 +7,13 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
+from urllib.request import getproxies_environment
 
 import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Omit
 from pydantic import SecretStr
 
+from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.policies.chat.server.key import is_local
 
@@ -21,7 +23,10 @@ _MAX_LISTING_BYTES = 1024 * 1024
 
 
 def open_client(options: ChatOptions, url: str, key: SecretStr | None) -> AsyncOpenAI:
-    """A client for the server at `url`. The environment's proxies are used, except for servers on this machine."""
+    """A client for the server at `url`. The environment's proxies are used, except for servers on this machine.
+
+    Raises: UsageError where the environment's proxy or certificates cannot be used.
+    """
     absent: dict[str, Any] = {}
     if options.base_url is not None:  # an organization from the environment is meant for OpenAI only
         absent = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
@@ -33,8 +38,25 @@ def open_client(options: ChatOptions, url: str, key: SecretStr | None) -> AsyncO
         max_retries=0,
         timeout=timeout,
         default_headers=absent,
-        http_client=DefaultAsyncHttpxClient(timeout=timeout, trust_env=not is_local(url), event_hooks={"response": [_bound]}),
+        http_client=_http_client(timeout, url),
     )
+
+
+def _http_client(timeout: httpx2.Timeout, url: str) -> httpx2.AsyncClient:
+    try:
+        return DefaultAsyncHttpxClient(timeout=timeout, trust_env=not is_local(url), event_hooks={"response": [_bound]})
+    except ImportError:
+        raise UsageError(f"{_proxies()} names a SOCKS proxy; for that, run: pip install 'cudal2-agent[socks]'") from None
+    except OSError as exc:  # ssl.SSLError is one
+        said = exc.strerror or type(exc).__name__
+        raise UsageError(f"SSL_CERT_FILE names a file without certificates ({said}); correct or unset it") from exc
+    except (ValueError, httpx2.InvalidURL):
+        raise UsageError(f"{_proxies()} is not the address of a proxy; write it like http://proxy.example.org:3128") from None
+
+
+def _proxies() -> str:
+    """The names of the proxies in the environment. Their addresses may contain passwords."""
+    return " or ".join(f"{name.upper()}_PROXY" for name in sorted(getproxies_environment()) if name != "no") or "a proxy"
 
 
 def request_headers(key: SecretStr | None) -> dict[str, str | Omit]:

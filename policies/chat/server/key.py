@@ -6,9 +6,11 @@ server without keys, and replacing `none` in a reply would break code.
 """
 
 import base64
+import ipaddress
 import json
 import logging
 import re
+import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +24,6 @@ from cudal2_agent.contract.events import Emit, Notice
 OPENAI = "https://api.openai.com/v1"
 _MAX_FILE_BYTES = 16 * 1024
 _KEY_PARAMETER = re.compile(r"(api[-_]?)?key|(access[-_]?)?token|secret|password|sig(nature)?", re.IGNORECASE)
-_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _GIVE = "set CUDAL2_API_KEY, or name a file that holds it with CUDAL2_API_KEY_FILE"
 _EXAMPLE = "write it like http://127.0.0.1:8080/v1"
 
@@ -69,8 +70,19 @@ def checked_base_url(base_url: str | None) -> str:
 
 
 def is_local(base_url: str) -> bool:
-    """Whether an address is on this machine."""
-    return (urlsplit(base_url).hostname or "") in _LOCAL
+    """Whether an address is on this machine: a loopback address, the unspecified one that servers print, or localhost."""
+    host = (urlsplit(base_url).hostname or "").rstrip(".").partition("%")[0]
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            address = ipaddress.IPv4Address(socket.inet_aton(host))  # short forms, such as 127.1
+        except OSError:
+            return False
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or address.is_unspecified
 
 
 def warn_of_plain_text(base_url: str, key: SecretStr | None, emit: Emit) -> None:

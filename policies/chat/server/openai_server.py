@@ -1,8 +1,8 @@
 """Asks an OpenAI-compatible server through the `openai` package, with streaming.
 
-Covered: limits on the time to connect, to the first token and to the end, also for a server that stalls or trickles; length
-limits; retries with back-off and Retry-After; parameters and tools that a server refuses; servers that do not stream; removal
-of the key from replies, errors, events and logs.
+Covered: limits on the time to connect, of silence and to the end, also for a server that stalls or trickles; length limits;
+retries with back-off and Retry-After; what a server refuses (`request_parameters`), a context that is too small among it;
+servers that do not stream; removal of the key from replies, errors, events and logs.
 Not covered: instructions in a reply's text, which the reader must treat as data.
 """
 
@@ -31,16 +31,18 @@ from cudal2_agent.policies.chat.server.pending import (
     EmptyReply,
     ModelMissing,
     PendingRequest,
+    RefusedTry,
     RequestFailed,
     TryEnd,
     Unusable,
     cut_reply,
     ending_of,
-    failure_of,
-    message_of,
+    error_within,
     one_line,
+    refused_by,
     unreachable,
 )
+from cudal2_agent.policies.chat.server.reply_room import PromptTooLong
 from cudal2_agent.policies.chat.server.request_parameters import RequestParameters
 from cudal2_agent.policies.chat.server.retrying import Again, retrying
 from cudal2_agent.policies.chat.server.stream import (
@@ -48,10 +50,8 @@ from cudal2_agent.policies.chat.server.stream import (
     ProtocolViolation,
     ServerError,
     TooLong,
-    read_body,
     read_stream,
 )
-from cudal2_agent.policies.chat.server.tool_calls import as_sent
 
 _log = logging.getLogger(__name__)
 _REPORTED_WAIT_S = 5.0
@@ -59,8 +59,6 @@ _PROGRESS_S = 0.25
 _LISTED_MODELS = 5
 _LISTING_S = 5.0
 _INTERRUPTED = "the request was interrupted"
-# Statuses of errors that may refuse tools: OpenRouter sends a 404, llama.cpp's server a 500.
-_REFUSES_TOOLS = frozenset({400, 404, 405, 422, 500, 501})
 _CONNECTION_ERRORS = (httpx2.HTTPError, OSError, anyio.EndOfStream)
 
 
@@ -89,6 +87,7 @@ class OpenAIServer:
         end = background.run(self._answer(request)) if background else Answered("stopped", _INTERRUPTED)
         if isinstance(end, Unusable):
             raise EndpointError(f"chat server {self._url} {end.problem}")
+        too_long = end.too_long
         return Reply(
             status=end.status,
             text=self._redact(request.partial.text or request.partial.refusal),
@@ -97,6 +96,7 @@ class OpenAIServer:
             seconds=time.monotonic() - request.begun,
             problem=one_line(self._redact(end.problem)),
             calls=self._redacted(request.partial.calls) if end.status == "complete" else (),
+            prompt_tokens=too_long.tokens if too_long else None,
         )
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class OpenAIServer:
                 return Unusable(f"{_verb(end.problem)}{after}{asked}; try again later, or another server with --base-url")
             return Answered(end.ends_as, f"{end.problem}{after}")
         if isinstance(end, RequestFailed):
-            return Answered("failed", end.problem)
+            return Answered("failed", end.problem, end.too_long)
         return end
 
     async def _try(self, request: PendingRequest) -> TryEnd:
@@ -154,46 +154,46 @@ class OpenAIServer:
         return RequestFailed(again.problem) if isinstance(again, Again | EmptyReply) else again
 
     async def _send_as_taken(self, request: PendingRequest, *, stream: bool) -> TryEnd | EmptyReply:
-        """Send the request, and again for each parameter that the server refuses."""
+        """Send the request, and again for each part of it that the server refuses."""
+        limit = request.limit
         while True:
             request.start_over()
-            called = any(message.calls for message in request.prompt.messages)
-            limit = request.limit
-            sent = self._parameters.of_request(limit.reply_tokens, stream=stream, calls=limit.calls, called=called)
+            sent = self._parameters.of_request(request.prompt, limit.reply_tokens, stream=stream, calls=limit.calls)
             end = await self._send(request, sent)
-            if not isinstance(end, APIStatusError):
+            if not isinstance(end, RefusedTry):
                 return end
-            said = self._redact(message_of(end))
-            if end.status_code in _REFUSES_TOOLS and self._parameters.learn_tools(sent, end.param, said):
+            said = f"{end.name}: {one_line(end.refusal.message)}" if end.refusal.message else end.name
+            lesson = self._parameters.learn(end.refusal, sent, request.prompt, limit.reply_tokens)
+            if isinstance(lesson, PromptTooLong):
+                return RequestFailed(f"{lesson} ({said})" if lesson.context else said, lesson)
+            if lesson is None:
+                return end.meaning
+            if lesson == "tools":
                 if self._options.tools == "on":
-                    return Unusable(f"refuses tools (HTTP {end.status_code}: {one_line(said)}); use --chat-tools auto or off")
-                self._report_no_tools(f"HTTP {end.status_code}: {one_line(said)}")
-                continue
-            refusable = end.status_code in {400, 422} or ("tool_choice" in sent and end.status_code in _REFUSES_TOOLS)
-            name = self._parameters.learn(sent, end.param, said) if refusable else None
-            if name is None:
-                return failure_of(end, self._redact, with_key=self._with_key)
-            _log.debug("the server refuses %s = %s; sending the request without it or with less", name, sent[name])
+                    return Unusable(f"refuses tools ({said}); use --chat-tools auto or off")
+                self._report_no_tools(said)
+            _log.debug("%s: the server refuses %s; sending the request without it or with less", said, lesson)
 
-    async def _send(self, request: PendingRequest, sent: dict[str, Any]) -> Answered | Again | EmptyReply | APIStatusError:
+    async def _send(self, request: PendingRequest, sent: dict[str, Any]) -> Answered | Again | EmptyReply | RefusedTry:
         """The result of one sending. A try that will be repeated costs nothing if no token arrived or was counted."""
         end = await self._attempt(request, sent)
-        if isinstance(end, Again | EmptyReply):
+        if isinstance(end, Again | EmptyReply | RefusedTry):
             request.partial.begun = bool(request.partial.characters or request.partial.counts)
         return end
 
-    async def _attempt(self, request: PendingRequest, sent: dict[str, Any]) -> Answered | Again | EmptyReply | APIStatusError:
+    async def _attempt(self, request: PendingRequest, sent: dict[str, Any]) -> Answered | Again | EmptyReply | RefusedTry:
         partial = request.partial
         # Without streaming the first byte arrives with the last.
-        first_byte_s = self._options.first_byte_s if "stream" in sent else request.limit.seconds
+        silence_s = self._options.first_byte_s if "stream" in sent else request.limit.seconds
         try:
-            async with asyncio.timeout(first_byte_s) as first:
-                await self._receive(request, sent, first)
-        except TimeoutError:  # of the first token; the time-out of the whole reply cancels this task instead
+            async with asyncio.timeout(silence_s) as silence:
+                await self._receive(request, sent, silence, silence_s)
+        except TimeoutError:  # of the silence; the time-out of the whole reply cancels this task instead
             partial.begun = True  # a silent server may be working, and charge for it
-            return Answered("stopped", f"no token came within {first_byte_s:g} s")
+            token = "no token came" if not partial.characters else "nothing more came"
+            return Answered("stopped", f"{token} within {silence_s:g} s")
         except APIStatusError as exc:
-            return exc
+            return refused_by(exc, self._redact, with_key=self._with_key)
         except APIConnectionError as exc:
             return unreachable(exc, self._redact)
         except TooLong as exc:
@@ -203,8 +203,7 @@ class OpenAIServer:
         except ProtocolViolation as exc:
             return Again(one_line(self._redact(str(exc))), "failed")
         except ServerError as exc:
-            said = f"the server reported an error within the reply: {one_line(self._redact(str(exc)))}"
-            return Answered("cut", said) if partial.characters else Again(said, "failed")
+            return error_within(exc.status, self._redact(exc.said), partial)
         except _CONNECTION_ERRORS as exc:
             said = f"the connection broke in the middle of the reply ({type(exc).__name__})"
             return ending_of(partial) if partial.finish else cut_reply(partial, said)
@@ -212,23 +211,23 @@ class OpenAIServer:
             return Again(one_line(self._redact(str(exc))), "failed")
         return ending_of(partial)
 
-    async def _receive(self, request: PendingRequest, sent: dict[str, Any], first: asyncio.Timeout) -> None:
-        messages: list[Any] = [as_sent(message) for message in request.prompt.messages]
+    async def _receive(self, request: PendingRequest, sent: dict[str, Any], silence: asyncio.Timeout, silence_s: float) -> None:
         async with self._client.chat.completions.with_streaming_response.create(
-            model=self._options.model, messages=messages, extra_headers=self._headers, **sent
+            model=self._options.model, extra_headers=self._headers, **sent
         ) as response:
             request.partial.begun = True
-            kind, pieces = response.headers.get("content-type", ""), response.iter_bytes()
-            if "json" in kind:
-                await read_body(pieces, request.partial)
-                return
+            kind, clock = response.headers.get("content-type", ""), asyncio.get_running_loop()
+            reported = 0
 
-            def on_text() -> None:
-                first.reschedule(None)
-                self._report_progress(request)
+            def on_piece() -> None:
+                nonlocal reported
+                silence.reschedule(clock.time() + silence_s)
+                if request.partial.characters > reported:
+                    reported = request.partial.characters
+                    self._report_progress(request)
 
             try:
-                await read_stream(pieces, request.partial, request.limit.reply_tokens, on_text)
+                await read_stream(response.iter_bytes(), request.partial, request.limit.reply_tokens, on_piece)
             except EmptyStream:
                 if "event-stream" in kind:
                     raise

@@ -13,8 +13,11 @@ from openai import APIConnectionError, APIStatusError
 
 from cudal2_agent.contract.records.exchange import Prompt, ReplyStatus, Usage
 from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Limit
+from cudal2_agent.policies.chat.server.reply_room import PromptTooLong
+from cudal2_agent.policies.chat.server.request_parameters import Refusal
 from cudal2_agent.policies.chat.server.retrying import Again, wait_asked_for
-from cudal2_agent.policies.chat.server.stream import PartialReply
+from cudal2_agent.policies.chat.server.size_errors import read_size
+from cudal2_agent.policies.chat.server.stream import PartialReply, said_in
 
 _MAX_MESSAGE_CHARS = 300
 _RETRIED = frozenset({408, 409, 425, 429})
@@ -24,9 +27,10 @@ _NO_MONEY = frozenset({"insufficient_quota", "billing_hard_limit_reached", "insu
 
 @dataclass(frozen=True)
 class RequestFailed:
-    """This request cannot succeed. Other requests may."""
+    """This request cannot succeed. Other requests may. `too_long`: its prompt is too long, and how long one may be."""
 
     problem: str
+    too_long: PromptTooLong | None = None
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,36 @@ class ModelMissing(Unusable):
     """The server has no such model: status 404, or an error code that says so."""
 
 
-def failure_of(error: APIStatusError, redact: Callable[[str], str], *, with_key: bool) -> Again | RequestFailed | Unusable:
-    """The meaning of an HTTP error. `with_key`: whether the request had a key."""
-    code, said = error.status_code, f"HTTP {error.status_code}{_said(error, redact)}"
+@dataclass(frozen=True)
+class RefusedTry:
+    """A request that the server answered with an error of this name. `meaning`: where no part of the request caused it."""
+
+    name: str
+    refusal: Refusal
+    meaning: "Again | RequestFailed | Unusable"
+
+
+def refused_by(error: APIStatusError, redact: Callable[[str], str], *, with_key: bool) -> RefusedTry:
+    """What an HTTP error says. `with_key`: whether the request had a key."""
+    body = error.body[0] if isinstance(error.body, list) and error.body else error.body
+    message = redact(said_in(body))
+    param = body.get("param") if isinstance(body, dict) else None
+    name = f"HTTP {error.status_code}"
+    refusal = Refusal(error.status_code, redact(param) if isinstance(param, str) else "", message)
+    return RefusedTry(name, refusal, _failure_of(error, f"{name}: {one_line(message)}" if message else name, with_key=with_key))
+
+
+def error_within(status: int, said: str, partial: PartialReply) -> "RefusedTry | Answered | Again":
+    """What an error inside a reply says. `status`: the HTTP status that it names; 200 for none."""
+    problem = f"the server reported an error within the reply: {one_line(said)}"
+    if not partial.characters:
+        return RefusedTry("an error within the reply", Refusal(status, "", said), Again(problem, "failed"))
+    full = read_size(said, None, 0)  # LM Studio says so where a reply reaches the end of the context
+    return Answered("truncated" if full and full.context else "cut", problem)
+
+
+def _failure_of(error: APIStatusError, said: str, *, with_key: bool) -> Again | RequestFailed | Unusable:
+    code = error.status_code
     if code in {401, 403}:
         remedy = "check the key in CUDAL2_API_KEY or its file" if with_key else "it requires a key: set CUDAL2_API_KEY"
         return Unusable(f"refuses the request ({said}); {remedy}")
@@ -69,24 +100,13 @@ def one_line(text: str) -> str:
     return plain if len(plain) <= _MAX_MESSAGE_CHARS else plain[:_MAX_MESSAGE_CHARS] + "…"
 
 
-def message_of(error: APIStatusError) -> str:
-    """The server's message, unchanged. It may contain the key."""
-    body = error.body
-    message = body.get("message") or body.get("detail") or body.get("error") if isinstance(body, dict) else body
-    return str(message) if message else ""
-
-
-def _said(error: APIStatusError, redact: Callable[[str], str]) -> str:
-    message = message_of(error)
-    return f": {one_line(redact(message))}" if message else ""
-
-
 @dataclass(frozen=True)
 class Answered:
-    """A try that produced the reply, complete or not."""
+    """A try that produced the reply, complete or not. `too_long`: as in `RequestFailed`."""
 
     status: ReplyStatus
     problem: str
+    too_long: PromptTooLong | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ No part of a server's data is assumed to have the form that the protocol specifi
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,8 +70,20 @@ class PartialCalls:
         return call
 
 
-def as_sent(message: Message) -> dict[str, Any]:
-    """A message as the protocol writes it."""
+def as_sent(messages: Sequence[Message], *, with_system: bool = True) -> list[dict[str, Any]]:
+    """Messages as the protocol writes them. `with_system`: False moves the text of a system message into the next message."""
+    sent: list[dict[str, Any]] = []
+    moved = ""
+    for message in messages:
+        if message.role == "system" and not with_system:
+            moved += f"{message.content}\n\n"
+        else:
+            sent.append(_as_sent(message) | {"content": moved + message.content})
+            moved = ""
+    return [*sent, *([{"role": "user", "content": moved.strip()}] if moved else [])]
+
+
+def _as_sent(message: Message) -> dict[str, Any]:
     sent: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.calls:
         sent["tool_calls"] = [

@@ -6,6 +6,7 @@ implausible or unproved. They are counted as skipped.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Trajectory
 from cudal2_agent.contract.reward.speedup import ratio_over
 from cudal2_agent.contract.whole_file import new_folder
+from cudal2_agent.policies.exports.counts import NothingToWrite
 from cudal2_agent.policies.exports.flashinfer.bench_records import BenchDefinition, BenchSolution, BenchTrace, BenchWorkload
 from cudal2_agent.policies.exports.flashinfer.bench_solutions import OP, definition_of, solution_of, workload_of
 from cudal2_agent.policies.exports.flashinfer.bench_traces import Attempted, evaluation_of, status_of
@@ -35,14 +37,15 @@ class BenchCounts(Record):
 def write_flashinfer(
     trajectories: Iterable[Trajectory], folder: Path, headers: Mapping[str, str], *, every: bool = False
 ) -> BenchCounts:
-    """Write a data set into a new or empty folder, which appears whole or not at all.
+    """Write a data set into a new or empty folder, which appears whole or not at all; without a trace, not at all.
 
     `headers`: device headers by the name under which sources include them, such as `cudal2/mma.cuh`.
     `every`: all steps; otherwise the fastest kernel of each task and environment. Memory holds one trajectory, and the
     fastest kernels.
     Raises: UsageError where the folder is in use or cannot be written.
     """
-    with new_folder(folder) as staging:
+    counts = BenchCounts()
+    with suppress(NothingToWrite), new_folder(folder) as staging:
         files = _DatasetFiles(staging, headers)
         skipped = 0
         if every:
@@ -54,7 +57,10 @@ def write_flashinfer(
                 skipped += _keep_fastest(trajectory, fastest)
             for _, each in fastest.values():
                 skipped += not files.add(each)
-        return files.counts(skipped)
+        counts = files.counts(skipped)
+        if not counts.traces:
+            raise NothingToWrite
+    return counts
 
 
 def _attempts(trajectories: Iterable[Trajectory]) -> Iterator[Attempted]:

@@ -1,6 +1,7 @@
 """`trajectories export`, `import` and `merge`: every format is written, what travels comes back, wrong options are one line."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.cli.trajectories.sending import ExportFormat
 from cudal2_agent.policies.exports.dataset import DATASET_FORMATS
 from cudal2_agent.store.store import open_store
+from tests.policies.exports.runs import searched
 from tests.store.small_store import small_store
 
 Answer = Callable[..., str]
@@ -30,29 +32,70 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return run
 
 
+def add_kernels(home: Path) -> None:
+    """Add a run of 8 kernels that every format can write."""
+    with open_store(f"sqlite:///{home / 'trajectories.sqlite'}") as store:
+        given = searched(run_id="run-3")
+        store.start_run(given.run)
+        for observation in given.observations.values():
+            store.record_observation("run-3", observation)
+        for step in given.steps:
+            store.record_step(step)
+
+
 def test_the_command_names_every_format_of_a_data_set() -> None:
     assert set(ExportFormat) == {*DATASET_FORMATS, "sweep", "flashinfer"}
 
 
 @pytest.mark.parametrize("format", [one for one in DATASET_FORMATS if one != "parquet"])
 def test_a_data_set_goes_to_a_file_or_to_stdout(answer: Answer, tmp_path: Path, format: str) -> None:
+    add_kernels(tmp_path)
     lines = answer("export", "--format", format).splitlines()
     summary = json.loads(answer("export", "--format", format, "--out", "rows.jsonl", "--json"))
     assert (tmp_path / "rows.jsonl").read_text().splitlines() == lines
-    assert (summary["out"], summary["format"], summary["runs"], summary["steps"]) == ("rows.jsonl", format, 2, 11)
-    assert sum(summary["rows"].values()) == len(lines)
+    assert (summary["out"], summary["format"], summary["runs"], summary["steps"]) == ("rows.jsonl", format, 3, 19)
+    assert sum(summary["rows"].values()) == len(lines) > 0
 
 
 def test_filters_and_runs_choose_the_steps(answer: Answer) -> None:
     lines = [json.loads(line) for line in answer("export", "run-1", "--outcome", "compile_failed").splitlines()]
     assert [(line["run_id"], line["index"]) for line in lines] == [("run-1", 2), ("run-1", 6)]
     assert len(answer("export", "run-1", "--run", "run-2").splitlines()) == 11
-    assert answer("export", "--min-speedup", "9") == ""
+
+
+@pytest.mark.parametrize("format", ExportFormat)
+@pytest.mark.parametrize("to_file", [True, False])
+def test_an_export_without_a_row_is_one_line_and_exit_code_1(
+    answer: Answer, tmp_path: Path, format: str, to_file: bool
+) -> None:
+    if not to_file and format in ("parquet", "sweep", "flashinfer"):
+        pytest.skip("this format goes to a file")
+    name = "rows.parquet" if format == "parquet" else "bench" if format == "flashinfer" else "rows.jsonl"
+    said = answer("export", "--format", format, "--min-speedup", "9", *(["--out", name] if to_file else []), code=1)
+    assert "note: nothing was written: no step is selected" in said
+    assert not (tmp_path / name).exists()
+
+
+def test_an_export_that_leaves_all_out_says_why_and_keeps_an_earlier_one(
+    answer: Answer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_kernels(tmp_path)
+    answer("export", "--format", "sft", "--out", "rows.jsonl")
+    before = (tmp_path / "rows.jsonl").read_bytes()
+    said = answer("export", "--format", "sft", "--good-speedup", "1000", "--out", "rows.jsonl", code=1)
+    assert re.search(r"note: nothing was written: 0 rows of 19 steps;.* \d+ samples below the least speedup", said)
+    assert (tmp_path / "rows.jsonl").read_bytes() == before
+    words = ["trajectories", "export", "--format", "sft", "--good-speedup", "1000", "--out", "rows.jsonl", "--json"]
+    assert main(words) == 1
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["rows"] == {"train": 0}
+    assert summary["left_out"]["below_speedup"] > 0
 
 
 def test_a_split_is_a_folder(answer: Answer, tmp_path: Path) -> None:
+    add_kernels(tmp_path)
     told = answer("export", "--format", "sft", "--test-shape", "64x128x256", "--out", "data")
-    assert told.endswith("of 11 steps written to data\n")
+    assert told.endswith("of 19 steps written to data\n")
     assert {path.name for path in (tmp_path / "data").iterdir()} == {"README.md", "train.jsonl", "test.jsonl"}
 
 

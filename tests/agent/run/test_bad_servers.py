@@ -43,6 +43,7 @@ from tests.doubles.chat_server import (
 )
 from tests.policies.chat.conversing import observe
 from tests.policies.chat.prompts.test_composition import blocks
+from tests.policies.chat.server.size_messages import ALONE, NUMBERLESS, OTHER, TOGETHER
 
 TASK = GemmTask(m=256, n=256, k=256, arch=Arch.SM_90A)
 KEY = "sk-bad-servers-8d1f0a7c55-not-a-real-key"
@@ -79,6 +80,12 @@ class Bad:
 
 
 EMPTY = Text("", usage=None, finish=None)
+
+
+def said(message: str, **numbers: int) -> Status:
+    return Status(400, {"error": {"message": message.format(**numbers, t=sum(numbers.values()) - numbers.get("c", 0))}})
+
+
 GOES_ON = {
     "no code": Bad([Text("Let us talk about it.")], [("complete", "no code block")]),
     "two code blocks": Bad([Text(TWO_BLOCKS)], [("complete", "2 code blocks")]),
@@ -98,13 +105,29 @@ GOES_ON = {
     "invalid JSON": Bad([InvalidJson("abc")], vain=1),
     "invalid JSON for good": Bad([InvalidJson(body=True)] * (RETRIES + 1), [("failed", "invalid JSON")], vain=RETRIES),
     "a refusal": Bad([Refusal("I will not.")], [("refused", "I will not.")]),
+    "a context that is too small": Bad([said(TOGETHER["vllm-0.6"], c=16384, p=9591, m=16384)], vain=1),
+    "a context in other words": Bad([said(TOGETHER["sglang"], c=8192, p=4000, m=16384)], vain=1),
+    "a context without a number": Bad([said(NUMBERLESS[0])] * 2, vain=2),
+    "a prompt that is too long": Bad([said(ALONE["sglang"], c=4096, p=4100)], vain=1),
+    "no system role": Bad([said("System role not supported")], vain=1),
+    "no temperature": Bad([said(OTHER[0])], vain=1),
+    "max_completion_tokens": Bad([said(OTHER[1])], vain=1),
+    "all reasoning": Bad([Text("", reasoning="Let me think.")], [("complete", "the reply is all reasoning and no answer")]),
+    "all reasoning to the limit": Bad(
+        [Text("", reasoning="hm " * 999, finish="length")],
+        [("truncated", "the reply is all reasoning and no answer: it reached its token limit")],
+    ),
+    "finish_reason error": Bad([Text("## Ana", finish="error")], [("cut", "finish_reason 'error'")]),
+    "finish_reason error at once": Bad([Text("", finish="error")], vain=1),
+    "an error inside a 200": Bad([Status(200, {"error": {"message": "overloaded", "code": 502}})], vain=1),
+    "no choices": Bad([Status(200, {"choices": [], "usage": None})], vain=1),
     "an empty stream": Bad([EMPTY, NoStream("")], [("complete", "no code block")], vain=1),
 }
 REFUSED = "refuses the request (HTTP 401: key refused: Bearer ***"
 STOPS = {
     "401": (EchoKey(401), REFUSED),
     "404 model": (Status(404, {"error": {"message": "gone"}}), "cannot answer for model 'test'"),
-    "429 for long": (Status(429, {"error": {"message": "slow"}}, {"Retry-After": "999"}), "it asks to wait 999 s"),
+    "429 for long": (Status(429, {"error": {"message": "slow"}}, {"Retry-After": "9999"}), "it asks to wait 9999 s"),
     "500 for good": (EchoKey(500), f"after {RETRIES + 1} tries"),
     "no money": (Status(402, {"error": {"message": "pay"}}), "requires payment (HTTP 402: pay)"),
 }

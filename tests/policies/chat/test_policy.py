@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -15,6 +16,7 @@ from cudal2_agent.contract.records.trajectory import Attempt, Failure
 from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Limit, Reply
 from cudal2_agent.policies.chat.server.openai_server import OpenAIServer
 from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
+from cudal2_agent.policies.chat.tokens import CHARS_PER_TOKEN, chars_of
 from tests.doubles.chat_server import Answer, Cut, NoStream, Refusal, ScriptedServer, Status, Text
 from tests.policies.chat.conversing import AnsweringServer, MemoryLog, Table, candidate, ended, options, source, written
 
@@ -402,3 +404,67 @@ def test_a_compile_error_is_shown_to_its_author() -> None:
     table = Table(by_sample, samples=1)
     table.propose(failures=(failed,))
     assert 'identifier "warp" is undefined\n  x = warp;' in last(table.server.asked[0][1])
+
+
+def reasoned(text: str, status: str = "complete", problem: str = "") -> Reply:
+    return replace(ended(status, "", problem=problem), reasoning=text)
+
+
+def test_a_prompt_that_the_server_cannot_hold_is_shortened_for_the_run() -> None:
+    def answer(prompt: Prompt, place: ExchangePlace) -> str | Reply:
+        if chars_of(prompt) <= 6000 * CHARS_PER_TOKEN:
+            return by_sample(prompt, place)
+        return replace(ended("failed", "", problem="too long"), prompt_tokens=5900)
+
+    long = [candidate(0, body=f"// {'x' * 90}\n" * 300)]
+    table = Table(answer, samples=2, replies="source")
+    observed = {"best": long[0], "best_evaluation": None, "attempts": ()}
+    assert len(table.propose(**observed)) == 2
+    exchanges = table.log.recorded()
+    assert [exchange.status for exchange in exchanges] == ["complete"] * 2
+    assert len(table.server.asked) == 3, "the second conversation knows it"
+    [notice] = table.told("notice")
+    assert "prompts are limited to 5900 tokens in this run" in notice.message
+    assert table.account.totals.requests == 2
+
+
+def test_a_prompt_that_cannot_be_shorter_fails_with_the_servers_line() -> None:
+    table = Table(lambda *_: replace(ended("failed", "", problem="no room: serve more"), prompt_tokens=10), samples=1)
+    assert table.propose() == []
+    [exchange] = table.log.recorded()
+    assert (exchange.status, exchange.problem) == ("failed", "no room: serve more")
+    assert len(table.server.asked) <= 3
+
+
+@pytest.mark.parametrize(
+    "text", [written(1), f"Let me think.\n{written(1)}", f"<think>```cuda\n{source(2)}```\n</think>\n{written(1)}"]
+)
+def test_a_complete_reply_that_is_all_reasoning_is_read(text: str) -> None:
+    table = Table(lambda *_: reasoned(text), samples=1)
+    assert [one.source for one in table.propose()] == [source(1)]
+    assert table.log.recorded()[0].problem == "the reply is all reasoning and no answer; the kernel in the reasoning was taken"
+
+
+@pytest.mark.parametrize("text", ["Let me think.", written(1) + written(2)])
+def test_one_without_a_kernel_is_named_and_asked_again(text: str) -> None:
+    table = Table(lambda _, place: reasoned(text) if place[2] == 0 else written(7), samples=1)
+    assert [one.source for one in table.propose()] == [source(7)]
+    assert table.log.recorded()[0].problem == "the reply is all reasoning and no answer"
+    assert "all reasoning and no answer" in last(table.server.asked[1][1])
+
+
+def test_reasoning_to_the_limit_is_asked_again_with_twice_the_limit_which_later_requests_keep() -> None:
+    said = "the reply is all reasoning and no answer: it reached its token limit"
+
+    def answer(_: Prompt, place: ExchangePlace) -> str | Reply:
+        limit = table.server.asked[-1][2].reply_tokens
+        return written(place[1]) if limit >= 8000 else reasoned(written(9), "truncated", said)
+
+    table = Table(answer, samples=3, reply_tokens=4000)
+    assert [one.source for one in table.propose()] == [source(number) for number in range(3)]
+    assert [limit.reply_tokens for _, _, limit in table.server.asked] == [4000, 8000, 8000, 8000]
+    assert table.server.asked[0][1] == table.server.asked[1][1]
+    assert table.log.recorded()[0].problem == said
+    vain = Table(lambda *_: reasoned("hm", "truncated", said), samples=1, reply_tokens=4000, turns=9)
+    assert vain.propose() == []
+    assert max(limit.reply_tokens for _, _, limit in vain.server.asked) == 16_000

@@ -163,7 +163,7 @@ def test_the_same_text_is_written_once(name: str, tmp_path: Path) -> None:
     once = export_dataset([searched()], name, tmp_path / "once.jsonl", PLAIN, PROMPTS)
     twice = export_dataset([searched(), searched(run_id="run-2")], name, tmp_path / "twice.jsonl", PLAIN, PROMPTS)
     assert (tmp_path / "once.jsonl").read_bytes() == (tmp_path / "twice.jsonl").read_bytes()
-    assert (once.duplicates, twice.duplicates) == (0, once.rows["train"])
+    assert (once.left_out.get("duplicates", 0), twice.left_out["duplicates"]) == (0, once.rows["train"])
 
 
 @pytest.mark.parametrize("name", [name for name in DATASET_FORMATS if name != "parquet"])
@@ -194,6 +194,9 @@ def test_any_unicode_is_written_as_lines_that_every_reader_splits_alike(tmp_path
         run.ask(observation, written, f"reply {number} {HOSTILE}", model=f"model {HOSTILE}")
     for name in FORMATS:
         summary = export_dataset([run.trajectory], name, tmp_path / name, PLAIN, PROMPTS)
+        if name == "contrastive":  # there is nothing to show for contrast
+            assert (summary.left_out, (tmp_path / name).exists()) == ({"no_contrast": 2}, False)
+            continue
         made = lines(tmp_path / name / "train.jsonl")
         assert len(made) == sum(summary.rows.values())
         if name == "kto":

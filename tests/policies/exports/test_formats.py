@@ -12,7 +12,7 @@ from cudal2_agent.contract.records.trajectory import Exemplar, Trajectory
 from cudal2_agent.contract.reward.reward import FLOOR
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.policies.exports.columns import columns_of, hub_features
-from cudal2_agent.policies.exports.counts import ExportCounts
+from cudal2_agent.policies.exports.counts import REASONS, ExportCounts
 from cudal2_agent.policies.exports.formats import FORMATS, ExportOptions, Row, clipped_z, leave_one_out
 from tests.doubles import CHIP, ENVIRONMENT, TASK, measured, unmeasured
 from tests.policies.exports.runs import PROMPTS, RunOfTests, attempt, kernel, searched
@@ -126,7 +126,7 @@ def test_a_group_holds_all_answers_with_rewards_and_advantages() -> None:
     assert rewards[-1] == FLOOR
     assert len(row["completions"]) == len(row["gap_closed"]) == len(row["provenance"]) == len(row["outcomes"]) == 3
     assert row["advantages"][0] == pytest.approx(rewards[0] - (rewards[1] + rewards[2]) / 2)
-    assert counts.withheld == 1
+    assert counts.left_out["withheld"] == 1
     assert rows("groups", one_round(measured(5.0), measured(5.0)).trajectory) == []
     assert rows("groups", one_round(measured(5.0)).trajectory) == []
 
@@ -234,3 +234,26 @@ def test_advantages_sum_to_zero_and_keep_the_order(rewards: list[float]) -> None
     best = max(range(len(rewards)), key=rewards.__getitem__)
     assert alone[best] == max(alone)
     assert z[best] == pytest.approx(max(z))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_candidate_is_in_a_row_or_counted_with_its_reason(name: str) -> None:
+    run = RunOfTests()
+    for number in (1, 2):
+        observation = run.round(number)
+        for position, evaluation in enumerate((measured(5.0), measured(8.0), measured(9.9), unmeasured(7.0), FAILED)):
+            run.add(observation, kernel(10 * number + position), evaluation)
+        run.add(observation, kernel(10 * number + 9).model_copy(update={"flags": ("-DX",)}), FAILED)
+    counts = ExportCounts()
+    made = rows(name, run.trajectory, counts, **({"min_speedup": 1.2} if name == "sft" else {}))
+    assert made or name == "contrastive"  # of which no kernel of a second bucket was shown
+    in_rows = {
+        "preference": 2 * len(made),
+        "groups": sum(len(row.get("completions", ())) for row in made),
+        "grpo": 12 - counts.left_out["unwritable"] - counts.left_out["measured_again"] - counts.left_out["unseen"],
+    }.get(name, len(made))
+    assert in_rows + counts.left_out.total() == 12
+    assert set(counts.left_out) <= set(REASONS)
+    nothing = ExportCounts()
+    assert rows(name, run.trajectory.model_copy(update={"steps": ()}), nothing) == []
+    assert nothing.left_out.total() == 0

@@ -1,6 +1,7 @@
 """Samples: what was asked and answered, the later evaluation, withheld rewards, environments, provenance."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,9 +22,12 @@ from cudal2_agent.policies.exports.samples import TrainingSample, environments, 
 from cudal2_agent.policies.exports.schedule_reply import write_reply
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.policy import SchedulePolicy
+from cudal2_agent.store.importing import import_files
+from cudal2_agent.store.store import open_store
+from cudal2_agent.store.sweep.sweep_files import export_sweep
 from tests.doubles import CHIP, ENVIRONMENT, INSPECTION, PASSED, measured, unmeasured
 from tests.policies.chat.exchanges import prompt
-from tests.policies.exports.runs import PROMPTS, RunOfTests, kernel
+from tests.policies.exports.runs import PROMPTS, RunOfTests, kernel, searched
 
 FAILED = CompileFailed(message="line 1", log="")
 ELSEWHERE = ENVIRONMENT.model_copy(update={"driver": "999"})
@@ -86,7 +90,7 @@ def test_a_reply_that_gave_several_candidates_is_one_sample_of_the_best() -> Non
     counts = ExportCounts()
     [sample] = samples(run.trajectory, counts)
     assert (sample.provenance.candidate_id, sample.completion) == (three[1].id, "three schedules")
-    assert counts.duplicates == 2
+    assert counts.left_out["duplicates"] == 2
 
 
 def test_the_later_evaluation_counts_in_the_place_of_the_first_step() -> None:
@@ -98,7 +102,7 @@ def test_the_later_evaluation_counts_in_the_place_of_the_first_step() -> None:
     first, second = samples(run.trajectory, counts)
     assert (first.time_us, second.time_us) == (8.0, 6.0)
     assert first.provenance.index == 2
-    assert counts.measured_again == 1
+    assert counts.left_out["measured_again"] == 1
 
 
 def test_a_time_without_a_witness_has_no_reward_and_is_not_verified() -> None:
@@ -245,3 +249,48 @@ def test_the_sentences_are_those_of_the_records() -> None:
     assert last == "The diagnosis (static, 50% of the roofline): no bottleneck stands out."
     unproved = observation.model_copy(update={"best": None, "diagnosis": None})
     assert read(write_reply(kernel(3), unproved)).analysis == "1 earlier candidates are known. None of them is verified."
+
+
+def through_a_sweep(trajectory: Trajectory, tmp_path: Path) -> Trajectory:
+    """The trajectory as it is after its export as a sweep and the import of that."""
+    export_sweep([trajectory], tmp_path / "a.zst")
+    with open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+        import_files(store, [str(tmp_path / "a.zst")])
+        return store.trajectory(trajectory.run.run_id)
+
+
+def test_what_a_later_round_of_a_sweep_saw_is_unknown_and_no_prompt_says_otherwise(tmp_path: Path) -> None:
+    stored = searched(times_us=(5.0, 8.0, 12.0, 20.0))
+    counts = ExportCounts()
+    imported = samples(through_a_sweep(stored, tmp_path), counts)
+    assert counts.left_out["unseen"] == 4
+    before = samples(stored)
+    assert len(before) == 8
+    assert [sample.prompt for sample in imported] == [sample.prompt for sample in before[:4]]
+    assert [sample.completion for sample in imported] == [sample.completion for sample in before[:4]]
+    assert all("There is no kernel for this task yet" in sample.completion for sample in imported)
+    assert not any("There is no kernel for this task yet" in sample.completion for sample in before[4:])
+
+
+def test_a_first_round_that_gave_nothing_is_no_round_that_was_not_seen() -> None:
+    run = RunOfTests()
+    run.add(run.round(3), kernel(1), measured(5.0))
+    counts = ExportCounts()
+    assert len(samples(run.trajectory, counts)) == 1
+    assert counts.left_out["unseen"] == 0
+    pruned = run.trajectory.model_copy(update={"steps": (run.steps[0].model_copy(update={"index": 7}),)})
+    assert samples(pruned, counts) == []
+    assert counts.left_out["unseen"] == 1
+
+
+def test_the_prompt_of_a_model_is_the_one_that_was_sent_or_none(tmp_path: Path) -> None:
+    run = RunOfTests()
+    observation = run.round(1)
+    asked = run.ask(observation, kernel(1, "chat"), written := f"## Code\n```cuda\n{kernel(1, 'chat').source}```\n")
+    origin = kernel(1, "chat").origin.model_copy(update={"prompt_hash": asked.prompt.id})
+    run.add(observation, kernel(1, "chat").model_copy(update={"origin": origin}), measured(5.0))
+    [sample] = samples(run.trajectory)
+    assert (sample.prompt, sample.completion) == (asked.prompt.messages, written)
+    counts = ExportCounts()
+    assert samples(through_a_sweep(run.trajectory, tmp_path), counts) == []
+    assert counts.left_out["unseen"] == 1

@@ -115,7 +115,7 @@ def test_nothing_of_a_test_shape_is_in_training(name: str, tmp_path: Path) -> No
     assert not shapes["train"] & shapes["test"]
     assert "704x640x640" in shapes["train"], "what only looks like a test shape costs nothing"
     assert "640x640x640" not in shapes["train"]
-    assert summary.leaked > 0
+    assert summary.left_out["leaked"] > 0
     assert summary.rows == {split: len(found) for split, found in rows.items()}
 
 
@@ -124,7 +124,7 @@ def test_a_tile_that_the_hash_would_put_into_testing_costs_nothing(tmp_path: Pat
     assert ShapeSplit(0.1).of((64, 4096, 96)) == "test"
     said = gossiping((256, 256, 256), "run-1", "a tile of 64x4096x96")
     alone = export_dataset([said], "sft", tmp_path / "alone", ExportOptions(test_share=0.1), PROMPTS)
-    assert (alone.leaked, alone.rows["train"]) == (0, 8)
+    assert (alone.left_out, alone.rows["train"]) == ({}, 8)
     run = searched((64, 4096, 96), "run-2")
     both = export_dataset([said, run], "sft", tmp_path / "both", ExportOptions(test_share=0.1), PROMPTS)
-    assert (both.leaked, both.rows) == (8, {"train": 0, "test": 8})
+    assert (both.left_out["leaked"], both.rows) == (8, {"train": 0, "test": 8})

@@ -14,7 +14,6 @@ from cudal2_agent.policies.chat.server.stream import (
     ProtocolViolation,
     ServerError,
     TooLong,
-    read_body,
     read_stream,
     split_thoughts,
 )
@@ -51,12 +50,6 @@ def read(*contents: bytes, reply_tokens: int = 10_000) -> PartialReply:
 
 async def read_stream_into(draft: PartialReply, contents: Sequence[bytes], reply_tokens: int = 10_000) -> int:
     return await read_stream(_pieces(contents), draft, reply_tokens, lambda: None)
-
-
-def body(content: bytes) -> PartialReply:
-    draft = PartialReply()
-    asyncio.run(read_body(_pieces([content]), draft))
-    return draft
 
 
 @given(st.data())
@@ -158,7 +151,7 @@ def test_an_event_without_an_end_is_stopped() -> None:
     with pytest.raises(TooLong, match="an event passed"):
         read(*[b"data: " + piece + b"\n"] * 20)
     with pytest.raises(TooLong, match="bytes"):
-        body(piece * 20)
+        read(b'{"choices":', piece * 20)
 
 
 def test_usage_is_the_servers_last_word_or_an_estimate() -> None:
@@ -169,14 +162,14 @@ def test_usage_is_the_servers_last_word_or_an_estimate() -> None:
 
 
 def test_a_whole_body_is_read_and_one_without_choices_is_malformed() -> None:
-    draft = body(
+    draft = read(
         b'{"choices": [{"message": {"content": [{"type": "text", "text": "a"}, {"text": "b"}]}, "finish_reason": "length"}]}'
     )
     assert draft.text == "ab"
     assert draft.ending()[0] == "truncated"
-    for content in (b"{}", b'{"choices": []}', b"", b"null"):
+    for content in (b"{}", b'{"choices": []}', b"[]", b'{"choices": oops'):
         with pytest.raises(ProtocolViolation):
-            body(content)
+            read(content)
 
 
 def test_an_error_inside_a_stream_is_the_servers() -> None:

@@ -143,7 +143,7 @@ def test_a_server_that_refuses_only_the_choice_keeps_the_tools(opened: list[Aske
 
 
 def test_an_error_that_names_no_tool_keeps_the_tools(opened: list[Asked]) -> None:
-    at = start(opened, [Status(400, {"error": {"message": "the prompt is too long"}}), Text("fine")])
+    at = start(opened, [Status(400, {"error": {"message": "no such chat template"}}), Text("fine")])
     assert at.ask().status == "failed"
     at.ask()
     assert ["tools" in body for body in at.bodies] == [True, True]
