@@ -144,9 +144,9 @@ def _product_exponent(task: GemmTask) -> int:
 
 
 def _exponents(source: Draws, task: GemmTask) -> np.ndarray:
-    """Of the large numbers at each position in K: three quarters are among the four largest. Shape: (K,)."""
+    """Of the large numbers at each position in K: half are among the four largest, half among all. Shape: (K,)."""
     most, host = _RANGE[task.element][0], source.host
-    return np.where(host.random(task.k) < 3 / 4, most - host.integers(4, size=task.k), host.integers(1, most + 1, task.k))
+    return np.where(host.random(task.k) < 1 / 2, most - host.integers(4, size=task.k), host.integers(1, most + 1, task.k))
 
 
 def _extreme_lines(source: Draws, task: GemmTask, lines: int, large: np.ndarray, exponents: np.ndarray) -> Array:
