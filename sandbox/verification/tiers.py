@@ -120,7 +120,7 @@ class Proof:
     def _judged(self, case: Case, prepared: PreparedCase) -> TestResult:
         if reason := not_promised(self._task, case, atomics=self._traits.atomics):
             return TestResult(tier=case.tier, name=case.name, passed=True, message=reason)
-        library = prepared.library_comparison(self._executor.library) if case.asks_library else None
+        library = self._library_on(prepared)
         if case.library_vouches and library is not None and library.mismatches:
             message = f"not applicable: cuBLAS itself differs here ({library.describe()})"
             return TestResult(tier=case.tier, name=case.name, passed=True, message=message)
@@ -197,7 +197,7 @@ class Proof:
         for prepared, old in islice(cycle((*alike, *unlike)), self._traits.dependent_runs):
             self._runs += 1
             run = self._executor.run_dependent(prepared.inputs, decoys[old])
-            comparison = prepared.compare(run.output, poison=run.poison)
+            comparison = prepared.compare(run.output, self._slack(self._library_on(prepared)), run.poison)
             failed = self._verdict("programmatic", "late-producer", run, comparison)
             if failed is not None:
                 return failed
@@ -223,7 +223,7 @@ class Proof:
         An output that should be NaN and holds D's poison counts as unwritten if it holds the next run's poison too: a
         computed value does not follow the poison.
         """
-        slack = 1.0 if library is None else max(1.0, self._options.error_ratio * library.worst)
+        slack = self._slack(library)
         run = self._run(prepared.inputs, slot, fill, fresh=fresh)
         comparison = prepared.compare(run.output, slack, run.poison)
         if not run.violations and comparison.mismatches and comparison.mismatches == comparison.unwritten_nan:
@@ -232,6 +232,14 @@ class Proof:
         if prepared.case is GAUSSIAN and tier == GAUSSIAN.tier and not self._traits.atomics:
             self._gaussian = run.output.copy()
         return self._verdict(tier, name, run, comparison), comparison
+
+    def _library_on(self, prepared: PreparedCase) -> Comparison | None:
+        """cuBLAS's result on a case, compared, where the case asks for it."""
+        return prepared.library_comparison(self._executor.library) if prepared.case.asks_library else None
+
+    def _slack(self, library: Comparison | None) -> float:
+        """The multiple of its bound by which an element may differ."""
+        return 1.0 if library is None else max(1.0, self._options.error_ratio * library.worst)
 
     def _verdict(self, tier: str, name: str, run: Run, comparison: Comparison) -> TestResult | None:
         """The failure that a run shows, None where it shows none. Faults of memory are reported before wrong results."""
