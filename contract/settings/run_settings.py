@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.host_limits import usable_processors
+from cudal2_agent.contract.host_limits import memory_limit, usable_processors
 from cudal2_agent.contract.settings.options import (
     COMPILE_TIMEOUT_S,
     TIME_TIMEOUT_S,
@@ -66,6 +66,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+JOB_BYTES = 512 * 1024**2  # NVRTC takes 0.1 GiB for a kernel of the families, and 0.34 for one that includes CuTe
 # Candidates that suffice where the prior was trained on the chip. Source: docs, 'A budget of 8 against one of 48'.
 TRAINED_BUDGET = 8
 # Minutes where a chat server is asked: a model may think for ten before its first token.
@@ -81,7 +82,9 @@ def _default_home() -> Path:
 
 
 def _processors() -> int:
-    return usable_processors()
+    """The processors that this process may use, or fewer, as many as a limit of memory has room for."""
+    memory = memory_limit()
+    return usable_processors() if memory is None else max(min(usable_processors(), memory // JOB_BYTES), 1)
 
 
 class RunSettings(Record):

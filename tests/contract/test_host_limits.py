@@ -7,6 +7,7 @@ import pytest
 
 from cudal2_agent.contract import file_system, host_limits
 from cudal2_agent.contract.host_limits import memory_limit, processes_left, usable_processors
+from cudal2_agent.contract.settings.settings import load_settings
 
 V2 = "30 23 0:26 / {root} rw,nosuid - cgroup2 cgroup rw,nsdelegate"
 V1 = "32 31 0:29 {inside} {root}/cpu rw - cgroup cgroup rw,cpu,cpuacct"
@@ -72,6 +73,15 @@ def test_limits_of_memory_and_processes_of_version_2(groups) -> None:
 def test_a_limit_of_memory_of_version_1(groups, limit: str, expected: int | None) -> None:
     groups("4:memory:/docker/1", V1.replace("cpu,cpuacct", "memory"), cpu__memoryDOTlimit_in_bytes=limit)
     assert memory_limit() == expected
+
+
+@pytest.mark.parametrize(("limit", "jobs"), [("max", 16), (str(64 << 30), 16), (str(2 << 30), 4), (str(150 << 20), 1)])
+def test_compilers_have_room_in_the_memory(
+    groups, limit: str, jobs: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    groups("0::/", V2, memoryDOTmax=limit)
+    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path))
+    assert load_settings().compile_jobs == load_settings().index_jobs == jobs
 
 
 def test_no_limits(groups) -> None:
