@@ -32,7 +32,7 @@ from cudal2_agent.contract.errors import Cudal2Error
 from tests.fuzz.readers import ROOT, TARGETS, Target
 
 MOST_BYTES = 1 << 30
-SLOW_S = 20
+SLOW_S = 20  # of processor time; of wall-clock time 15 times as much
 _KEPT = 400  # files that are damaged further
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = {
@@ -143,6 +143,7 @@ class Reader:
         self._watch = Watch(home)
         self.lines = Lines(target.sources) if traced else None
         signal.signal(signal.SIGALRM, self._late)
+        signal.signal(signal.SIGPROF, self._late)
 
     def read(self, content: bytes) -> tuple[str, str]:
         """`accepted`, `refused` or `finding`, and what was said."""
@@ -150,7 +151,8 @@ class Reader:
             path = Path(folder, self._target.name)
             path.write_bytes(content)
             os.chdir(folder)
-            signal.alarm(SLOW_S)
+            signal.alarm(15 * SLOW_S)
+            signal.setitimer(signal.ITIMER_PROF, SLOW_S)
             self._watch.active = True
             try:
                 if self.lines is None:
@@ -165,6 +167,7 @@ class Reader:
             finally:
                 self._watch.active = False
                 signal.alarm(0)
+                signal.setitimer(signal.ITIMER_PROF, 0)
                 os.chdir(self._home)
         if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MOST_BYTES:
             return "finding", "more than 1 GB of memory"

@@ -41,5 +41,5 @@ class _PlainStream:
 @contextmanager
 def plain_streams(out: TextIO, error: TextIO) -> Iterator[None]:
     """Within this context, everything that is printed is filtered."""
-    with redirect_stdout(_PlainStream(out)), redirect_stderr(_PlainStream(error)):  # type: ignore[type-var]
+    with redirect_stdout(_PlainStream(out)), redirect_stderr(_PlainStream(error)):
         yield

@@ -80,11 +80,12 @@ class _Trace:
             return
         if (name := str(event.get("name", ""))).startswith(_STEP):
             self.steps.add(name)
-        if event.get("cat") in _ON_GPU:
+        kind = str(event.get("cat"))
+        if kind in _ON_GPU:
             duration, self.traced = _time(event, "dur"), True
             self.total_us += duration
             self.gpu_us[_number(event, "External id", -1)] += duration
-        elif event.get("cat") == "cpu_op":
+        elif kind == "cpu_op":
             if len(self.operators) >= _MOST_OPERATORS:
                 raise ValueError(f"more than {_MOST_OPERATORS:,} operators; trace fewer steps")
             kept = {key: event.get(key) for key in ("name", "ts", "dur", "pid", "tid")}
