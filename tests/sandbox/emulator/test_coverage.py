@@ -269,7 +269,7 @@ def test_a_large_task_is_proved_in_parts_and_the_record_says_which(build):
     ],
 )
 def test_a_source_that_may_have_its_size_compiled_in_is_tried_and_only_its_pass_counts(build, first, fields, name, told):
-    said = messages(prove(build(naive(first=first), plan(**fields), SHORT), SHORT))
+    said = messages(prove(build(naive(first=first), plan(**fields), SHORT), SHORT, timeout_s=300))
     assert re.search(told, said[name])
     assert {"reduced", "not-covered"} - {name} == {"reduced", "not-covered"} - said.keys()
 
@@ -319,7 +319,8 @@ def test_what_was_run_before_a_sample_had_to_end_is_told(build, monkeypatch):
         monkeypatch.setattr(f"cudal2_agent.sandbox.emulator.large.sample.{name}", 1000)
     task = GemmTask(m=512, n=640, k=16)
     idle = plan(launch={"grid": ("ceil(N/16)*8", "ceil(M/16)", 1)})
-    said = messages(prove(build(naive(), idle, task), task))
+    built = build(naive(), idle, task)
+    said = messages(prove(built, task, reduced=Reduced(built=built, task=GemmTask(m=32, n=32, k=16))))
     assert "clusters of a sample write nothing without the others" in said["not-covered"]
     assert re.search(r"of D not touched: .*bottom right", said["full-size"])
 
