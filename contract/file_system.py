@@ -42,6 +42,11 @@ class Mount(NamedTuple):
         return "ro" in self.options
 
     @property
+    def executes(self) -> bool:
+        """Whether programs and libraries that lie there can be loaded."""
+        return "noexec" not in self.options
+
+    @property
     def shared(self) -> bool:
         """Whether other machines may write to it."""
         return self.kind in _SHARED or (self.kind.startswith("fuse.") and self.kind not in _LOCAL_FUSE)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import CompilerMissing, MachineError
+from cudal2_agent.contract.file_system import mount_of
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, HostCandidate
 from cudal2_agent.contract.records.evaluation import CompileFailed, TimedOut
 from cudal2_agent.contract.records.task import Arch
@@ -190,6 +191,11 @@ class Compiler:
     def _nvcc_job(self, candidate: AnyCandidate, arch: Arch) -> _Compilation:
         nvcc, headers = find_nvcc(self._options.nvcc), self._own_headers
         host = isinstance(candidate, HostCandidate)
+        if host and (mount := mount_of(Path(self._options.cache_dir))) and not mount.executes:
+            raise MachineError(
+                f"the compile cache {self._options.cache_dir} lies on {mount.point}, which is mounted without execution, and a "
+                "host candidate is a library; set CUDAL2_HOME to a folder elsewhere"
+            )
         folders = candidate.include_dirs if isinstance(candidate, HostCandidate) else ()
         artifact = SHARED if host else CUBIN
         code = f"arch=compute_{arch.removeprefix('sm_')},code={arch}"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cudal2_agent.contract.errors import CompilerMissing, MachineError
+from cudal2_agent.contract import file_system
+from cudal2_agent.contract.errors import CompilerMissing, MachineError, WorkerError
 from cudal2_agent.contract.records.evaluation import CompileFailed, TimedOut
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import CompileOptions
@@ -316,6 +317,22 @@ def test_paths_that_the_source_does_not_name_are_blanked() -> None:
 
 def test_an_error_elsewhere_is_still_the_first_error() -> None:
     assert first_error(shown("/etc/passwd(1): error: identifier\n  x\n")) == f"{ELSEWHERE}: error: not shown"
+
+
+@pytest.mark.parametrize("options", ["rw,nosuid,noexec", "rw"])
+def test_a_host_candidate_on_a_disk_without_execution_is_no_fault_of_it(
+    options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are data for the driver, and need no execution."""
+    (tmp_path / "mounts").write_text(
+        f"27 1 254:0 / / rw - ext4 d rw\n30 27 0:3 / {tmp_path.resolve()} {options} - tmpfs t rw\n"
+    )
+    monkeypatch.setattr(file_system, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(compiler_module, "find_nvcc", lambda _: "/no/such/nvcc")
+    building = Compiler(CompileOptions(cache_dir=str(tmp_path / "cache")))
+    with pytest.raises(MachineError if "noexec" in options else WorkerError) as caught:
+        building.compile(host(HOST), Arch.SM_90A)
+    assert ("mounted without execution" in str(caught.value)) is ("noexec" in options)
 
 
 def test_headers_of_cuda_12_lie_in_a_folder_for_each_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
