@@ -40,6 +40,7 @@ void complete(Warp& warp, LaneCopy& copy) {
 void trim(Warp& warp) {
   constexpr std::size_t kKept = 1 << 10;
   std::size_t& begin = warp.copies_begin;
+  if (warp.copies.empty()) return;
   while (begin < warp.copies.size() && warp.copies[begin].complete) ++begin;
   if (begin < warp.copies.size() && begin < kKept) return;
   warp.copies.erase(warp.copies.begin(), warp.copies.begin() + static_cast<std::ptrdiff_t>(begin));
@@ -65,6 +66,7 @@ void each_component(const Warp& warp, u32 stream, Visit visit) {
 }
 
 u32 stream_of(const Warp& warp, int lane) {
+  if (warp.copy_streams.size() == 1) return 0;
   u32 stream = 0;
   while (!(warp.copy_streams[stream].lanes >> lane & 1)) ++stream;
   return stream;
@@ -140,7 +142,7 @@ void copy(Warp& warp, const Op& op, u32 mask) {
         static_cast<u32>(lane_address(warp, kTarget(op), kTarget.bytes_of(op), lane)) + static_cast<u32>(kTarget.offset_of(op));
     made.bytes = static_cast<u8>(kBytes(op));
     made.lane = static_cast<u8>(lane);
-    std::memset(made.data, 0, sizeof made.data);
+    if (kRead(op) || kIgnore(op)) std::memset(made.data, 0, sizeof made.data);
     const u64 source = lane_address(warp, kSource(op), kSource.bytes_of(op), lane) + static_cast<u64>(op.imm);
     u32 bytes = kRead(op) ? warp.lanes<u32>(kRead(op))[lane] : kBytes(op);
     if (ignored >> lane & 1) bytes = 0;

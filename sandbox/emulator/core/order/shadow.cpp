@@ -4,24 +4,28 @@ namespace emulator {
 
 namespace {
 
-// The last event of an agent of the access's own warp that is ordered before all its lanes; null for other agents.
-const u32* ordered_of(u32 component, const Toucher& by) {
-  const u32 agent = component - by.self;
-  if (agent < kAgentsPerWarp && agent != kOwnCopies) return &by.ordered[agent];
+// The last event of a stream of the access's own warp that is ordered before all its lanes; null for other agents. Nearly all
+// warps have one stream, whose component is kOwnCopies.
+const u32* ordered_of_stream(u32 component, const Toucher& by) {
   for (const CopyStream& stream : *by.streams) {
     if (stream.component == component) return &stream.ordered;
   }
   return nullptr;
 }
 
+bool is_ordered(Epoch event, const u32* ordered, bool own, const Toucher& by) {
+  return (own && event.value <= by.copied) || (by.view->events.covers(event) && (own || event.value <= *ordered));
+}
+
 // Whether an event of the same cluster happened before the access. `own`: the event is of the lane that makes the access.
-bool before(Epoch event, bool own, const Toucher& by) {
+inline bool before(Epoch event, bool own, const Toucher& by) {
   const u32 agent = event.component - by.self;
-  if (agent == kOwnWarp) return own || event.value <= by.ordered[kOwnWarp] || event.value == by.moment;
-  const u32* ordered = ordered_of(event.component, by);
-  if (!ordered || agent == kOwnProducts) return by.events->covers(event);
-  if (own && agent != kOwnStores && event.value <= by.copied) return true;
-  return by.view->events.covers(event) && (own || event.value <= *ordered);
+  if (agent == kOwnCopies || (agent >= kAgentsPerWarp && by.streams->size() > 1)) [[unlikely]] {
+    if (const u32* ordered = ordered_of_stream(event.component, by)) return is_ordered(event, ordered, own, by);
+  }
+  if (agent >= kAgentsPerWarp || agent == kOwnProducts) return by.events->covers(event);
+  if (agent != kOwnWarp && !by.view->events.covers(event)) return false;
+  return own || event.value <= by.ordered[agent] || (agent == kOwnWarp && event.value == by.moment);
 }
 
 bool owns_write(u8 lane, const Toucher& by) { return lane == kAnybody || lane == by.lane; }
@@ -33,8 +37,12 @@ u8 lane_of_write(Epoch last, u8 last_lane, const Toucher& by) {
   return again && last_lane != by.lane ? kAnybody : by.lane;
 }
 u8 lane_of_read(Epoch last, u8 last_lane, const Toucher& by) {
-  const u32* ordered = ordered_of(last.component, by);
-  const bool behind = ordered && last.value <= *ordered;
+  const u32 agent = last.component - by.self;
+  bool behind = agent < kAgentsPerWarp && agent != kOwnCopies && last.value <= by.ordered[agent];
+  if (agent == kOwnCopies || (agent >= kAgentsPerWarp && by.streams->size() > 1)) [[unlikely]] {
+    const u32* ordered = ordered_of_stream(last.component, by);
+    behind = ordered && last.value <= *ordered;
+  }
   return behind || last_lane == by.lane ? by.lane : kSeveral;
 }
 
