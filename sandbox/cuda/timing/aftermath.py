@@ -45,10 +45,11 @@ class Aftermath:
         for index in self._chosen:
             for (ring, slots), marks in zip(rings, owned, strict=True):
                 ring.give(marks, slots[index])
-            early = self._behind_late_predecessor(index, done) if self._contender.programmatic else self._alone(index)
-            done.append(index)
-            if early is not None:
+            if not self._contender.programmatic:
+                self._alone(index)
+            elif (early := self._behind_late_predecessor(index, done)) is not None:
                 return "order", early
+            done.append(index)
             if len(done) % every == 1 % every:
                 for (ring, _), marks in zip(rings, owned, strict=True):
                     if (strays := ring.strays(marks)) > 0:

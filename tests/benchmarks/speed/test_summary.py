@@ -1,6 +1,7 @@
 """The committed summary is made from the committed rows; the figures are checked on invented rows."""
 
 import json
+import re
 from math import exp, log
 from pathlib import Path
 
@@ -30,7 +31,24 @@ from cudal2_agent.contract.records.task import AccumulatorType, Layout, TimingMo
 from tests.doubles.campaign_rows import ENVIRONMENT, campaign_rows, shape_result
 
 INVENTED = campaign_rows()
+_SPLIT = re.compile(r"algorithm 66, tile \w+, stages stages_(\d+)\w*, split-K (\d+),")
 ASKED = ("shapes", "geomean", "geomean_without_programmatic", "faster_share", "classes")
+
+
+def meets_bug_6580689(k: int, autotuned: str) -> bool:
+    """Whether cuBLASLt's algorithm leaves out a part of K on Hopper: NVIDIA's bug 6580689, cuBLAS 12.6.3 to 13.4.0."""
+    found = _SPLIT.search(autotuned)
+    stage, splits = (int(found[1]), int(found[2])) if found else (1, 1)
+    return splits > 1 and k % splits > 0 and k // splits % stage == 0
+
+
+def test_no_committed_row_is_compared_with_a_wrong_product() -> None:
+    words = "layout nn, algorithm 66, tile tile_128x80, stages stages_64xauto, split-K 10, reduction none, cluster shape_4x1x1"
+    assert meets_bug_6580689(19848, words)
+    assert not meets_bug_6580689(19840, words)
+    rows = read_results([ROWS])
+    assert len(rows) > 1000
+    assert not [row.task.shape for row in rows if meets_bug_6580689(row.task.k, row.autotuned or "")]
 
 
 def test_the_committed_summary_is_what_the_committed_rows_give() -> None:
