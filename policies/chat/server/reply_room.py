@@ -38,6 +38,7 @@ class ReplyRoom:
         self._most: float = math.inf  # that an error named for a reply alone
         self._guess: float = math.inf  # where errors named nothing
         self._density: float | None = None  # tokens per character
+        self._promised: set[tuple[int, int]] = set()  # characters of a prompt, and the limit that was to fit
 
     def of(self, chars: int, reply_tokens: int) -> int:
         """The limit to send with a prompt. A prompt that seems too long is left to the server to refuse."""
@@ -49,13 +50,16 @@ class ReplyRoom:
         if sent is None:
             return self._too_long(found, chars, reply_tokens)
         left = self._left(chars, reply_tokens)
-        exact = found.prompt is not None and not found.at_least
+        # What an error named exactly is not believed again where the limit computed from it was refused too.
+        exact = found.prompt is not None and not found.at_least and (chars, sent) not in self._promised
         if left >= sent or (left > _PROGRESS * sent and not exact):  # nothing is named, or at least so many tokens
-            left = sent // 2
+            useful = self._useful(reply_tokens)
+            left = max(sent // 2, useful) if sent > useful else sent // 2
             if self._context is None:
                 self._guess = left
             else:
                 self._density = (self._context - left) / chars
+        self._promised.add((chars, left))
         named = found.reply is not None and found.context is None
         if left >= (_MIN_TOKENS if named else self._useful(reply_tokens)):
             return None

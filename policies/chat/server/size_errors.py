@@ -158,13 +158,13 @@ def _by_words(before: str, value: int, after: str, earlier: str) -> _Number:
     right = _CLAUSE_END.split(after.lstrip("'\"`"), maxsplit=1)[0]
     is_limit = bool(_LIMIT.search(left) or _LIMIT_AFTER.match(right))
     nearest: dict[Subject, int] = {}
-    for subject, pattern in _SUBJECTS.items():
+    for named, pattern in _SUBJECTS.items():
         gaps = [len(left) - match.end() for match in pattern.finditer(left)]
         gaps += [match.start() for match in pattern.finditer(right)]
         if gaps:
             # `requested 100 output tokens`: what is counted weighs more than that it was requested.
-            nearest[subject] = min(gaps) + (1000 if subject == "whole" else 0)
-    subject = min(nearest, key=lambda one: nearest[one], default=None)
+            nearest[named] = min(gaps) + (1000 if named == "whole" else 0)
+    subject = next((one for one, _ in sorted(nearest.items(), key=lambda item: item[1])), None)
     if subject == "context":
         is_limit = True
     if is_limit and subject in (None, "whole"):

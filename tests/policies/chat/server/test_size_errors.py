@@ -125,6 +125,19 @@ def test_a_few_refusals_suffice(context: int, chars: int, density: float, wanted
     raise AssertionError("the server refuses for ever")
 
 
+@pytest.mark.parametrize("name", [*TOGETHER, *ALONE])
+@given(c=contexts, said=st.integers(16, 2_000_000), m=replies, chars=st.integers(100, 500_000))
+def test_a_server_whose_numbers_are_wrong_is_given_up_soon(name: str, c: int, said: int, m: int, chars: int) -> None:
+    """It refuses whatever is sent, and counts one token more each time."""
+    room = ReplyRoom()
+    for turn in range(40):
+        sent = room.of(chars, m)
+        found = read_size(say((TOGETHER | ALONE)[name], c, said + turn, sent), sent, chars // 3)
+        if found is None or room.learn(found, sent, chars, m) is not None:
+            return
+    raise AssertionError("the same prompt is sent for ever")
+
+
 @pytest.mark.parametrize("name", ALONE)
 @given(c=contexts, over=st.integers(0, 500_000), m=replies)
 def test_a_prompt_that_never_fits_is_told_soon(name: str, c: int, over: int, m: int) -> None:
