@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -59,7 +59,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         if file.seekable():
             file.seek(0)
         try:
-            yield gzip.GzipFile(fileobj=file) if packed else file
+            yield cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file
         except (gzip.BadGzipFile, zlib.error, EOFError) as exc:
             raise ValueError(f"damaged or incomplete: {exc}") from exc
 

@@ -71,7 +71,8 @@ class Lines:
     def share(self) -> float:
         files = [path for prefix in self._prefixes for path in ROOT.rglob("*.py") if str(path).startswith(prefix)]
         lines = {(str(path), line) for path in files for line in _lines_of(compile(path.read_text("utf-8"), str(path), "exec"))}
-        return len(lines & self.reached) / max(1, len(lines))
+        reached = {(os.path.realpath(name), line) for name, line in self.reached}
+        return len(lines & reached) / max(1, len(lines))
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ARG002 (as sys.settrace calls it)
         name = frame.f_code.co_filename
@@ -81,7 +82,7 @@ class Lines:
         return self._line if wanted else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ARG002
-        self.reached.add((os.path.realpath(frame.f_code.co_filename), frame.f_lineno))
+        self.reached.add((frame.f_code.co_filename, frame.f_lineno))
         return self._line
 
 
