@@ -227,7 +227,7 @@ def main() -> int:
     parser.add_argument("targets", nargs="+", help=f"all, or some of {', '.join(TARGETS)}")
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"))
+    parser.add_argument("--findings", type=Path, default=Path(tempfile.gettempdir(), "fuzz-findings"))
     parser.add_argument("--only", type=Path, help="read this file and no other")
     options = parser.parse_args()
     names = list(TARGETS) if options.targets == ["all"] else options.targets
