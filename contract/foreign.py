@@ -7,12 +7,13 @@ above what this product writes: a line of an export holds some ten thousand part
 import codecs
 import gzip
 import json
+import re
 import tomllib
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -23,6 +24,7 @@ MAX_PARTS = 500_000  # of a JSON text; a wrong record takes up to 800 bytes for 
 MAX_SETTINGS_BYTES = 1 << 20
 MAX_VALUE_CHARS = 8 << 20  # of a value within a text that is read in pieces
 _BLOCK = 1 << 18
+_NO_SPACE = re.compile(r"[^ \t\r\n]")
 _GZIP = b"\x1f\x8b"
 _LISTED_ERRORS = 1000
 R = TypeVar("R", bound=BaseModel)
@@ -59,7 +61,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         if file.seekable():
             file.seek(0)
         try:
-            yield gzip.GzipFile(fileobj=file) if packed else file
+            yield cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file
         except (gzip.BadGzipFile, zlib.error, EOFError) as exc:
             raise ValueError(f"damaged or incomplete: {exc}") from exc
 
@@ -146,10 +148,10 @@ class _Text:
     def _next(self) -> str:
         """The next character that is no space; empty at the end."""
         while True:
-            while self._at < len(self._held):
-                if self._held[self._at] not in " \t\r\n":
-                    return self._held[self._at]
-                self._at += 1
+            if found := _NO_SPACE.search(self._held, self._at):
+                self._at = found.start()
+                return found[0]
+            self._at = len(self._held)
             if self._ended:
                 return ""
             self._fill()

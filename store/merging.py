@@ -91,7 +91,8 @@ def _merge_run(target: Store, source: Store, run_id: str, packer: Packer) -> Mer
     """What was added; None where the two runs contradict each other."""
     with _sound(f"run {run_id} of the source"):
         theirs = _read(source, run_id)
-        assert theirs is not None
+        if theirs is None or theirs.run["run_id"] != run_id:
+            raise LookupError("its record is that of another run")
         _validate(theirs)
     ours = _read(target, run_id)
     if ours is None:

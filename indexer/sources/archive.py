@@ -65,7 +65,7 @@ class _Xz:
         return lzma.LZMADecompressor(memlimit=_XZ_BYTES)
 
 
-class _Member(tarfile.TarInfo):
+class _BoundedHeader(tarfile.TarInfo):
     """A header whose extensions are of sensible size."""
 
     @classmethod
@@ -197,7 +197,7 @@ def _unzip(archive: Path, into: Path, meter: _UnpackMeter) -> None:
 
 def _untar(archive: Path, stream: IO[bytes], into: Path, meter: _UnpackMeter) -> None:
     """Unpack in one pass without seeking. Every byte counts, also those of skipped members and headers."""
-    with tarfile.open(fileobj=cast(IO[bytes], _Metered(stream, meter)), mode="r|", tarinfo=_Member) as opened:
+    with tarfile.open(fileobj=cast(IO[bytes], _Metered(stream, meter)), mode="r|", tarinfo=_BoundedHeader) as opened:
         for member in opened:
             meter.member()
             name = _safe(archive, member.name)

@@ -71,7 +71,8 @@ class Lines:
     def share(self) -> float:
         files = [path for prefix in self._prefixes for path in ROOT.rglob("*.py") if str(path).startswith(prefix)]
         lines = {(str(path), line) for path in files for line in _lines_of(compile(path.read_text("utf-8"), str(path), "exec"))}
-        return len(lines & self.reached) / max(1, len(lines))
+        reached = {(os.path.realpath(name), line) for name, line in self.reached}
+        return len(lines & reached) / max(1, len(lines))
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ARG002 (as sys.settrace calls it)
         name = frame.f_code.co_filename
@@ -81,7 +82,7 @@ class Lines:
         return self._line if wanted else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ARG002
-        self.reached.add((os.path.realpath(frame.f_code.co_filename), frame.f_lineno))
+        self.reached.add((frame.f_code.co_filename, frame.f_lineno))
         return self._line
 
 
@@ -226,7 +227,7 @@ def main() -> int:
     parser.add_argument("targets", nargs="+", help=f"all, or some of {', '.join(TARGETS)}")
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"))
+    parser.add_argument("--findings", type=Path, default=Path(tempfile.gettempdir(), "fuzz-findings"))
     parser.add_argument("--only", type=Path, help="read this file and no other")
     options = parser.parse_args()
     names = list(TARGETS) if options.targets == ["all"] else options.targets

@@ -15,8 +15,9 @@ from cudal2_agent.contract.errors import StoreError, UsageError
 from cudal2_agent.contract.records.evaluation import CompileFailed
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.contract.settings.run_settings import RunSettings
-from cudal2_agent.store import merging
+from cudal2_agent.store import merging, tables
 from cudal2_agent.store.merging import MergeSummary, merge_store
+from cudal2_agent.store.packing import zstd
 from cudal2_agent.store.store import Store, open_store
 from tests.doubles import CHIP, NOW, OBSERVATION, TASK, profile, run_record, step
 from tests.policies.chat.exchanges import exchange
@@ -190,4 +191,41 @@ def test_another_program_s_database_and_a_newer_store_are_refused(target: Store,
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
         connection.commit()
     with pytest.raises(StoreError, match="schema 9999"):
+        merge_store(target, str(path))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE runs SET run_id = 'run-9' WHERE run_id = 'run-2'",
+        "UPDATE observations SET parent = key",
+        "UPDATE dictionaries SET base = key",
+        "UPDATE dictionaries SET base = 'x'",
+        "UPDATE migration SET version_num = x'00'",
+        "UPDATE migration SET version_num = '0'",
+        "UPDATE step_records SET data = zeroblob(100)",
+        "UPDATE step_records SET data = 'text'",
+        "UPDATE steps SET candidate = 10000",
+        "CREATE VIEW evil AS SELECT 1",
+        "CREATE TRIGGER evil AFTER INSERT ON runs BEGIN DELETE FROM runs; END",
+    ],
+)
+def test_a_source_that_a_stranger_made_is_refused_in_one_line(target: Store, source: Store, path: Path, damage: str) -> None:
+    source.compact()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(damage.replace("migration", str(tables.migration.name)))
+        connection.commit()
+    with pytest.raises(StoreError) as caught:
+        merge_store(target, str(path))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_packed_record_that_unpacks_to_too_much_is_refused(target: Store, source: Store, path: Path) -> None:
+    source.compact()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            "UPDATE step_records SET dictionary = NULL, data = ?", (zstd.compress(b"[" + b" " * (65 << 20) + b"]"),)
+        )
+        connection.commit()
+    with pytest.raises(StoreError, match=r"a frame of more than 67,108,864 bytes"):
         merge_store(target, str(path))

@@ -43,7 +43,7 @@ def _listed(file: Path, name: str) -> list[str]:
     if not isinstance(told, dict) or not any(isinstance(told.get(one), list) for one in names):
         known = ", ".join(key for key, held in told.items() if isinstance(held, list)) if isinstance(told, dict) else ""
         raise UsageError(f"{file} holds no list {' or '.join(names)} of shapes{f'; it holds {known}' if known else ''}")
-    return [shape for one in names for shape in told.get(one, [])]
+    return [shape for one in names if isinstance(told.get(one), list) for shape in told[one]]
 
 
 def _shape(text: object, file: str) -> WantedShape:

@@ -186,7 +186,7 @@ def test_one_run_is_held_at_a_time(name: Any, tmp_path: Path) -> None:
 
 
 def test_any_unicode_is_written_as_lines_that_every_reader_splits_alike(tmp_path: Path) -> None:
-    run = RunOfTests(run_id=f"run {HOSTILE}", versions={HOSTILE: HOSTILE})
+    run = RunOfTests(versions={HOSTILE: HOSTILE})
     observation = run.round(1)
     for number, evaluation in enumerate((measured(5.0), CompileFailed(message=HOSTILE, log=HOSTILE))):
         written = kernel(number, policy=f"policy {HOSTILE}")

@@ -152,3 +152,9 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, content: str, name: str, messa
     path.write_text(content)
     with pytest.raises(UsageError, match=message):
         sizes([f"{path}{name}"])
+
+
+def test_a_list_of_shapes_that_is_none_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "shapes.json").write_text('{"grid": ["64x64x64"], "off_grid": 3}')
+    shapes, _ = read_bench_shapes([str(tmp_path / "shapes.json")], None)
+    assert [(one.m, one.n, one.k) for one in shapes] == [(64, 64, 64)]
