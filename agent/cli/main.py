@@ -37,6 +37,7 @@ INTERRUPTED = 130
 MESSAGE_CHARS = 2000  # of an error; a name of a stranger may have more
 CLOSED_PIPE = 141  # as of a program that SIGPIPE ends
 _REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)  # the user's to change, whatever was tried
+_NO_THREAD = "the system refuses another process or thread; raise the limit: pids.max of a container, or ulimit -u"
 # The exception of typer for a wrong command line. Its name differs between versions of typer.
 _CommandLineError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
@@ -87,6 +88,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         return _end_quietly()
     except OSError as exc:
+        if _refused_thread(exc):
+            return _fail(_NO_THREAD, 1)
         if isinstance(exc, FileNotFoundError) and _fails(tempfile.gettempdir):
             return _fail("no folder for temporary files can be written; set TMPDIR or CUDAL2_HOME to one that can", 2)
         if exc.errno not in _REFUSED or not exc.filename:
@@ -100,7 +103,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BaseException as exc:
         if not _refused_thread(exc):
             raise
-        return _fail("the system refuses another process or thread; raise the limit: pids.max of a container, or ulimit -u", 1)
+        return _fail(_NO_THREAD, 1)
     return code if isinstance(code, int) else 0
 
 

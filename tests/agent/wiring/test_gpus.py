@@ -40,7 +40,7 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 def test_gpus_of_one_chip_are_taken_together(host) -> None:
     host(gpu(0), gpu(1))
-    assert run._devices("all") == run._devices("0,1") == ("cuda:0", "cuda:1")
+    assert run.devices_named("all") == run.devices_named("0,1") == ("cuda:0", "cuda:1")
 
 
 @pytest.mark.parametrize("other", ["NVIDIA H100 PCIe", "NVIDIA H200", f"{H100} MIG 1g.10gb"])
@@ -48,10 +48,10 @@ def test_a_campaign_never_mixes_chips(host, other: str) -> None:
     host(gpu(0), gpu(1, other), gpu(2))
     chip = other.removeprefix("NVIDIA ")
     with pytest.raises(UsageError, match=rf"never mixed; choose --gpus 0,2 for H100 80GB HBM3; 1 for {chip}$"):
-        run._devices("all")
+        run.devices_named("all")
     with pytest.raises(UsageError, match="different chips"):
-        run._devices("0,1")
-    assert run._devices("0,2") == ("cuda:0", "cuda:2")
+        run.devices_named("0,1")
+    assert run.devices_named("0,2") == ("cuda:0", "cuda:2")
     assert by_chip([gpu(0), gpu(1, other)]) == {"H100 80GB HBM3": [0], chip: [1]}
 
 

@@ -16,6 +16,7 @@ from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine, Ord
 from cudal2_agent.sandbox.emulator.ptx.parser import parse
 from cudal2_agent.sandbox.workers.messages import Done, Verified
 from tests.sandbox.building.build_kernels import TENSORS
+from tests.sandbox.emulator import proving
 from tests.sandbox.emulator.launched import HEADER
 from tests.sandbox.emulator.launched import kernel as small_kernel
 from tests.sandbox.emulator.proving import SCALARS, Build, builder, plan, prove
@@ -229,11 +230,11 @@ def test_every_run_of_a_programmatic_plan_is_behind_a_late_predecessor(build: Bu
     seen, run = list[int](), Machine.run
 
     def noted(machine: Machine, program: Program, grid: Grid, conditions: Conditions, **more: Any) -> Any:
-        if not more.get("traced"):  # a prediction is no proof
-            seen.append(grid.order.running)
+        seen.append(grid.order.running)
         return run(machine, program, grid, conditions, **more)
 
     monkeypatch.setattr(Machine, "run", noted)
+    monkeypatch.setattr(proving, "predict", None)  # a prediction is no proof
     makes = "  if (INSIDE) d[row * n + column] = __float2half(sum(a, b, row, column, n, k, 0, k));\n"
     answer = prove(build(HEAD + kernel("makes", WAIT + makes), chain([("makes", True)])))
     assert isinstance(answer, Verified), answer
