@@ -12,7 +12,8 @@ from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import FORMATS, Array, decode, encode
 
 EXPECTED_ONES = 32
-WIDE_PAIRS = 1024
+WIDE_PAIRS = 768
+HEAVY_PAIRS, HEAVY = 4, 520.0  # of them; the magnitudes of all products together stay below 2^23
 # Of each element type: the exponents of the largest binade and of the smallest subnormal, and the bits behind the point.
 _RANGE = {ElementType.F16: (15, -24, 10), ElementType.BF16: (127, -133, 7)}
 _FEW_BITS = 3  # behind the point of numbers that are added: about 32 of them have a sum of 11 bits
@@ -68,7 +69,8 @@ def wide(source: Draws, task: GemmTask) -> Inputs:
 
     Every partial sum is a whole number under 2^23, so an f32 accumulator holds it in any order of K and under any split. A
     narrower accumulator must hold odd numbers past 2048 after its first instruction or its first product, in whatever order
-    it traverses K: the partner that cancels them lies at a position it cannot predict.
+    it traverses K: the partner that cancels them lies at a position it cannot predict. Products of a few pairs are beyond
+    65504 each, so that partial sums are lost where they are kept in F16, whatever the scale.
     """
     xp, (left, right) = source.xp, _shapes(task)
     a, b = xp.zeros(left, dtype=xp.float32), xp.zeros(right, dtype=xp.float32)
@@ -78,6 +80,10 @@ def wide(source: Draws, task: GemmTask) -> Inputs:
     residue = source.hits((task.m, pairs), min(0.5, 8 / max(pairs, 1))) * source.signs((task.m, pairs))
     a[:, plus], a[:, minus] = values, residue - values
     weights = source.odd((pairs, task.n), 33, 63)
+    heavy = min(pairs, HEAVY_PAIRS)
+    a[:, plus[:heavy]] = HEAVY * source.signs((task.m, heavy))
+    a[:, minus[:heavy]] = -a[:, plus[:heavy]]
+    weights[:heavy] = HEAVY * source.signs((heavy, task.n))
     b[plus, :], b[minus, :] = weights, weights
     return _encoded(source, task, a, b)
 
