@@ -44,9 +44,9 @@ def addresses(sizes: Mapping[str, int], seed: int) -> dict[str, int]:
 def _apart(sizes: Sizes, block: int) -> tuple[dict[str, int], ...]:
     """Offsets in eight runs. In the run that follows each of them, all drawn bits are inverted.
 
-    So an index that is combined with an address by OR goes astray in one of the two. Any four bits in a row above those of 2 MiB have
-    each of their 16 values in one of the 16 runs. In one of each six a buffer lies on 2 MiB, as large allocations do, and in one at
-    the end of 2 MiB. Buffers share the bits of their addresses above a drawn one.
+    So an index that is combined with an address by OR goes astray in one of the two. Any four bits in a row above those of
+    2 MiB have each of their 16 values in one of the 16 runs. In one of each six a buffer lies on 2 MiB, as large allocations
+    do, and in one at the end of 2 MiB. Buffers share the bits of their addresses above a drawn one.
     """
     source = random.Random(f"{block}/addresses")
     largest = max((size for _, size in sizes), default=0)
