@@ -307,11 +307,12 @@ def zero_times(source: Draws, task: GemmTask) -> Inputs:
 def _marks(source: Draws, size: int, depth: int) -> list[tuple[int, int, float]]:
     """(line, position in K, value) of NaNs and infinities: at most half of the lines, a few of them with two positions."""
     chosen = source.edges(size, min(SPECIAL_LINES + NAN_LINES, max(1, size // 2)))
-    found = zip(chosen[:SPECIAL_LINES], itertools.cycle(SPECIAL_VALUES), strict=False)
+    twice = min(SPECIAL_LINES, max(len(SPECIAL_VALUES), len(chosen) - NAN_PERIOD))
+    found = zip(chosen[:twice], itertools.cycle(SPECIAL_VALUES), strict=False)
     marks = [(line, place, value) for line, value in found for place in source.edges(depth, 4)[:2]]
     steps = source.host.permutation(-(-depth // NAN_PERIOD))
     starts = source.host.permutation(min(NAN_PERIOD, depth))
-    for index, line in enumerate(chosen[SPECIAL_LINES:]):
+    for index, line in enumerate(chosen[twice:]):
         place = int(steps[index % len(steps)]) * NAN_PERIOD + int(starts[index % len(starts)])
         marks.append((line, place % depth if place >= depth else place, math.nan))
     return marks
