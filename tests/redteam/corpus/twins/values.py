@@ -455,8 +455,9 @@ def cases() -> list[Case]:
         _case(
             WINDOW,
             "odd-numbers-beyond-1024",
-            "whole numbers between 1024 and 2048 lose their last bit",
+            "whole numbers between 1024 and 2048 lose their last bit; found in 49 of 50 proofs of this size",
             "one bit of a format",
+            emulator=(),
             slots={"product": EVEN},
         ),
         _case(
