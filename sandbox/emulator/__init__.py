@@ -4,7 +4,7 @@
 |---|---|
 | `ptx/`, `lowering/` | PTX as records; records as operations of the core |
 | `core/`, `core_module.py`, `_core.pyi` | the C++ core, its import, its generated stub |
-| `machine.py` | memory with operands, tensor maps, launches |
+| `machine.py`, `addressing.py` | memory with operands, tensor maps, launches; where buffers lie in a run |
 | `kernel.py`, `chain.py` | a plan's launches, and which of them may run concurrently |
 | `judgement.py`, `detector.py` | findings judged and in words; the names of detectors |
 | `waits.py` | who waits where when a run does not end; instructions and addresses in words |

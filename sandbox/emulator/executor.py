@@ -14,6 +14,7 @@ import numpy as np
 from cudal2_agent.contract.plan.plan import operand_shape
 from cudal2_agent.contract.records.evaluation import TestResult
 from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.emulator import addressing
 from cudal2_agent.sandbox.emulator.judgement import run_and_judge
 from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel, Operands
 from cudal2_agent.sandbox.emulator.machine import Conditions, Interleaving
@@ -30,6 +31,8 @@ OPERATIONS_PER_PRODUCT = 2  # beyond that: 64 instructions for each multiply-add
 
 class Interleavings:
     """The conditions of one run after another: the latest and the eager interleaving, then random ones from a seed.
+
+    A proof begins with a block of addresses (`addressing.py`).
 
     `deadline`: of all runs together, on the monotonic clock.
     """
@@ -52,7 +55,7 @@ class Interleavings:
         index = self.used.total()
         interleaving = _FIXED[index] if index < len(_FIXED) else Interleaving.RANDOM
         self.used[interleaving.name.lower()] += 1
-        seed = self.seed + index
+        seed = self.seed % 2**57 * addressing.BLOCK + index
         poison = POISON_BYTE if index < len(_FIXED) else random.Random(seed).choice(_POISONS)
         self._last = Conditions(interleaving, seed=seed, poison=poison, most_instructions=self._most, deadline_s=self._left_s)
         return self._last

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from cudal2_agent.sandbox.emulator import addressing
+from cudal2_agent.sandbox.emulator.addressing import ADDRESS_SPAN, GRANULE_BYTES, LOWEST_ADDRESS
 from cudal2_agent.sandbox.emulator.core_module import core
 from cudal2_agent.sandbox.emulator.lowering.program import Program
 
-# Buffers lie on 2 MiB when they are added, and on multiples of 256 bytes, as parts of a driver's allocations do, when they are
-# placed: somewhere below the windows of the other spaces.
-LOWEST_ADDRESS, ADDRESS_SPAN = 0x7B00_0000_0000, 1 << 39
-ALIGNMENT = 256
-GRANULE_BYTES = 2 << 20  # also the minimum between buffers, so that an access past one is out of bounds
-MAX_GRANULES_BETWEEN = 64
+MAX_GRANULES_BETWEEN = 64  # of buffers that were added and not placed yet, which lie on 2 MiB
 TENSOR_MAP_BYTES = 128
 
 Interleaving = core.Interleaving
@@ -118,22 +115,11 @@ class Machine:
         return address
 
     def place(self, seed: int) -> None:
-        """Give every buffer an address drawn by the seed. Tensor maps follow their buffers; parameters must be packed anew.
+        """Give every buffer an address drawn by the seed (`addressing.py`).
 
-        Of the seeds 2n and 2n + 1, each bit of an address from the eighth to the 38th is set under exactly one. So an index
-        that is combined with an address by OR, with some bit of these, goes astray in one of two runs. Of the seeds 8n to
-        8n + 7, each buffer lies on 2 MiB under exactly one, as large allocations do.
+        Tensor maps follow their buffers; parameters must be packed anew.
         """
-        drawn, end = random.Random(f"{seed // 2}/addresses"), ADDRESS_SPAN // 8
-        end += drawn.randrange(ADDRESS_SPAN // 2 // ALIGNMENT) * ALIGNMENT
-        names = drawn.sample(sorted(self.addresses), len(self.addresses))
-        for name, after in zip(names, [*names[1:], names[-1]], strict=True):
-            turn = random.Random(f"{seed // 8}/{name}").randrange(8)
-            if turn // 2 == seed // 2 % 4:
-                end = -(-end // GRANULE_BYTES) * GRANULE_BYTES + turn % 2 * (GRANULE_BYTES - ALIGNMENT)
-            self.addresses[name] = LOWEST_ADDRESS + (end if seed % 2 == 0 else ADDRESS_SPAN - ALIGNMENT - end)
-            room = GRANULE_BYTES + drawn.randrange(MAX_GRANULES_BETWEEN * GRANULE_BYTES // ALIGNMENT) * ALIGNMENT
-            end += -(-max(self._sizes[name], self._sizes[after]) // ALIGNMENT) * ALIGNMENT + room
+        self.addresses = addressing.addresses(self._sizes, seed)
         self.memory.move(list(self.addresses.items()))
 
     def map(self, address: int, tensor: TensorMap) -> bytes:

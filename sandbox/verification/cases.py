@@ -40,12 +40,14 @@ class Case:
 
 SPARSE = Case("exact", "zero-one", made.sparse_ones)
 WIDE = Case("exact", "wide-sums", made.wide)
+UNEVEN = Case("exact", "uneven", made.uneven)  # of the freshness tier
 GAUSSIAN = Case("accuracy", "gaussian", made.gaussian, Growth.WALK, against_library=True)
 UNIFORM = Case("accuracy", "uniform", made.uniform, Growth.RAMP, against_library=True)
 CANCELLATION = Case("special", "cancellation", made.cancellation, Growth.WALK)
 LARGE = Case("special", "large", made.large, Growth.RAMP, library_vouches=True)
 EXTREMES = Case("special", "extremes", made.extremes, library_vouches=True)
 SUBNORMAL_RESULTS = Case("special", "subnormal-results", made.subnormal_results, library_vouches=True)
+PATTERNS = Case("special", "patterns", made.patterns, library_vouches=True)
 NONFINITE = Case("special", "nonfinite", made.nonfinite, Growth.WALK, library_vouches=True)
 ZERO_TIMES = Case("special", "zero-times", made.zero_times, library_vouches=True)
 
@@ -53,7 +55,7 @@ ZERO_TIMES = Case("special", "zero-times", made.zero_times, library_vouches=True
 def cases_for(task: GemmTask) -> tuple[Case, ...]:
     """The cases of a task, most informative tier first. An f16 accumulator cannot hold the wide sums, and need not."""
     wide = (WIDE,) if task.accumulate is AccumulatorType.F32 else ()
-    special = (CANCELLATION, LARGE, EXTREMES, SUBNORMAL_RESULTS, NONFINITE, ZERO_TIMES)
+    special = (CANCELLATION, LARGE, EXTREMES, PATTERNS, SUBNORMAL_RESULTS, NONFINITE, ZERO_TIMES)
     return (SPARSE, *wide, GAUSSIAN, UNIFORM, *special)
 
 

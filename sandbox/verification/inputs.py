@@ -12,13 +12,17 @@ from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import FORMATS, Array, decode, encode
 
 EXPECTED_ONES = 32
-WIDE_PAIRS = 1024
+WIDE_PAIRS = 768
+HEAVY_PAIRS, HEAVY = 4, 520.0  # of them; the magnitudes of all products together stay below 2^23
 # Of each element type: the exponents of the largest binade and of the smallest subnormal, and the bits behind the point.
 _RANGE = {ElementType.F16: (15, -24, 10), ElementType.BF16: (127, -133, 7)}
 _FEW_BITS = 3  # behind the point of numbers that are added: about 32 of them have a sum of 11 bits
 _LONE_POSITIONS, _LONE_LINES = 4, 1 / 4
 _FACTORS = {ElementType.F16: (2.0**-10, 2.0**-14), ElementType.BF16: (2.0**-67, 2.0**-66)}  # normal; of the smallest subnormal
 SPECIAL_LINES = 6
+NAN_LINES, NAN_PERIOD = 32, 16  # further lines with a NaN each, at positions that differ modulo the K of an instruction
+_LEADS = (1, 16)  # large elements at the beginning of an uneven row
+_LEAST_BF16_PATTERN = 33  # biased exponent
 SPECIAL_VALUES = (math.inf, math.nan, -math.inf)
 MET_ZEROS = 1 / 3  # of the elements that a NaN or an infinity is multiplied by
 
@@ -65,7 +69,8 @@ def wide(source: Draws, task: GemmTask) -> Inputs:
 
     Every partial sum is a whole number under 2^23, so an f32 accumulator holds it in any order of K and under any split. A
     narrower accumulator must hold odd numbers past 2048 after its first instruction or its first product, in whatever order
-    it traverses K: the partner that cancels them lies at a position it cannot predict.
+    it traverses K: the partner that cancels them lies at a position it cannot predict. Products of a few pairs are beyond
+    65504 each, so that partial sums are lost where they are kept in F16, whatever the scale.
     """
     xp, (left, right) = source.xp, _shapes(task)
     a, b = xp.zeros(left, dtype=xp.float32), xp.zeros(right, dtype=xp.float32)
@@ -75,6 +80,10 @@ def wide(source: Draws, task: GemmTask) -> Inputs:
     residue = source.hits((task.m, pairs), min(0.5, 8 / max(pairs, 1))) * source.signs((task.m, pairs))
     a[:, plus], a[:, minus] = values, residue - values
     weights = source.odd((pairs, task.n), 33, 63)
+    heavy = min(pairs, HEAVY_PAIRS)
+    a[:, plus[:heavy]] = HEAVY * source.signs((task.m, heavy))
+    a[:, minus[:heavy]] = -a[:, plus[:heavy]]
+    weights[:heavy] = HEAVY * source.signs((heavy, task.n))
     b[plus, :], b[minus, :] = weights, weights
     return _encoded(source, task, a, b)
 
@@ -192,11 +201,70 @@ def _signed_small(source: Draws, task: GemmTask, shape: tuple[int, int]) -> Arra
     return source.hits(shape, density) * source.signs(shape) * (1 + source.hits(shape, 0.5))
 
 
+def patterns(source: Draws, task: GemmTask) -> Inputs:
+    """Finite bit patterns, drawn from all of them, that single products with 1 or -1 copy to D.
+
+    Half of the rows of A hold patterns in one half of K, and half of the columns of B choose one of them each. The other rows
+    choose a pattern each of B's other columns, in the other half of K. All else is zero. BF16 leaves out numbers below 2^-94,
+    which a kernel may lose where it scales or adds by atomics; `extremes` has them.
+    """
+    (k_a, k_b), (rows, choosing_rows), (columns, choosing_columns) = (source.halves(size) for size in (task.k, task.m, task.n))
+    a = _patterns_and_choices(source, task, task.m, (rows, k_a), (choosing_rows, k_b))
+    b = _patterns_and_choices(source, task, task.n, (columns, k_b), (choosing_columns, k_a))
+    return Inputs(a, source.xp.ascontiguousarray(b.T))
+
+
+def _patterns_and_choices(
+    source: Draws, task: GemmTask, lines: int, drawn: tuple[slice, slice], choosing: tuple[slice, slice]
+) -> Array:
+    """Patterns in some lines and places in K; in others one of 1 and -1 in each line. Shape: (lines, K), bit patterns."""
+    xp, bits = source.xp, _RANGE[task.element][2]
+    found = xp.zeros((lines, task.k), dtype=xp.uint16)
+    shape = found[drawn].shape
+    exponents = 2 * _RANGE[task.element][0] + 1
+    least = 0 if task.element is ElementType.F16 else _LEAST_BF16_PATTERN
+    exponent = least + xp.floor(source.uniform(shape) * (exponents - least))
+    digits = xp.floor(source.uniform(shape) * 2**bits)
+    found[drawn] = (exponent * 2**bits + digits).astype(xp.uint16) | (
+        source.hits(shape, 0.5).astype(xp.uint16) << xp.uint16(15)
+    )
+    at, places = np.arange(lines)[choosing[0]], np.arange(task.k)[choosing[1]]
+    if len(at) and len(places):
+        signs = encode(xp, source.signs((len(at),)), task.element)
+        found[xp.asarray(at), xp.asarray(source.host.permutation(np.resize(places, len(at))))] = signs
+    return found
+
+
+def uneven(source: Draws, task: GemmTask) -> Inputs:
+    """Rows of A, and columns of B, that begin with large elements and go on with small ones, whose sum counts all the same.
+
+    Half of the rows are so: 1.5 to 3.5, then 2^-7 in one half of K. The others are of ones, with one of those at the
+    beginning. Likewise B, in the other half of K. Every partial sum is exact in each accumulator and any order.
+    """
+    xp = source.xp
+    first = min(int(source.host.choice(_LEADS)), task.k)
+    in_a = source.half(task.k)
+    a, b = (_uneven_lines(source, task, lines, own, first) for lines, own in ((task.m, in_a), (task.n, ~in_a)))
+    return _encoded(source, task, a, xp.ascontiguousarray(b.T))
+
+
+def _uneven_lines(source: Draws, task: GemmTask, lines: int, own: np.ndarray, first: int) -> Array:
+    """Shape: (lines, K)."""
+    xp, shape = source.xp, (lines, task.k)
+    ones = source.hits(shape, density_of_ones(task.k)) * source.signs(shape)
+    ones[:, :first] = 0
+    small = ones * xp.asarray(own.astype(np.float32)) * 2**-7
+    small[:, :first] = source.signs((lines, first)) * (1.5 + xp.floor(3 * source.uniform((lines, first))))
+    ones[xp.arange(lines), xp.asarray(source.host.integers(first, size=lines))] = source.signs((lines,))
+    return xp.where(xp.asarray(source.half(lines))[:, None], small, ones)
+
+
 def nonfinite(source: Draws, task: GemmTask) -> Inputs:
     """Gaussian inputs with NaN, +Inf and -Inf in a few rows of A and columns of B, the first and the last among them.
 
-    A row holds its value at two positions in K: infinities cancel to NaN where B differs in sign there. Some of the values
-    they are multiplied by are zero, which makes a NaN of each.
+    Some rows hold their value at two positions in K: infinities cancel to NaN where B differs in sign there. Others hold one
+    NaN, at positions that differ modulo 16, the K of an instruction. Some of the values they are multiplied by are zero,
+    which makes a NaN of each. At one position infinities of either sign meet.
     """
     left, right = _shapes(task)
     scale = normal_scale(task.k)
@@ -211,6 +279,9 @@ def nonfinite(source: Draws, task: GemmTask) -> Inputs:
         a[row, k] = value
     for column, k, value in columns:
         b[k, column] = value
+    meeting = int(source.host.integers(task.k))
+    for sign, row, column in zip((1, -1), _unmarked(source, task.m, rows), _unmarked(source, task.n, columns), strict=False):
+        a[row, meeting] = b[meeting, column] = sign * math.inf
     return _encoded(source, task, a, b)
 
 
@@ -234,10 +305,23 @@ def zero_times(source: Draws, task: GemmTask) -> Inputs:
 
 
 def _marks(source: Draws, size: int, depth: int) -> list[tuple[int, int, float]]:
-    """(line, position in K, value) of NaNs and infinities: at most half of the lines, two positions each."""
-    chosen = source.edges(size, min(SPECIAL_LINES, max(1, size // 2)))
-    found = zip(chosen, itertools.cycle(SPECIAL_VALUES), strict=False)
-    return [(line, place, value) for line, value in found for place in source.edges(depth, 4)[:2]]
+    """(line, position in K, value) of NaNs and infinities: at most half of the lines, a few of them with two positions."""
+    chosen = source.edges(size, min(SPECIAL_LINES + NAN_LINES, max(1, size // 2)))
+    twice = min(SPECIAL_LINES, max(len(SPECIAL_VALUES), len(chosen) - NAN_PERIOD))
+    found = zip(chosen[:twice], itertools.cycle(SPECIAL_VALUES), strict=False)
+    marks = [(line, place, value) for line, value in found for place in source.edges(depth, 4)[:2]]
+    steps = source.host.permutation(-(-depth // NAN_PERIOD))
+    starts = source.host.permutation(min(NAN_PERIOD, depth))
+    for index, line in enumerate(chosen[twice:]):
+        place = int(steps[index % len(steps)]) * NAN_PERIOD + int(starts[index % len(starts)])
+        marks.append((line, place % depth if place >= depth else place, math.nan))
+    return marks
+
+
+def _unmarked(source: Draws, size: int, marks: list[tuple[int, int, float]]) -> list[int]:
+    """Two lines without a mark, where there are so many."""
+    marked = {line for line, _, _ in marks}
+    return [line for line in source.indices(size, len(marked) + 2) if line not in marked][:2]
 
 
 def _spread(source: Draws, lines: range, places: range) -> list[tuple[int, int, float]]:

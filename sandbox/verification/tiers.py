@@ -19,6 +19,7 @@ from cudal2_agent.sandbox.verification.bounds import rounding_floor
 from cudal2_agent.sandbox.verification.cases import (
     GAUSSIAN,
     SPARSE,
+    UNEVEN,
     Case,
     CaseStore,
     PreparedCase,
@@ -99,9 +100,11 @@ class Proof:
             yield from cases if name == SPARSE.tier else self._random.sample(cases, len(cases))
 
     def _fresh_rounds(self, name: str, rounds: int) -> TestResult:
+        """One of the first two rounds has uneven rows."""
         worst, first_slot = 0.0, self._slot()
+        first = self._random.sample((UNEVEN, self._random.choice((SPARSE, GAUSSIAN))), 2)
         for index in range(rounds):
-            case = self._random.choice((SPARSE, GAUSSIAN))
+            case = first[index] if index < 2 else self._random.choice((SPARSE, GAUSSIAN, UNEVEN))
             prepared = PreparedCase(self._executor.xp, self._task, case, self._draw(), keep=False)
             # The first two runs share buffers and workspace, as timed launches do; the others are drawn.
             slot = first_slot if index < 2 else self._slot()

@@ -1,5 +1,6 @@
 """Elements, inputs, bounds and comparison, each by itself, in numpy."""
 
+import itertools
 import math
 
 import numpy as np
@@ -356,3 +357,55 @@ def test_subnormals_of_bf16_need_no_f32_arithmetic():
     assert not flushed.any(), "none of them is normal"
     between = encode(np, np.array([1.5 * 2.0**-133, 2.5 * 2.0**-133, 127.5 * 2.0**-133, -0.5 * 2.0**-133]), ElementType.BF16)
     assert between.tolist() == [2, 2, 0x80, 0x8000]
+
+
+@pytest.mark.parametrize(("element", "accumulate"), [("f16", "f16"), ("f16", "f32"), ("bf16", "f32")])
+@pytest.mark.parametrize("shape", [(40, 24, 48), (1, 7, 3), (8, 16, 4096)])
+def test_uneven_rows_and_patterns_are_exact_in_any_order(element, accumulate, shape):
+    m, n, k = shape
+    task = GemmTask(m=m, n=n, k=k, element=element, accumulate=accumulate)
+    for seed, make in itertools.product(range(5), (made.uneven, made.patterns)):
+        found = make(Draws(np, seed), task)
+        a, b = decode_wide(np, found.a, task.element), decode_wide(np, found.b, task.element)
+        assert np.isfinite(a).all()
+        assert np.isfinite(b).all()
+        products = a.T[:, :, None] * b[:, None, :]
+        partial = np.cumsum(products[np.random.default_rng(seed).permutation(k)], axis=0)
+        with np.errstate(over="ignore"):
+            kept = partial.astype(np.float16 if accumulate == "f16" else np.float32)
+        assert np.array_equal(kept, partial)
+
+
+def test_patterns_copy_elements_of_both_operands():
+    task = GemmTask(m=96, n=80, k=128)
+    found = made.patterns(Draws(np, 1), task)
+    d = decode_wide(np, found.a, task.element) @ decode_wide(np, found.b, task.element)
+    assert len(np.unique(np.abs(d[d != 0]))) > 0.9 * task.m * task.n / 2 * (1 - 2**-4)
+    assert np.abs(d).max() > 32768
+    assert np.any((d != 0) & (np.abs(d) < 2.0**-14))
+    assert np.any((np.abs(d) >= 1024) & (np.abs(d) < 2048) & (d % 2 == 1))
+
+
+@pytest.mark.parametrize("operand", ["a", "b"])
+def test_small_elements_behind_a_large_one_count(operand):
+    task = GemmTask(m=8, n=16, k=4096, accumulate="f16")
+    for seed in range(5):
+        found = made.uneven(Draws(np, seed), task)
+        lines = decode_wide(np, found.a if operand == "a" else found.b.T, task.element)
+        other = decode_wide(np, found.b if operand == "a" else found.a.T, task.element)
+        beside = np.where(np.abs(lines) < np.abs(lines[:, :1]) / 128, 0, lines)
+        assert (np.abs(lines[:, 0]) >= 1.5).any()
+        assert not np.array_equal(beside @ other, lines @ other)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nan_lies_at_nearly_every_position_of_an_instruction_and_infinities_meet(seed):
+    task = GemmTask(m=40, n=38, k=48)
+    found = made.nonfinite(Draws(np, seed), task)
+    a, b = decode_wide(np, found.a, task.element), decode_wide(np, found.b, task.element)
+    assert len({k % 16 for k in np.argwhere(np.isnan(a))[:, 1]}) == 16
+    assert len({k % 16 for k in np.argwhere(np.isnan(b))[:, 0]}) == 16
+    with np.errstate(invalid="ignore"):
+        d = a @ b
+    assert np.isinf(d).sum() >= 1
+    assert any((np.isinf(a[:, k]).sum() >= 2) and (np.isinf(b[k]).sum() >= 2) for k in range(task.k))

@@ -209,9 +209,8 @@ REST: dict[str, Any] = {
 
 def _case(group: str, name: str, why: str, gain: str = "", **more: Any) -> Case:
     honest = group == "honest"
-    return plain(
-        name, group, why, gpu=() if honest else GPU, emulator=() if honest else WRONG, honest=honest, gain=gain, **more
-    )
+    emulator = () if honest else more.pop("emulator", WRONG)
+    return plain(name, group, why, gpu=() if honest else GPU, emulator=emulator, honest=honest, gain=gain, **more)
 
 
 def cases() -> list[Case]:
@@ -441,8 +440,9 @@ def cases() -> list[Case]:
         _case(
             WINDOW,
             "one-value-of-65536",
-            "a third, 0x3555 in f16, counts as zero",
+            "a third, 0x3555 in f16, counts as zero; found where the data hold it, in about half of the proofs",
             "nothing; it shows the gap",
+            emulator=(),
             slots={"product": ONE_VALUE},
         ),
         _case(
@@ -455,8 +455,9 @@ def cases() -> list[Case]:
         _case(
             WINDOW,
             "odd-numbers-beyond-1024",
-            "whole numbers between 1024 and 2048 lose their last bit",
+            "whole numbers between 1024 and 2048 lose their last bit; found in 49 of 50 proofs of this size",
             "one bit of a format",
+            emulator=(),
             slots={"product": EVEN},
         ),
         _case(
@@ -520,9 +521,9 @@ def cases() -> list[Case]:
         tiled(
             "one-tile-of-a-thousand",
             WINDOW,
-            "one element of one tile in the interior of a large D is wrong",
+            "one element of one tile in the interior of a large D is wrong; found in one of five proofs",
             gpu=GPU,
-            emulator=WRONG,
+            emulator=(),
             gain="what a sample of outputs lets pass",
             slots={"summed": "  if (blockIdx.y == 17 && blockIdx.x == 5 && t == 99) sums[0][0][0] += 8.0f;\n"},
             shape="4096x4096x256",

@@ -10,9 +10,10 @@ pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator'
 
 from cudal2_agent.contract.records.evaluation import Wrong
 from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.emulator.addressing import ADDRESS_SPAN, GRANULE_BYTES, LOWEST_ADDRESS
 from cudal2_agent.sandbox.emulator.core_module import core
 from cudal2_agent.sandbox.emulator.large.coverage import UNLIMITED_SMS, resolve_for_few_sms
-from cudal2_agent.sandbox.emulator.machine import ADDRESS_SPAN, GRANULE_BYTES, LOWEST_ADDRESS, Interleaving, Machine
+from cudal2_agent.sandbox.emulator.machine import Interleaving, Machine
 from cudal2_agent.sandbox.workers.messages import Done, Verified
 from tests.sandbox.emulator.launched import Array, kernel, launch
 from tests.sandbox.emulator.proving import TASK, Build, builder, naive, plan, prove
