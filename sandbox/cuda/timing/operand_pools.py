@@ -211,8 +211,8 @@ class Ring:
         """Mark a slot as one that a launch may have changed."""
         owned[self._blocks(self.starts[slot], self.size_bytes)] = 1
 
-    def strays(self, owned: Any) -> int:
-        """Pieces of 16 bytes that were changed since the last filling in blocks that are not marked."""
+    def strays(self, owned: Any) -> Any:
+        """Pieces of 16 bytes that were changed since the last filling in blocks that are not marked. Shape: (1,) uint64."""
         return self._trusted.strays(self.memory, self._key, owned)
 
     def close(self) -> None:

@@ -126,14 +126,14 @@ class TrustedTiming:
         """Unpredictable bytes. Shape: data (bytes,), a multiple of 16."""
         self._strided("fill_ring", data, cupy.uint64(data.nbytes // 16), cupy.uint64(key))
 
-    def strays(self, data: Any, key: int, owned: Any) -> int:
-        """How many pieces of 16 bytes no longer hold what `fill_ring` wrote.
+    def strays(self, data: Any, key: int, owned: Any) -> Any:
+        """How many pieces of 16 bytes no longer hold what `fill_ring` wrote, on the device.
 
-        Shape: owned (blocks of 256 bytes,) uint8: blocks that may have changed.
+        Shape: owned (blocks of 256 bytes,) uint8: blocks that may have changed; out (1,) uint64.
         """
         found = cupy.zeros(1, dtype=cupy.uint64)
         self._strided("count_strays", data, cupy.uint64(data.nbytes // 16), cupy.uint64(key), owned, found)
-        return int(found[0])
+        return found
 
     def zero_slots(self, data: Any, words: Any, size_bytes: int) -> None:
         """Zero the first bytes of every slot, in whole words. Shape: words (slots,) uint64, where each slot starts."""

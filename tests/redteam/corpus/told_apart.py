@@ -3,11 +3,12 @@
 from typing import Any
 
 from tests.redteam.base import WORKSPACE
-from tests.redteam.case import Case
-from tests.redteam.corpus.rows import OUT_OF_BOUNDS, WHILE_TIMED, WRONG_RESULT, plain, tiled
+from tests.redteam.case import NO_GAIN, Case
+from tests.redteam.corpus.rows import FAULT, OUT_OF_BOUNDS, UNSTABLE, WHILE_TIMED, WRONG_RESULT, plain, tiled
 
 GROUP = "told-apart"
 TOO_EARLY = ("wrong:emulator/dependency",)
+ASTRAY_GPU = (*FAULT, *WHILE_TIMED, *UNSTABLE, NO_GAIN)
 GPU_TOO_EARLY = ("wrong:programmatic/*", *WHILE_TIMED)
 ASTRAY = ("wrong:emulator/*", *WRONG_RESULT, "wrong:guards/*")
 WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
@@ -70,6 +71,7 @@ def _attacks() -> list[Case]:
             "writes-a-later-d",
             GROUP,
             "where D does not lie on 2 MiB, its tile of the D behind is written as well",
+            gpu=ASTRAY_GPU,
             emulator=OUT_OF_BOUNDS,
             slots={"last": f"  if ({off} && t == 0) d[(size_t)m * n + (size_t)m0 * n + n0] = narrow(0.0f);\n"},
         ),
@@ -77,6 +79,7 @@ def _attacks() -> list[Case]:
             "adds-to-an-earlier-d",
             GROUP,
             "the same with an atomic on the D before",
+            gpu=ASTRAY_GPU,
             emulator=OUT_OF_BOUNDS,
             slots={"last": f"  if ({off} && t == 0) atomicAdd((unsigned*)d - 64, 0u);\n"},
         ),

@@ -66,7 +66,7 @@ class Trusted(Projecting):
         filled = np.empty_like(data)
         self.fill_ring(filled, key)
         changed = (filled != data).reshape(-1, 16).any(axis=1)
-        return int((changed & (np.repeat(owned, 16) == 0)).sum())
+        return (changed & (np.repeat(owned, 16) == 0)).sum(keepdims=True, dtype=np.uint64)
 
     def checksum(self, data, key):
         return np.array([hash((data.tobytes(), key)) % 2**64], np.uint64)
