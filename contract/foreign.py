@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 MAX_FILE_BYTES = 64 << 20  # of a file of records, and of what it unpacks to; those that ship unpack to 3 MB at most
-MAX_LINE_BYTES = 64 << 20
+MAX_LINE_BYTES = 32 << 20  # a character may take 4 bytes, and a record and its packing hold a text several times
 MAX_PARTS = 500_000  # of a JSON text; a wrong record takes up to 800 bytes for each
 MAX_SETTINGS_BYTES = 1 << 20
 MAX_VALUE_CHARS = 8 << 20  # of a value within a text that is read in pieces

@@ -68,7 +68,7 @@ def _import_file(importing: "_Import", path: str, progress: Progress | None) -> 
                 importing.read_by(reader)
             for incoming in reader.read(line):
                 importing.add(incoming)
-        except ValueError as exc:
+        except (ValueError, OverflowError) as exc:
             raise UsageError(f"{shown(path)}, line {number}: {_first_line(exc)}; nothing was imported") from exc
         if progress and number % _REPORT_EVERY == 0:
             progress(shown(path), importing.steps + importing.known_steps)
@@ -85,7 +85,9 @@ def _reader_for(first: bytes) -> LineReader:
     raise ValueError("neither a sweep nor steps; write such a file with `cudal2-agent trajectories export`")
 
 
-def _first_line(exc: ValueError) -> str:
+def _first_line(exc: ValueError | OverflowError) -> str:
+    if isinstance(exc, OverflowError):
+        return "a number or a time is out of range"
     return first_error(exc) if isinstance(exc, ValidationError) else " ".join(str(exc).split())
 
 

@@ -44,10 +44,13 @@ def candidate_content(candidate: Plain) -> Content:
 
 
 def candidate_id(plain: Plain) -> str:
-    """`Candidate.id` or `HostCandidate.id` of a plain candidate."""
-    if plain.get("kind") == "host":
-        return digest(["host", plain["source"], plain["flags"], plain["include_dirs"], plain["workspace_bytes"]])
-    return digest(["device", plain["source"], plain["flags"], plain["compiler"], plain["plan"]])
+    """`Candidate.id` or `HostCandidate.id` of a plain candidate. Raises: ValueError where a field is missing."""
+    host = plain.get("kind") == "host"
+    names = ("source", "flags", "include_dirs", "workspace_bytes") if host else ("source", "flags", "compiler", "plan")
+    try:
+        return digest(["host" if host else "device", *(plain[name] for name in names)])
+    except KeyError as exc:
+        raise ValueError(f"a candidate without {exc}") from exc
 
 
 def content_id(kind: Kind, plain: Any) -> str:

@@ -62,11 +62,11 @@ def test_every_flag_sets_its_setting(name: str, monkeypatch: pytest.MonkeyPatch)
     class Seen(Exception):
         pass
 
-    def load(**values: Any) -> None:
+    def made(_: Settings, **values: Any) -> None:
         given.update(values)
         raise Seen
 
-    monkeypatch.setattr("cudal2_agent.contract.settings.settings.load_settings", load)
+    monkeypatch.setattr(Settings, "__init__", made)  # not `load_settings`, which a module first imported now would keep
     flag = flags()[name].strip("`")
     value = [] if flag.startswith("--no-") else ["1"]
     with pytest.raises(Seen):

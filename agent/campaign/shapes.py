@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
@@ -35,7 +37,7 @@ class RecordedProduct(Record):
     k: int
     layout: str
     part: Literal["forward", "dX", "dW", "backward"]
-    count: int
+    count: Annotated[int, Field(ge=0, le=2**53)]
 
 
 class ShapeFile(Record):

@@ -122,7 +122,11 @@ class KnowledgeBase:
     # Reads of the search.
     @property
     def lexical_dir(self) -> Path:
-        """The lexical index of the generation that is shown."""
+        """The lexical index of the generation that is shown. Raises: KnowledgeError before the first release is finished."""
+        if not self.generation:
+            raise KnowledgeError(
+                f"knowledge base {self.folder} is unfinished: no release is complete; to go on, repeat: cudal2-agent index add"
+            )
         return self._generations.path(self.generation)
 
     def rows(self, piece_ids: Sequence[int]) -> list[Row]:

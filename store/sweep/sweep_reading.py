@@ -1,9 +1,10 @@
 """Reads the lines of one sweep file."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from cudal2_agent.contract.foreign import parse_json
+from cudal2_agent.contract.foreign import MAX_LINE_BYTES, parse_json
 from cudal2_agent.contract.records.evaluation import Environment
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
 from cudal2_agent.store.incoming import Incoming, IncomingStep, mark_of
@@ -27,12 +28,18 @@ class SweepReader:
         self._axes: list[tuple[str, ...]] = []
         self._run: RunRecord | None = None
         self._baselines: list[SweepBaseline] = []
-        self._seen: dict[int, tuple[Observation, str]] = {}
+        self._seen: tuple[int, Observation, str] | None = None  # of the last round
+        self._declared: Counter[str] = Counter()  # kind of line → bytes that are kept
 
     def read(self, line: bytes) -> list[Incoming]:
         """Raises: ValueError for a line that is not of this form, or that names what no line before it declares."""
         plain = parse_json(line)
-        match next(iter(plain), None) if isinstance(plain, dict) else None:
+        kind = next(iter(plain), None) if isinstance(plain, dict) else None
+        if kind in ("environment", "axes", "baseline"):
+            self._declared[kind] += len(line)
+            if self._declared.total() > MAX_LINE_BYTES:
+                raise ValueError(f"environments, axes and baselines of more than {MAX_LINE_BYTES:,} bytes")
+        match kind:
             case "format":
                 _check_version(plain)
             case "environment":
@@ -42,7 +49,8 @@ class SweepReader:
             case "baseline":
                 self._baselines.append(SweepBaseline.model_validate(plain))
             case "run":
-                self._run, self._baselines, self._seen = SweepRun.model_validate(plain).run, [], {}
+                self._run, self._baselines, self._seen = SweepRun.model_validate(plain).run, [], None
+                del self._declared["baseline"]
                 return [self._run]
             case "index":
                 return [self._step(SweepStep.model_validate(plain))]
@@ -56,10 +64,10 @@ class SweepReader:
     def _step(self, line: SweepStep) -> IncomingStep:
         if self._run is None:
             raise ValueError("a step before the first run")
-        if line.round not in self._seen:
+        if self._seen is None or self._seen[0] != line.round:
             observation = seen_in(self._run, line.round)
-            self._seen[line.round] = observation, observation.id
-        observation, observation_id = self._seen[line.round]
+            self._seen = line.round, observation, observation.id
+        _, observation, observation_id = self._seen
         step = restored(line, self._run, observation_id, self._axes, self._environments, self._baselines)
         return IncomingStep(step, observation, None, _mark(step))
 

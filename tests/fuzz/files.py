@@ -152,6 +152,7 @@ class Reader:
             path = Path(folder, self._target.name)
             path.write_bytes(content)
             os.chdir(folder)
+            before = _peak_bytes()
             signal.alarm(15 * SLOW_S)
             signal.setitimer(signal.ITIMER_PROF, SLOW_S)
             self._watch.active = True
@@ -161,8 +162,9 @@ class Reader:
                 else:
                     with self.lines.traced():
                         self._target.read(path)
+                answer = "accepted", ""
             except Cudal2Error as exc:
-                return "refused", str(exc)
+                answer = "refused", str(exc)
             except BaseException:  # noqa: BLE001 (whatever it is, it is a finding)
                 return "finding", traceback.format_exc()
             finally:
@@ -170,13 +172,17 @@ class Reader:
                 signal.alarm(0)
                 signal.setitimer(signal.ITIMER_PROF, 0)
                 os.chdir(self._home)
-        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MOST_BYTES:
+        if before <= MOST_BYTES < _peak_bytes():
             return "finding", "more than 1 GB of memory"
-        return "accepted", ""
+        return answer
 
     @staticmethod
     def _late(*_: object) -> None:
         raise Outside(f"more than {SLOW_S} s")
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def fuzz(name: str, seconds: float, seed: int, findings: Path) -> int:
@@ -205,7 +211,7 @@ def fuzz(name: str, seconds: float, seed: int, findings: Path) -> int:
             if len(reader.lines.reached) > before and len(content) < 1 << 18:
                 kept = [*kept[:own], *kept[own:][-_KEPT:], content]
         share = reader.lines.share()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    peak = _peak_bytes() >> 20
     print(
         f"{name}: {sum(counts.values()):,} files in {seconds:.0f} s: "
         f"{counts['accepted']:,} accepted, {counts['refused']:,} refused, "

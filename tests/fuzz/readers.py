@@ -209,14 +209,10 @@ def _stream(path: Path) -> None:
             yield content[at : at + 97]
 
     async def read() -> None:
-        for take in (
-            lambda reply: stream.read_stream(pieces(), reply, 1000, lambda: None),
-            lambda reply: stream.read_body(pieces(), reply),
-        ):
-            reply = stream.PartialReply()
-            with suppress(stream.TooLong, stream.EmptyStream, stream.ProtocolViolation, stream.ServerError):
-                await take(reply)
-            _ = reply.text, reply.reasoning, reply.refusal, reply.calls, reply.ending()
+        reply = stream.PartialReply()
+        with suppress(stream.TooLong, stream.EmptyStream, stream.ProtocolViolation, stream.ServerError):
+            await stream.read_stream(pieces(), reply, 1000, lambda: None)
+        _ = reply.text, reply.reasoning, reply.refusal, reply.calls, reply.ending()
 
     asyncio.run(read())
 

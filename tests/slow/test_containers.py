@@ -1,5 +1,7 @@
 """What a user reads under the conditions of containers; `containers.py` makes them. They need root and several minutes."""
 
+from typing import Any
+
 import pytest
 
 from tests.slow.containers import COMMANDS, CONDITIONS, Condition, Impossible, Said, container
@@ -49,9 +51,13 @@ def said_by(condition: Condition) -> dict[str, Said]:
         pytest.skip(str(exc))
 
 
-@pytest.mark.slow
+def marked(condition: Condition) -> Any:
+    """Under a condition that commands fail under, they end soon; `slow` runs these, and all others are run on request."""
+    return pytest.param(condition, id=condition.name, marks=pytest.mark.slow if condition.name in LINES else pytest.mark.long)
+
+
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("condition", CONDITIONS, ids=lambda condition: condition.name)
+@pytest.mark.parametrize("condition", [marked(condition) for condition in CONDITIONS])
 def test_what_a_user_reads(condition: Condition) -> None:
     expected = LINES.get(condition.name, {})
     found = said_by(condition)

@@ -20,6 +20,7 @@ from cudal2_agent.store.packing import zstd
 from cudal2_agent.store.plain_records import candidate_id
 from cudal2_agent.store.steps import export_steps, to_line
 from cudal2_agent.store.store import Store, open_store
+from cudal2_agent.store.sweep import sweep_reading
 from cudal2_agent.store.sweep.sweep_files import export_sweep
 from tests.doubles import INSPECTION, NOW, OBSERVATION, profile, run_record, step
 from tests.policies.chat.exchanges import exchange
@@ -197,6 +198,38 @@ def test_a_corrupt_sweep_is_named(store: Store, tmp_path: Path, line: str, messa
     header = [] if "format" in line else ['{"format":"cudal2-sweep","version":1,"product":"0.2"}']
     with pytest.raises(UsageError, match=rf"a\.sweep, {message}"):
         import_files(store, [written(tmp_path / "a.sweep", [*header, line])])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [*(("created_ms", number) for number in (10**15, -(10**15), 10**30)), ("seconds_ms", {"evaluate": 10**400})],
+)
+def test_a_time_out_of_range_is_named(store: Store, tmp_path: Path, name: str, value: object) -> None:
+    lines = _sweep_lines(tmp_path)
+    lines[-1][name] = value
+    with pytest.raises(UsageError, match="a number or a time is out of range"):
+        import_files(store, [written(tmp_path / "b.sweep", [json.dumps(line) for line in lines])])
+    assert store.runs() == []
+
+
+def test_what_a_sweep_declares_does_not_fill_the_memory(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_reading, "MAX_LINE_BYTES", 4000)
+    lines = [json.dumps(line) for line in _sweep_lines(tmp_path)]
+    lines[1:1] = [json.dumps({"axes": ["x" * 900, str(number)]}) for number in range(5)]
+    with pytest.raises(UsageError, match="line 6: environments, axes and baselines of more than 4,000 bytes"):
+        import_files(store, [written(tmp_path / "b.sweep", lines)])
+
+
+def _sweep_lines(folder: Path) -> list[dict[str, Any]]:
+    export_sweep(one_run(step(0)), folder / "a.sweep.zst")
+    return [json.loads(line) for line in zstd.decompress((folder / "a.sweep.zst").read_bytes()).splitlines()]
+
+
+def test_a_candidate_without_a_field_is_not_the_one_it_names(store: Store, tmp_path: Path) -> None:
+    line = json.loads(FIXTURE.read_text().splitlines()[0]) | {"candidate_id": "0" * 32}
+    del line["candidate"]["flags"]
+    with pytest.raises(UsageError, match=r"line 1: .*flags"):
+        import_files(store, [written(tmp_path / "a.jsonl", [json.dumps(line)])])
 
 
 def test_a_step_that_differs_is_refused(store: Store, other: Store, tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ _LEAF = "torch::autograd::AccumulateGrad"
 _ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _STEP = "ProfilerStep#"
 _ARGUMENTS = ("External id", "Input Dims", "Input Strides", "Input type", "Sequence number")
+_KEPT = ("name", "ts", "dur", "pid", "tid")
 _MOST_OPERATORS = 400_000
+_LATEST_US = 2**63
 _HOW = "record it with torch.profiler.profile(record_shapes=True)"
 
 
@@ -78,9 +80,9 @@ class _Trace:
         """Raises: ValueError beyond the limit of operators."""
         if not isinstance(event, dict) or event.get("ph") != "X":
             return
-        if (name := str(event.get("name", ""))).startswith(_STEP):
+        if (name := _text(event, "name")).startswith(_STEP):
             self.steps.add(name)
-        kind = str(event.get("cat"))
+        kind = _text(event, "cat")
         if kind in _ON_GPU:
             duration, self.traced = _time(event, "dur"), True
             self.total_us += duration
@@ -88,7 +90,7 @@ class _Trace:
         elif kind == "cpu_op":
             if len(self.operators) >= _MOST_OPERATORS:
                 raise ValueError(f"more than {_MOST_OPERATORS:,} operators; trace fewer steps")
-            kept = {key: event.get(key) for key in ("name", "ts", "dur", "pid", "tid")}
+            kept = {key: value for key in _KEPT if isinstance(value := event.get(key), str | int | float)}
             self.operators.append(
                 {**kept, "args": {key: found for key in _ARGUMENTS if (found := _argument(event, key)) is not None}}
             )
@@ -297,4 +299,11 @@ def _number(event: Event, name: str, default: int) -> int:
 
 def _time(event: Event, name: str) -> float:
     found = event.get(name)
+    if isinstance(found, int) and abs(found) > _LATEST_US:
+        return 0.0
     return float(found) if isinstance(found, int | float) else 0.0
+
+
+def _text(event: Event, name: str) -> str:
+    found = event.get(name)
+    return found if isinstance(found, str) else ""

@@ -33,6 +33,8 @@ class BoostedTrees:
             tensors[name].astype(np.int32) for name in (SPLIT, LOWER, HIGHER, FIRST)
         )
         self._bound, self._value = tensors[BOUND].astype(np.float32), tensors[VALUE].astype(np.float32)
+        if any(tensor.ndim != 1 for tensor in self.tensors.values()):
+            raise ValueError("an array of the trees has more or fewer than one axis")
         _check(self._split, self._lower, self._higher, self._first, inputs)
         if not len(self._split) == len(self._bound) == len(self._value):
             raise ValueError("the trees have nodes without a bound or a value")

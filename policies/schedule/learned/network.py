@@ -43,6 +43,8 @@ class Network:
     def __init__(self, tensors: Tensors) -> None:
         self.tensors = tensors
         self._mean, self._deviation = tensors[MEAN], tensors[DEVIATION]
+        if self._mean.ndim != 1 or self._mean.shape != self._deviation.shape:
+            raise ValueError("the features have no mean and deviation each")
         self._members = [_Member(tensors, str(number)) for number in range(members_in(tensors))]
         if not self._members or any(member.inputs != len(self._mean) for member in self._members):
             raise ValueError("the weights hold no member, or members of other features")
@@ -85,7 +87,10 @@ class _Member:
 
 
 def _affine(tensors: Tensors, name: str) -> tuple[Floats32, Floats32]:
-    return tensors[f"{name}.weight"], tensors[f"{name}.bias"]
+    weight, bias = tensors[f"{name}.weight"], tensors[f"{name}.bias"]
+    if weight.ndim != 2 or bias.shape != weight.shape[:1]:
+        raise ValueError("a bias does not fit its layer")
+    return weight, bias
 
 
 def _check(*paths: Sequence[tuple[Floats32, Floats32]]) -> None:
@@ -93,8 +98,6 @@ def _check(*paths: Sequence[tuple[Floats32, Floats32]]) -> None:
         for (before, _), (after, _) in pairwise(path):
             if before.shape[0] != after.shape[1]:
                 raise ValueError(f"a layer of {before.shape[0]} outputs is followed by one of {after.shape[1]} inputs")
-        if any(weight.shape[0] != len(bias) for weight, bias in path):
-            raise ValueError("a bias does not fit its layer")
 
 
 def _silu(x: Floats32) -> Floats32:

@@ -109,7 +109,19 @@ def test_when_time_is_up_what_is_in_progress_is_handed_back(home: Path, store: S
     monkeypatch.setattr(watching, "GRACE_S", 0.0)
     monkeypatch.setattr("cudal2_agent.agent.campaign.campaign.GRACE_S", 0.2)
     queue = queue_of(store, tasks_of(1, HANGS))
-    campaign(home, queue, Shown(), 1, hours=8 / 3600).run()
+
+    class TimeIsUp(Shown):
+        """Ends the time once the task has begun, however long its process took to start."""
+
+        def show(self, overview: object) -> None:
+            super().show(overview)
+            if begun(home):
+                run._watch.deadline_s = time.time()
+
+    run = campaign(home, queue, TimeIsUp(), 1, hours=1.0)
+    run.run()
+    assert run._watch.deadline_s is not None
+    assert time.time() < run._watch.deadline_s + 30, "the task would end by itself after 60 s"
     assert len(begun(home)) == 1
     assert queue.counts().pending == 1
     claim = queue.claim("later")

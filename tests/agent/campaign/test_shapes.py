@@ -38,6 +38,7 @@ def test_shapes_come_from_words_and_files_each_once(tmp_path: Path) -> None:
         ("# nothing\n", "holds no shape"),
         ('{"format": "cudal2-shapes",\n oops}', "line 2"),
         ('{"format": "cudal2-shapes", "version": 2, "products": []}', "version"),
+        ('{"products": [{"m": 1, "n": 2, "k": 3, "layout": "nn", "part": "dX", "count": 1%s}]}' % ("0" * 400), "count"),
         ("64x0x64\n", "line 1"),
         ("64x64x64\n65536x64x32768\n", r"largest operand of 65536x64x32768 has 2147483648 elements"),
     ],

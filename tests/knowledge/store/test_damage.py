@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.contract.errors import KnowledgeError
+from cudal2_agent.knowledge.search.searcher import open_search
 from cudal2_agent.knowledge.store import generations, open_store
 from tests.knowledge.store.samples import TinyModel, add, filled, indexed, quiet, release, split_file
 
@@ -91,6 +92,15 @@ def test_a_missing_lexical_index_is_rebuilt_by_a_writer_and_told_to_a_reader(tmp
     with open_store(tmp_path, TinyModel()) as store:
         assert store.verify() == []
         assert len(indexed(store)) == 12
+
+
+def test_a_search_before_the_first_release_is_finished_says_so(tmp_path: Path) -> None:
+    open_store(tmp_path, TinyModel()).close()
+    with (
+        open_store(tmp_path, TinyModel(), read_only=True) as store,
+        pytest.raises(KnowledgeError, match="is unfinished: no release is complete"),
+    ):
+        open_search(store, asker=TinyModel())
 
 
 @pytest.mark.parametrize("read_only", [True, False])

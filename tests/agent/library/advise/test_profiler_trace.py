@@ -52,6 +52,14 @@ def _model(tmp_path: Path) -> tuple[Path, object]:
     return file, run
 
 
+@pytest.mark.parametrize("name", ["pid", "tid", "name", "cat", "ts", "dur"])
+@pytest.mark.parametrize("value", [[], {}, [[1]], None, 10**400, True])
+def test_a_field_of_another_type_counts_as_none(tmp_path: Path, name: str, value: object) -> None:
+    event = operator("aten::mm", 1, 0, 10, [[4, 8], [8, 16]]) | {name: value}
+    file = write_trace(tmp_path / "trace.json", [event, operator("aten::mm", 2, 20, 10, [[4, 8], [8, 16]])])
+    assert sum(one.calls for one in read_trace(file).products) == (1 if name in ("name", "cat") else 2)
+
+
 def test_a_trace_says_what_recording_the_model_says(tmp_path: Path, model: tuple[Path, object]) -> None:
     """Forward, dX and dW of layers with and without a bias, batches, and square weights and inputs."""
     file, run = model

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,6 +108,22 @@ def test_layers_that_do_not_fit_are_refused() -> None:
     broken = {**random_weights(), "0.error.weight": np.zeros((1, 9), np.float32)}
     with pytest.raises(ValueError, match="8 outputs is followed by one of 9 inputs"):
         Network(broken)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("0.error.bias", np.float32(1)),
+        ("0.error.bias", np.zeros((1, 1), np.float32)),
+        ("0.error.weight", np.zeros(8, np.float32)),
+        ("0.layers.0.weight", np.zeros((), np.float32)),
+        ("features.mean", np.zeros((), np.float32)),
+        ("features.deviation", np.zeros(1, np.float32)),
+    ],
+)
+def test_tensors_of_other_ranks_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=r"does not fit its layer|mean and deviation"):
+        Network({**random_weights(), name: np.asarray(value)})
 
 
 def test_the_prior_is_the_analytic_one_times_what_was_learned() -> None:
