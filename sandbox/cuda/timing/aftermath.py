@@ -3,7 +3,8 @@
 Covered: a launch that writes the output or the workspace of another one, which works for later launches; with programmatic
 launch, one that reads operands or writes D before its predecessor has ended, or lets its dependents read D too early. Operands
 that are still old hold numbers as the timer or as the tests draw them; D holds its filling, or the right product of other
-operands. A launch that waits by a fair coin passes none of these and of verification's with a probability above 2^-10.
+operands. A launch that waits by a fair coin passes these and verification's with a probability of 2^-10 at most, 2^-8 where a
+sample has four launches only.
 All is enqueued in stream order, and the counters are read once at the end.
 Not covered: memory outside the rings, which `guard/` and the mappings' ends cover in verification.
 """

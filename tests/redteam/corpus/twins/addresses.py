@@ -133,7 +133,7 @@ def _shared(join: str) -> dict[str, str]:
 
 def cases() -> list[Case]:
     """Every attack of both classes and its right twins."""
-    room = {"launch": {"dynamic_smem": "32*K"}}
+    room: dict[str, Any] = {"launch": {"dynamic_smem": "32*K"}}
     return [
         _apart(
             "bases-evenly-spaced",

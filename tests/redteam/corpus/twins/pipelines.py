@@ -191,7 +191,7 @@ def _pair(
     name: str, why: str, wrong: str, why_wrong: str, slots: dict[str, str], missing: dict[str, str], gain: str, **more: Any
 ) -> list[Case]:
     """A right kernel and its twin, whose slots differ in `missing`."""
-    shapes = {"shape": "96x96x256", "small": "16x32x192"}
+    shapes: dict[str, Any] = {"shape": "96x96x256", "small": "16x32x192"}
     return [
         plain(name, "honest", why, honest=True, base=STAGED, slots=slots, **shapes, **more),
         plain(
@@ -229,7 +229,7 @@ def cases() -> list[Case]:
         "ahead": "",
         "used": FREES,
     }
-    neighbour = {"gpu": GPU, "emulator": WRONG, "gain": "a barrier or a wait"}
+    neighbour: dict[str, Any] = {"gpu": GPU, "emulator": WRONG, "gain": "a barrier or a wait"}
     return [
         plain(
             "own-rings",
