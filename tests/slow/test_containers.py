@@ -11,7 +11,7 @@ NO_HOME = "error: this user has no home folder; set CUDAL2_HOME to a folder that
 LINES = {
     "a read-only root, nothing writable": {
         "doctor": (2, "error: no folder for temporary files can be written; set TMPDIR or CUDAL2_HOME"),
-        "optimize": (2, "cannot be used (unable to open database file); check the path, its permissions and space"),
+        "optimize": (2, "error: no folder for temporary files can be written; set TMPDIR or CUDAL2_HOME"),
         "verify": (2, "error: no folder for temporary files can be written; set TMPDIR or CUDAL2_HOME"),
         "index add": (1, "Read-only file system; check the path, its permissions and space"),
         "index search": (1, "no knowledge base in"),
