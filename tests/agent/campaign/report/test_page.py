@@ -9,13 +9,13 @@ import pytest
 from benchmarks.speed.grid import grid_shapes, held_out
 from cudal2_agent.agent.campaign.report.figures import figures_of, on_grid
 from cudal2_agent.agent.campaign.report.page import build_page
-from cudal2_agent.agent.campaign.report.panel import kinds_of
+from cudal2_agent.agent.campaign.report.panel import kinds_of, schedule_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.diagnosis import Diagnosis, Finding
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
 from cudal2_agent.contract.records.task import Layout, TimingMode
 from tests.doubles import measured, step
-from tests.doubles.campaign_rows import campaign_rows, shape_result
+from tests.doubles.campaign_rows import campaign_rows, shape_result, winner
 
 SOME = ["64x64x64", "64x128x512", "4096x4096x64", "8192x8192x8192", "1x4096x4096", *sorted(held_out() & set(grid_shapes()))[:4]]
 LOADS = {"src", "href", "data", "srcset", "action", "poster"}
@@ -115,3 +115,10 @@ def test_no_rows_and_no_bokeh_say_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "bokeh.embed", None)
     with pytest.raises(UsageError, match=r"cudal2-agent\[report\]"):
         build_page([shape_result("64x64x64")])
+
+
+def test_a_schedule_is_its_family_and_its_axes() -> None:
+    one = winner(1.1, 10.0, programmatic=True)
+    said = "wgmma_tma block_m=128 block_n=256 block_k=64 stages=4 cluster_m=2 programmatic"
+    assert schedule_of(one) == said
+    assert schedule_of(one.model_copy(update={"schedule": None})) == "kernel 0123456789abcdef, written without a schedule"

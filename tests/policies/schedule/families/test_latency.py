@@ -140,6 +140,13 @@ def test_an_exclusive_cta_leaves_no_room_for_a_second_one() -> None:
     assert PUSHED.model_copy(update={"exclusive": True}).ctas_per_sm(TASK) == 1
 
 
+def test_sums_in_f16_take_half_of_the_registers() -> None:
+    wide, narrow = (BOXED.registers(TASK.model_copy(update={"accumulate": one})) for one in AccumulatorType)
+    assert (AccumulatorType.F32, AccumulatorType.F16) == tuple(AccumulatorType)
+    sums = BOXED.block_m * BOXED.block_n // (BOXED.warps_m * BOXED.warps_n * 32)
+    assert wide - narrow == sums // 2
+
+
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     cache: Path = tmp_path_factory.mktemp("compile")
