@@ -142,7 +142,7 @@ def test_an_exclusive_cta_leaves_no_room_for_a_second_one() -> None:
 
 def test_sums_in_f16_take_half_of_the_registers() -> None:
     wide, narrow = (BOXED.registers(TASK.model_copy(update={"accumulate": one})) for one in AccumulatorType)
-    assert (AccumulatorType.F32, AccumulatorType.F16) == tuple(AccumulatorType)
+    assert tuple(AccumulatorType) == (AccumulatorType.F32, AccumulatorType.F16)
     sums = BOXED.block_m * BOXED.block_n // (BOXED.warps_m * BOXED.warps_n * 32)
     assert wide - narrow == sums // 2
 
