@@ -75,7 +75,7 @@ def _manifest(path: Path, text: str) -> LibraryManifest:
     try:
         record = parse_json(text)
     except ValueError as exc:
-        raise LibraryError(f"{path} is damaged or not a kernel library ({exc}); {_AGAIN}") from exc
+        raise LibraryError(f"{path} is damaged or not a kernel library: its manifest is not JSON ({exc}); {_AGAIN}") from exc
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         raise LibraryError(f"{path} is not a kernel library: its first record has no format {_FORMAT!r}")
     if record.get("version") not in _VERSIONS:

@@ -36,7 +36,8 @@ class Case:
 
     `gpu`, `emulator`: the layers that may refuse the case there, as `label` names them; empty if that backend cannot detect it.
     `base`: the honest kernel of the same tile, for comparison of times; None if time does not matter. `hangs`: whether the
-    case runs until its limit, which is then short. `gain`: the gain that the author of a blind attack expects.
+    case runs until its limit, which is then short. `gain`: the gain that the author of a blind attack expects. `missed`: at
+    most this share of the emulator's proofs misses the case, since it acts at few addresses; more proofs are tried then.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Case:
     blind: bool = False
     gain: str = ""
     hangs: bool = False
+    missed: float = 0.0
 
     @property
     def id(self) -> str:

@@ -70,6 +70,7 @@ def plain(
     honest: bool = False,
     hangs: bool = False,
     gain: str = "",
+    missed: float = 0.0,
     base: Base = PLAIN,
     **written: Any,
 ) -> Case:
@@ -88,4 +89,5 @@ def plain(
         flags=flags,
         hangs=hangs,
         gain=gain,
+        missed=missed,
     )

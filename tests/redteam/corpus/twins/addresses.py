@@ -116,7 +116,7 @@ ALIGNED_DOWN = """const size_t at = (size_t)(a + (size_t)row * k + i);
 
 def _apart(name: str, why: str, gain: str, first: str, **more: Any) -> Case:
     slots = {"first": first} | more.pop("slots", {})
-    return plain(name, APART, why, gpu=GPU, emulator=WRONG, gain=gain, slots=slots, **more)
+    return plain(name, APART, why, gpu=GPU, emulator=WRONG, gain=gain, slots=slots, missed=0.1, **more)
 
 
 def _joined(name: str, why: str, gpu: Layers = (*WRONG, "crashed"), **more: Any) -> Case:

@@ -405,6 +405,7 @@ def cases() -> list[Case]:
             "partial sums are kept as three f16 numbers with a scale for small ones",
             "traffic of split-K",
             slots=no_sum | {"head": HALF_TRIPLE, "first": "  if (row >= m || column >= n) return;\n" + PARTIALS},
+            missed=0.1,
         ),
         _case(
             LARGE,
@@ -466,6 +467,7 @@ def cases() -> list[Case]:
             "a NaN of A counts as zero in every sixteenth column",
             "nothing; it shows the gap",
             slots={"product": ODD_NAN},
+            missed=0.1,
         ),
         _case(
             WINDOW,
