@@ -122,7 +122,7 @@ def _winner(launches: Sequence[tuple[Step, bool, Timing, Timing]]) -> Winner | N
 
 def _is_programmatic(step: Step) -> bool:
     candidate = step.candidate
-    return isinstance(candidate, Candidate) and any(launch.programmatic for launch in candidate.plan.launches)
+    return isinstance(candidate, Candidate) and any(launch.programmatic for launch in candidate.plan.kernels)
 
 
 def _effort(step: Step) -> str | None:

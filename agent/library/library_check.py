@@ -152,7 +152,7 @@ def waiting_entries(entries: Iterable[LibraryEntry | StoredAlgorithm]) -> list[L
 
 def _programmatic(entry: LibraryEntry) -> bool:
     try:
-        return any(launch.programmatic for launch in candidate_of(entry).plan.launches)
+        return any(launch.programmatic for launch in candidate_of(entry).plan.kernels)
     except LibraryError:
         return True
 

@@ -18,7 +18,8 @@ from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.errors import LibraryError, UsageError
 from cudal2_agent.contract.events import ignore
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import ResolvedPlan, resolve
+from cudal2_agent.contract.plan.plan import ResolvedPlan
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate

@@ -20,7 +20,7 @@ from cudal2_agent.agent.wiring.gpus import visible_sms
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import LibraryError, MachineError, PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.library import LibraryEntry, PreparedKernel
 from cudal2_agent.contract.records.task import Arch, GemmTask

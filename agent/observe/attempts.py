@@ -6,7 +6,7 @@ from math import prod
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, Chip
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, ScheduleValue
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Unmeasured
 from cudal2_agent.contract.records.task import GemmTask

@@ -55,7 +55,7 @@ class Ranked:
         evaluation, candidate = self.step.evaluation, self.step.candidate
         if not isinstance(evaluation, Measured) or not isinstance(candidate, Candidate) or self.thorough:
             return False
-        return evaluation.mode is TimingMode.OFFLINE and any(launch.programmatic for launch in candidate.plan.launches)
+        return evaluation.mode is TimingMode.OFFLINE and any(launch.programmatic for launch in candidate.plan.kernels)
 
     @property
     def plain_speedup(self) -> float | None:
@@ -63,7 +63,7 @@ class Ranked:
         evaluation, candidate = self.step.evaluation, self.step.candidate
         if not isinstance(evaluation, Measured) or not isinstance(candidate, Candidate):
             return None
-        if not any(launch.programmatic for launch in candidate.plan.launches):
+        if not any(launch.programmatic for launch in candidate.plan.kernels):
             return self.attempt.speedup
         autotuned = baseline_of(evaluation, AUTOTUNED)
         return paired_ratio(evaluation.plain, autotuned) if evaluation.plain and autotuned else None

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.harness import execute, script, stamp, write_json
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import CompileOptions

@@ -1,7 +1,8 @@
-"""Integer expressions of a launch plan: M, N, K, SMS, + - * / % //, ceil, min, max, and comparisons in `requires`.
+"""Integer expressions of a launch plan: names of sizes, + - * / % //, ceil, min, max; comparisons in `requires`.
 
 The grammar of the standard library parses an expression, and an allow-list of nodes interprets it. Nothing is evaluated
-as code. Division is exact (rational): `ceil(N/256)` rounds up, and a bare `N/3` must be a whole number.
+as code. Division is exact (rational): `ceil(N/256)` rounds up, and a bare `N/3` must be a whole number. Decimal numbers such
+as `1e-5` are read exactly, for scalars of floating point.
 """
 
 import ast
@@ -17,7 +18,6 @@ MAX_LENGTH = 200
 MAX_VALUE = 2**63
 # Excludes look-alike letters, which Python folds into M, N and K, and quotes and escapes, which make its parser warn.
 _ALPHABET = re.compile(r"[A-Za-z0-9_ ()+\-*/%,<>=!.]*")
-VARIABLES = frozenset({"M", "N", "K", "SMS"})
 
 _BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
@@ -46,24 +46,29 @@ def _fail(text: str, why: str) -> PlanError:
     return PlanError("plan-expression", f"expression {text[:80]!r}: {why}")
 
 
-def _parse(text: str) -> ast.expr:
+def _parse(text: str, *, decimals: bool = False) -> ast.expr:
     if len(text) > MAX_LENGTH:
         raise _fail(text, f"longer than {MAX_LENGTH} characters")
     if not _ALPHABET.fullmatch(text):
         raise _fail(text, "has a character that is not allowed in expressions")
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        parsed = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
         raise _fail(text, "is not a valid expression") from exc
+    if not decimals and any(isinstance(node, ast.Constant) and isinstance(node.value, float) for node in ast.walk(parsed)):
+        raise _fail(text, "only whole numbers are allowed here")
+    return parsed
 
 
 def _walk(node: ast.expr, text: str, names: Mapping[str, int]) -> Fraction:
     match node:
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
             result = Fraction(value)
+        case ast.Constant(value=float() as value) if math.isfinite(value):
+            result = Fraction(repr(value))
         case ast.Name(id=name):
-            if name not in VARIABLES:
-                raise _fail(text, f"unknown name {name!r}; known are {', '.join(sorted(VARIABLES))}")
+            if name not in names:
+                raise _fail(text, f"unknown name {name!r}; known are {', '.join(sorted(names))}")
             result = Fraction(names[name])
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             a, b = _walk(left, text, names), _walk(right, text, names)
@@ -77,7 +82,7 @@ def _walk(node: ast.expr, text: str, names: Mapping[str, int]) -> Fraction:
                 raise _fail(text, f"{name}() takes {'one argument' if name == 'ceil' else 'arguments'}")
             result = _CALLS[name](*(_walk(arg, text, names) for arg in args))
         case _:
-            raise _fail(text, "only M, N, K, SMS, + - * / % //, ceil(), min(), max() are allowed")
+            raise _fail(text, f"only {', '.join(names)}, + - * / % //, ceil(), min(), max() are allowed")
     if abs(result) > MAX_VALUE:
         raise _fail(text, f"is out of range; values up to {MAX_VALUE} are allowed")
     return result
@@ -94,6 +99,15 @@ def evaluate(expression: int | str, names: Mapping[str, int]) -> int:
     if value.denominator != 1:
         raise _fail(expression, f"is {value}, not a whole number, for {dict(names)}")
     return int(value)
+
+
+def evaluate_decimal(expression: float | str, names: Mapping[str, int]) -> float:
+    """The value of an expression as the nearest f64; it may have a fraction. Raises: PlanError."""
+    return (
+        expression
+        if isinstance(expression, int | float)
+        else float(_walk(_parse(expression, decimals=True), expression, names))
+    )
 
 
 def divides_evenly(expression: int | str, names: Mapping[str, int]) -> bool:

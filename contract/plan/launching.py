@@ -5,19 +5,30 @@ import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
-from cudal2_agent.contract.plan.plan import Arg, ResolvedPlan, ScalarArg, TensorArg, TensorMapArg, TensorMapSpec, WorkspaceArg
+from cudal2_agent.contract.plan.plan import (
+    Arg,
+    ResolvedPlan,
+    ScalarArg,
+    TensorArg,
+    TensorMapArg,
+    TensorMapSpec,
+    TensorPartArg,
+    WorkspaceArg,
+)
 
 TENSOR_MAP_BYTES = 128
-_SCALAR_FORMAT = {"i32": "<i", "u32": "<I", "i64": "<q", "f32": "<f"}
+_SCALAR_FORMAT = {"i32": "<i", "u32": "<I", "i64": "<q", "f32": "<f", "f64": "<d"}
 
 
 def pack_argument(arg: Arg, pointers: Mapping[str, int], encode_map: Callable[[TensorMapSpec], bytes]) -> bytes:
-    """One kernel parameter as the bytes the device will see. `pointers`: A, B, D and, where there is one, workspace."""
+    """One kernel parameter as the bytes the device will see. `pointers`: by buffer; also `workspace`, where there is one."""
     match arg:
         case TensorMapArg(tensor_map=spec):
             return encode_map(spec)
         case TensorArg(tensor=name):
             return struct.pack("<Q", pointers[name])
+        case TensorPartArg(tensor=name, offset_bytes=offset):
+            return struct.pack("<Q", pointers[name] + int(offset))
         case WorkspaceArg(workspace=offset):
             return struct.pack("<Q", pointers.get("workspace", 0) + int(offset))
         case ScalarArg(scalar=value, type=kind):

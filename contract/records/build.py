@@ -2,7 +2,8 @@
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import ResolvedPlan, resolve
+from cudal2_agent.contract.plan.plan import ResolvedPlan
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
 from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.task import GemmTask

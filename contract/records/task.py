@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 
 MAX_OPERAND_ELEMENTS = 2**31 - 1
 
@@ -89,6 +90,22 @@ class GemmTask(Record):
     @property
     def id(self) -> str:
         return digest(self.model_dump(mode="json"))
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """A, B and D, as the layout has them in memory."""
+        a = (self.k, self.m) if self.layout.transposes_a else (self.m, self.k)
+        b = (self.n, self.k) if self.layout.transposes_b else (self.k, self.n)
+        element, shapes = BufferElement(self.element.value), {"A": a, "B": b, "D": (self.m, self.n)}
+        return tuple(
+            Buffer(name=name, shape=shape, element=element, role=Role.OUTPUT if name == "D" else Role.INPUT)
+            for name, shape in shapes.items()
+        )
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The sizes by the names that launch plans use."""
+        return {"M": self.m, "N": self.n, "K": self.k}
 
     @property
     def flops(self) -> int:

@@ -13,9 +13,10 @@ from cudal2_agent.contract.plan.plan import (
     ScalarArg,
     TensorArg,
     TensorMapArg,
+    TensorPartArg,
     WorkspaceArg,
-    operand_shape,
 )
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.library import StoredAlgorithm
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 
@@ -85,6 +86,8 @@ def _native_argument(arg: Arg) -> native.Argument:
     match arg:
         case TensorArg(tensor=name):
             return native.pointer(_OPERAND[name])
+        case TensorPartArg():
+            raise TypeError("a plan of a matrix product points to whole operands")
         case TensorMapArg(tensor_map=spec):
             columns, rows = spec.box
             return native.tensor_map(_OPERAND[spec.of], columns, rows, spec.swizzle, spec.l2)

@@ -24,7 +24,8 @@ from cudal2_agent.contract.plan.launching import (
     programmatic_edges,
     zeroes_every_run,
 )
-from cudal2_agent.contract.plan.plan import PORTABLE_CLUSTER, ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
+from cudal2_agent.contract.plan.plan import PORTABLE_CLUSTER, ResolvedLaunch, ResolvedPlan, TensorMapSpec
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.library import StoredAlgorithm
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import ChipLimits
-from cudal2_agent.contract.plan.plan import ResolvedPlan, parse_plan, resolve
+from cudal2_agent.contract.plan.plan import ResolvedPlan, parse_plan
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, HostCandidate
 from cudal2_agent.contract.records.evaluation import Rejected
 from cudal2_agent.contract.records.task import GemmTask
@@ -267,7 +268,7 @@ def _variable(code: str, space: re.Match[str]) -> str | None:
 
 
 def _entries(candidate: Candidate, source: CppSource) -> Iterator[Rejected]:
-    for launch in candidate.plan.launches:
+    for launch in candidate.plan.kernels:
         if not re.search(rf"\b{re.escape(launch.entry)}\b", source.code) or not re.search(r'\bextern\s*"C"', source.spliced):
             message = f'the plan launches {launch.entry}, which the source does not define as extern "C" __global__'
             yield Rejected(rule="entry-missing", message=message)

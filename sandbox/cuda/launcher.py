@@ -25,6 +25,7 @@ from cudal2_agent.contract.plan.plan import (
     ScalarArg,
     TensorArg,
     TensorMapArg,
+    TensorPartArg,
     WorkspaceArg,
 )
 from cudal2_agent.contract.records.task import GemmTask
@@ -147,6 +148,8 @@ class ParameterLayout:
                 return None if place is None else (offset + place, spec.of, 0)
             case TensorArg(tensor=name):
                 return offset, name, 0
+            case TensorPartArg(tensor=name, offset_bytes=beyond):
+                return offset, name, int(beyond)
             case WorkspaceArg(workspace=beyond):
                 return offset, "workspace", int(beyond)
             case ScalarArg():

@@ -4,7 +4,8 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from cudal2_agent.contract.plan.plan import TensorMapSpec, operand_shape
+from cudal2_agent.contract.plan.plan import TensorMapSpec
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.sandbox.cuda.driver import call
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cudal2_agent.contract.plan.plan import operand_shape
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.evaluation import TestResult
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.emulator import addressing

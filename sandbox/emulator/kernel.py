@@ -11,7 +11,8 @@ import numpy as np
 
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
 from cudal2_agent.contract.plan.launching import argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
-from cudal2_agent.contract.plan.plan import ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
+from cudal2_agent.contract.plan.plan import ResolvedLaunch, ResolvedPlan, TensorMapSpec
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.sandbox.emulator.chain import OTHERS, Chain
 from cudal2_agent.sandbox.emulator.core_module import core

@@ -69,7 +69,7 @@ def command_of(
         "--log-file": str(log),
     }
     if isinstance(candidate, Candidate):
-        entries = dict.fromkeys(launch.entry for launch in candidate.plan.launches)
+        entries = dict.fromkeys(launch.entry for launch in candidate.plan.kernels)
         flags |= {"--kernel-name-base": "function", "--kernel-name": f"regex:^({'|'.join(map(re.escape, entries))})$"}
     else:
         flags |= {"--launch-count": str(_MAX_UNNAMED_KERNELS)}

@@ -179,7 +179,7 @@ def _launches(attempt: NcuRun, metrics: MetricSet, candidate: AnyCandidate | Non
         launches = read_launches(attempt.table, metrics)
     except Unreadable as exc:
         raise ProfileFailed(f"ncu's table cannot be read: {exc}", log=attempt.log) from exc
-    wanted = len(candidate.plan.launches) if isinstance(candidate, Candidate) else None
+    wanted = len(candidate.plan.kernels) if isinstance(candidate, Candidate) else None
     if not launches or len(launches) != (wanted or len(launches)):
         raise ProfileFailed(f"ncu counted {len(launches)} of {wanted or 'its'} launches", log=attempt.log)
     if not any(launch.metrics for launch in launches):

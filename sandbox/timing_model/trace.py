@@ -17,7 +17,8 @@ from functools import cached_property
 
 import numpy as np
 
-from cudal2_agent.contract.plan.plan import ResolvedLaunch, operand_shape
+from cudal2_agent.contract.plan.plan import ResolvedLaunch
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.sandbox.emulator.core_module import core
 from cudal2_agent.sandbox.emulator.kernel import WARP_LANES, BoundKernel, EmulatedKernel, Operands
 from cudal2_agent.sandbox.emulator.large.points import first_cta

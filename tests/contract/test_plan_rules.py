@@ -6,20 +6,15 @@ import pytest
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import (
+from cudal2_agent.contract.plan.plan import LaunchPlan, ResolvedPlan, ScalarArg, TensorMapArg, WorkspaceArg, plan_from_json
+from cudal2_agent.contract.plan.resolve import (
     MAX_CTAS,
     MAX_WORKSPACE_BYTES,
     MIN_CTAS,
     MIN_WORKSPACE_BYTES,
-    LaunchPlan,
-    ResolvedPlan,
-    ScalarArg,
-    TensorMapArg,
-    WorkspaceArg,
     max_ctas,
     max_workspace_bytes,
     operand_shape,
-    plan_from_json,
     resolve,
 )
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, Layout

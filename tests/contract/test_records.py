@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records import build
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import SHORT_CHARS, Candidate, Origin

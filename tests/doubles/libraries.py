@@ -10,7 +10,7 @@ from cudal2.dispatch.padded_m_rule import PaddedMRule
 from cudal2_agent.agent.library.entry_source import candidate_of, from_text, source_sha256
 from cudal2_agent.agent.library.library_writing import manifest_of, write_library
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import Candidate, ScheduleValue
 from cudal2_agent.contract.records.evaluation import AUTOTUNED
 from cudal2_agent.contract.records.library import EntryEvaluation, LibraryEntry, PreparedKernel, StoredAlgorithm

@@ -220,7 +220,7 @@ def _stream(path: Path) -> None:
 def _kernel(path: Path) -> None:
     from cudal2_agent.agent.cli.files import read_candidate
     from cudal2_agent.contract.plan.chip import LIMITS
-    from cudal2_agent.contract.plan.plan import resolve
+    from cudal2_agent.contract.plan.resolve import resolve
     from cudal2_agent.contract.records.candidate import Candidate
     from cudal2_agent.contract.records.task import GemmTask
     from cudal2_agent.sandbox.building.check import check

@@ -9,16 +9,8 @@ import numpy as np
 
 from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.plan.launching import pack_argument, programmatic_edges
-from cudal2_agent.contract.plan.plan import (
-    Arg,
-    ResolvedLaunch,
-    ScalarArg,
-    TensorArg,
-    TensorMapArg,
-    WorkspaceArg,
-    operand_shape,
-    resolve,
-)
+from cudal2_agent.contract.plan.plan import Arg, ResolvedLaunch, ScalarArg, TensorArg, TensorMapArg, WorkspaceArg
+from cudal2_agent.contract.plan.resolve import operand_shape, resolve
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
 from cudal2_agent.sandbox.emulator.machine import TensorMap

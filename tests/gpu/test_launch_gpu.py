@@ -7,7 +7,8 @@ import pytest
 from cuda.bindings import driver
 
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import TensorMapSpec, resolve
+from cudal2_agent.contract.plan.plan import TensorMapSpec
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.task import GemmTask, Layout

@@ -11,7 +11,8 @@ from typing import Any
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import parse_plan, resolve
+from cudal2_agent.contract.plan.plan import parse_plan
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.task import GemmTask, parse_shape
 from tests.redteam.case import Case, fields_of, task
 

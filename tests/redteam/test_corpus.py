@@ -6,7 +6,7 @@ import pytest
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.evaluation import CompileFailed, Prediction, Rejected, TestResult, Unmeasured, Wrong
 from cudal2_agent.contract.records.inspection import Inspection
 from tests.redteam.base import PLAIN, TILED

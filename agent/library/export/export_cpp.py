@@ -22,9 +22,10 @@ from cudal2_agent.contract.plan.plan import (
     ScalarArg,
     TensorArg,
     TensorMapArg,
+    TensorPartArg,
     WorkspaceArg,
-    operand_shape,
 )
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.contract.whole_file import new_folder
@@ -177,6 +178,8 @@ def _argument(arg: Arg) -> str:
     match arg:
         case TensorArg(tensor=name):
             return f"pointer(k{name})"
+        case TensorPartArg():
+            raise TypeError("a plan of a matrix product points to whole operands")
         case TensorMapArg(tensor_map=spec):
             return f"tensor_map(k{spec.of}, {spec.box[0]}, {spec.box[1]}, {spec.swizzle}, {spec.l2})"
         case WorkspaceArg(workspace=offset):

@@ -24,10 +24,10 @@ from cudal2_agent.contract.plan.plan import (
     TensorArg,
     TensorMapArg,
     TensorMapSpec,
+    TensorPartArg,
     WorkspaceArg,
-    operand_shape,
-    resolve,
 )
+from cudal2_agent.contract.plan.resolve import operand_shape, resolve
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask
 
@@ -138,6 +138,8 @@ def _argument(name: str, arg: Arg) -> str:
     match arg:
         case TensorArg(tensor=operand):
             return f"void* {name} = {operand}.data_ptr();"
+        case TensorPartArg():
+            raise TypeError("a plan of a matrix product points to whole operands")
         case TensorMapArg(tensor_map=spec):
             return f"alignas(64) CUtensorMap {name} = {_map_call(spec)};"
         case WorkspaceArg(workspace=offset):

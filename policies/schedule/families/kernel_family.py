@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.plan.chip import FIGURES, Chip
-from cudal2_agent.contract.plan.plan import LaunchPlan, operand_shape, render_plan
+from cudal2_agent.contract.plan.plan import LaunchPlan, render_plan
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.candidate import Candidate, Origin, ScheduleValue
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.policies.schedule.families.template import KernelConstant, template_of

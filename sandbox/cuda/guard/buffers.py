@@ -16,7 +16,7 @@ from typing import Any, Literal
 import cupy
 import numpy as np
 
-from cudal2_agent.contract.plan.plan import TensorName, operand_shape
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.sandbox.cuda.contender import Operands
 from cudal2_agent.sandbox.cuda.guard.comparing import differ
@@ -119,7 +119,7 @@ class GuardedOperands:
         self._xp = xp
         made = make or (lambda _name, size_bytes: Guarded(size_bytes, xp))
         self._pristine: dict[str, Any] = {}
-        names: tuple[TensorName, ...] = ("A", "D", "B")
+        names: tuple[str, ...] = ("A", "D", "B")
         self._task = task
         self._shapes: dict[str, tuple[int, int]] = {name: operand_shape(task, name) for name in names}
         self._guards = {name: made(name, 2 * rows * columns) for name, (rows, columns) in self._shapes.items()}

@@ -18,7 +18,8 @@ from types import MappingProxyType
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
 from cudal2_agent.contract.plan.expression import divides_evenly, evaluate, holds
-from cudal2_agent.contract.plan.plan import Expression, LaunchPlan, ResolvedPlan, ScalarArg, resolve
+from cudal2_agent.contract.plan.plan import Expression, LaunchPlan, ResolvedPlan, ScalarArg
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import GemmTask
 
@@ -118,7 +119,7 @@ def needs_rewriting(candidate: Candidate, task: GemmTask, reduced: GemmTask) -> 
     changed = {name for name, old, new in _sizes(task, reduced) if old != new}
     if any(_pinned(condition) in changed for condition in candidate.plan.requires):
         return True
-    for launch in candidate.plan.launches:
+    for launch in candidate.plan.kernels:
         given = {str(arg.scalar).strip() for arg in launch.args if isinstance(arg, ScalarArg)}
         if not changed <= given:
             return True
@@ -192,7 +193,7 @@ def _tile_along(plan: LaunchPlan, task: GemmTask, name: str) -> int:
 
 def _steps(plan: LaunchPlan) -> list[int]:
     """Steps of a size over which the plan may be defined: 1, and the numbers in its expressions and their products."""
-    texts = [str(each) for each in (*plan.launches[0].grid, *plan.requires)]
+    texts = [str(each) for each in (*plan.kernels[0].grid, *plan.requires)]
     numbers = {int(number) for text in texts for number in re.findall(r"\d{1,4}", text)}
     return sorted(
         {1} | {product for one in numbers for other in {1} | numbers if 0 < (product := one * other) <= _LARGEST_TILE}
@@ -205,7 +206,7 @@ def _takes(plan: LaunchPlan, task: GemmTask, name: str, residue: int, step: int)
     try:
         for each in range(_PROBED_SIZES):
             names = _names(task, {name: (residue or step) + each * step})
-            whole = all(evaluate(part, names) and divides_evenly(part, names) for part in plan.launches[0].grid)
+            whole = all(evaluate(part, names) and divides_evenly(part, names) for part in plan.kernels[0].grid)
             if not whole or not all(holds(condition, names) for condition in multiples):
                 return False
     except PlanError:
@@ -216,7 +217,7 @@ def _takes(plan: LaunchPlan, task: GemmTask, name: str, residue: int, step: int)
 def _ctas(plan: LaunchPlan, task: GemmTask, changed: Mapping[str, int] = MappingProxyType({})) -> int | None:
     """CTAs of the first launch where no SM is short; None where the grid is not defined for the sizes."""
     names = _names(task, changed)
-    grid: tuple[Expression, ...] = plan.launches[0].grid
+    grid: tuple[Expression, ...] = plan.kernels[0].grid
     try:
         return math.prod(evaluate(each, names) for each in grid)
     except PlanError:

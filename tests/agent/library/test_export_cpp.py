@@ -13,7 +13,8 @@ from cudal2_agent.agent.library.export.export_cpp import HEADER, export_cpp, hea
 from cudal2_agent.agent.library.library_writing import manifest_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import plan_from_json, resolve
+from cudal2_agent.contract.plan.plan import plan_from_json
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from tests.doubles.fake_driver import fake_cubin, fake_driver_file
 from tests.doubles.libraries import library_entry

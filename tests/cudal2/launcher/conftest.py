@@ -8,7 +8,8 @@ import pytest
 from cudal2.launcher.interpreted import InterpretedLauncher
 from cudal2.launcher.loaded_kernel import BuiltKernel
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import plan_from_json, resolve
+from cudal2_agent.contract.plan.plan import plan_from_json
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from tests.doubles.fake_driver import FakeDriver, fake_cubin, fake_driver_file
 

@@ -15,7 +15,8 @@ from cudal2.torch import gpu_platform
 from cudal2.torch.gpu_platform import CudaPlatform
 from cudal2_agent.contract.errors import LauncherError
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import plan_from_json, resolve
+from cudal2_agent.contract.plan.plan import plan_from_json
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.task import Arch, GemmTask, Layout
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.doubles.fake_driver import FakeDriver, fake_cubin, fake_driver_file

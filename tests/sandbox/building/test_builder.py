@@ -12,7 +12,7 @@ import pytest
 
 from cudal2_agent.contract.errors import CompilerMissing, MachineError, WorkerError
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Origin
 from cudal2_agent.contract.records.evaluation import CompileFailed, Crashed, Rejected, TimedOut

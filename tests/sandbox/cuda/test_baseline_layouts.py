@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("cupy")
 
-from cudal2_agent.contract.plan.plan import operand_shape
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.task import GemmTask, Layout
 from cudal2_agent.sandbox.cuda.baselines import cublas, cublaslt
 from cudal2_agent.sandbox.cuda.baselines.library import Unavailable, competing_layouts

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("cupy")
 
-from cudal2_agent.contract.plan.plan import operand_shape
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from cudal2_agent.sandbox.cuda.guard.buffers import (
     ALIGNMENT_BYTES,

@@ -21,8 +21,8 @@ from cudal2_agent.contract.plan.plan import (  # noqa: E402
     TensorMapSpec,
     WorkspaceArg,
     plan_from_json,
-    resolve,
 )
+from cudal2_agent.contract.plan.resolve import resolve  # noqa: E402
 from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layout  # noqa: E402
 from cudal2_agent.sandbox.cuda import launcher, tensor_map  # noqa: E402
 from cudal2_agent.sandbox.cuda.contender import Operands  # noqa: E402

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import parse_plan, resolve
+from cudal2_agent.contract.plan.plan import parse_plan
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.task import Arch

@@ -3,7 +3,7 @@
 import pytest
 
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.sandbox.building.check import Checked, check
 from cudal2_agent.sandbox.emulator.detector import Detector
 from tests.sandbox.emulator.compiled import PtxCompiler

@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import parse_plan, resolve
+from cudal2_agent.contract.plan.plan import parse_plan
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import TestResult, Wrong
 from cudal2_agent.contract.records.task import Arch, GemmTask

@@ -14,7 +14,7 @@ pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator'
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.evaluation import Crashed, TimedOut
 from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask
 from cudal2_agent.contract.settings.options import TimeOptions, VerifyOptions, WorkerOptions

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.emulator.executor import EmulatorExecutor, Interleavings

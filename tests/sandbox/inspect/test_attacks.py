@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.evaluation import Rejected
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.options import CompileOptions

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.evaluation import CompileFailed, Rejected
 from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.settings.options import CompileOptions

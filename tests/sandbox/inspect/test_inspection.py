@@ -6,7 +6,8 @@ import pytest
 
 from cudal2_agent.contract.errors import CompilerMissing
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import LaunchPlan, resolve
+from cudal2_agent.contract.plan.plan import LaunchPlan
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
 from cudal2_agent.contract.records.evaluation import Rejected
 from cudal2_agent.contract.records.inspection import Inspection

@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.emulator.timing_model.predicting import spearman
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import LaunchPlan, resolve
+from cudal2_agent.contract.plan.plan import LaunchPlan
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.evaluation import Prediction
 from cudal2_agent.contract.records.inspection import Inspection, KernelResources

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import parse_plan, resolve
+from cudal2_agent.contract.plan.plan import parse_plan
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.evaluation import NOT_PREDICTED, Prediction
 from cudal2_agent.contract.records.inspection import KernelResources

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import max_workspace_bytes, operand_shape
+from cudal2_agent.contract.plan.resolve import max_workspace_bytes, operand_shape
 from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
 from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.plan.plan import TensorName, operand_shape
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms, has_tma_rows
 from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
@@ -93,7 +93,7 @@ def _store_lines(s: WgmmaTmaSchedule) -> int:
     return s.block_n * s.block_m // 64 if s.turned else s.block_m * (s.block_n // s.box_columns)
 
 
-def _lines_per_row(task: GemmTask, name: TensorName) -> int:
+def _lines_per_row(task: GemmTask, name: str) -> int:
     """L2 lines per 128-byte row of a box: two where rows of the operand do not start on a line.
 
     Measured: 1000x1000x1000 takes 11.4 us without multicast and 8.2 us with.

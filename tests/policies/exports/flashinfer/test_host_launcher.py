@@ -11,7 +11,8 @@ from cuda.bindings import driver
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS, Chip
 from cudal2_agent.contract.plan.launching import argument_bytes, pack_argument, programmatic_edges
-from cudal2_agent.contract.plan.plan import ResolvedPlan, TensorMapSpec, operand_shape, plan_from_json, resolve
+from cudal2_agent.contract.plan.plan import ResolvedPlan, TensorMapSpec, plan_from_json
+from cudal2_agent.contract.plan.resolve import operand_shape, resolve
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from cudal2_agent.policies.exports.flashinfer.host_launcher import arch_list, device_text, launcher_text, lost_flags

@@ -6,7 +6,8 @@ import pytest
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import TensorMapArg, resolve
+from cudal2_agent.contract.plan.plan import TensorMapArg
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.policies.schedule.families.latency.schedule import LatencySchedule
 from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSchedule

@@ -8,7 +8,8 @@ import pytest
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import parse_plan, resolve
+from cudal2_agent.contract.plan.plan import parse_plan
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from cudal2_agent.contract.settings.options import CompileOptions

@@ -6,7 +6,7 @@ import pytest
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.options import CompileOptions

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.options import CompileOptions

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from cudal2_agent.contract.plan.chip import LIMITS
-from cudal2_agent.contract.plan.plan import resolve
+from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout
 from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, cluster_tiles
 from cudal2_agent.sandbox.building.check import Checked, check
