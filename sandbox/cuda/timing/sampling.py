@@ -148,7 +148,7 @@ class ServerLane:
         launches = track.fitting(launches, contender)
         self.launches = track.launches(launches, self.order)
         self.workspaces = track.workspaces(contender, launches) if beside is None else beside.workspaces
-        track.refill(self.workspaces, draw)
+        track.refill(None if beside is None else beside.workspaces, draw)
         self.bounds = track.bind(contender, self.launches, self.workspaces)
         _enqueue_plainly(track, self.bounds[:1])
         self._graphs: list[TimedGraph] = []
