@@ -11,6 +11,7 @@ import random
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import cupy
@@ -19,13 +20,14 @@ import numpy as np
 from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.sandbox.cuda.contender import Operands
-from cudal2_agent.sandbox.cuda.guard.comparing import differ
+from cudal2_agent.sandbox.cuda.guard.comparing import WORD_BYTES, differ
 from cudal2_agent.sandbox.cuda.guard.mapping import Mapping
-from cudal2_agent.sandbox.cuda.guard.placement import ALIGNMENT_BYTES, place, room_bytes
+from cudal2_agent.sandbox.cuda.guard.placement import ALIGNMENT_BYTES, PAGE_BYTES, place, room_bytes
 
 MIN_BAND_BYTES = 4 * 1024
 MAX_BAND_BYTES = 1024 * 1024
 _WRITTEN = ("D", "workspace")  # buffers that a candidate may write
+_DRAWN_BYTES = 3 * PAGE_BYTES  # the bands of a mapping take less than two pages
 POISON = 0xFF  # four of them are a NaN in f32, two of them one in f16 and in bf16
 
 
@@ -43,7 +45,7 @@ class Guarded:
 
     A candidate is given `payload`; the sandbox writes through `target`, which is the same memory. In plain memory each band
     is an eighth of it, between 4 KiB and 1 MiB. In a mapping the bands fill all the rest, and `place` moves the payload. The
-    pattern is drawn, so that no kernel knows it.
+    pattern is a piece of bytes that each worker draws, at a drawn place of them, so that no kernel knows it.
     """
 
     def __init__(self, size_bytes: int, xp: Any = cupy, *, mapping: Mapping | None = None) -> None:
@@ -57,7 +59,8 @@ class Guarded:
         else:
             self._whole, self._writer, start = mapping.bytes(), mapping.writer(), 0
         widest = self._whole.size - size_bytes
-        self._pattern = xp.asarray(np.frombuffer(np.random.default_rng(secrets.randbits(64)).bytes(widest), np.uint8))
+        begin = secrets.randbelow((_DRAWN_BYTES - widest) // WORD_BYTES + 1) * WORD_BYTES
+        self._pattern = _drawn_bytes(xp)[begin : begin + widest]
         self._lay(start)
 
     def place(self, draw: random.Random) -> None:
@@ -197,6 +200,12 @@ def map_guarded(device: int) -> Callable[[str, int], Guarded]:
         return Guarded(size_bytes, mapping=Mapping(room_bytes(size_bytes), device, name, sealed=name not in _WRITTEN))
 
     return make
+
+
+@cache
+def _drawn_bytes(xp: Any) -> Any:
+    """What patterns are pieces of; drawn once in a process, because it takes milliseconds. Shape: (_DRAWN_BYTES,)."""
+    return xp.asarray(np.frombuffer(np.random.default_rng(secrets.randbits(64)).bytes(_DRAWN_BYTES), np.uint8))
 
 
 def _differ(xp: Any, pairs: Sequence[tuple[Any, Any]]) -> bool:

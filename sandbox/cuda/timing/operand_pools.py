@@ -201,10 +201,12 @@ class Ring:
 
     def owned(self) -> Any:
         """Blocks that no launch needs to leave as they were filled: those that begin as zeros. Shape: (blocks,) uint8."""
-        marks = np.zeros(self.memory.nbytes // ALIGNMENT_BYTES, dtype=np.uint8)
-        if self._zero_bytes:
-            for start in self.starts:
-                marks[self._blocks(start, self._zero_bytes)] = 1
+        blocks = self.memory.nbytes // ALIGNMENT_BYTES
+        if not self._zero_bytes:
+            return cupy.zeros(blocks, dtype=cupy.uint8)
+        marks = np.zeros(blocks, dtype=np.uint8)
+        for start in self.starts:
+            marks[self._blocks(start, self._zero_bytes)] = 1
         return cupy.asarray(marks)
 
     def give(self, owned: Any, slot: int) -> None:

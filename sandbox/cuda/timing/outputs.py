@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -75,15 +75,17 @@ class OutputJudge:
         self._outputs = Matrices(ring.memory, ring.starts, task.m, task.n)
         self._bf16 = task.element is ElementType.BF16
         self._tolerance = tolerance(task)
+        self._indexed: tuple[Sequence[TimedLaunch], _Indices] | None = None  # of the launches judged last, on the host
 
     def project(self, launches: Sequence[TimedLaunch], draw: random.Random) -> OutputJudgement:
-        """The outputs of these launches."""
+        """The outputs of these launches, a sequence that stays as it is."""
         signs = self._signs(draw)
-        a, b, slots = np.array(launches, dtype=np.uint32).T
-        read, of_launch = np.unique(b, return_inverse=True)  # a B that several launches read counts once
-        halfway = self._trusted.project(self._pools.b_nn, signs, _numbers(read), None, bf16=self._bf16)
-        wanted = self._trusted.project(self._pools.a, halfway, _numbers(a), _numbers(of_launch), bf16=self._bf16)
-        got = self._trusted.project(self._outputs, signs, _numbers(slots), None, bf16=self._bf16)
+        if self._indexed is None or self._indexed[0] is not launches:
+            self._indexed = launches, _Indices.of(launches)
+        read, a, of_launch, slots = (cupy.asarray(numbers) for numbers in self._indexed[1])
+        halfway = self._trusted.project(self._pools.b_nn, signs, read, None, bf16=self._bf16)
+        wanted = self._trusted.project(self._pools.a, halfway, a, of_launch, bf16=self._bf16)
+        got = self._trusted.project(self._outputs, signs, slots, None, bf16=self._bf16)
         found = self._trusted.apart(got, wanted, self._tolerance)
         rows = int(got.size)
         per_output = 1 / math.sqrt(rows * self._task.n)  # a projection adds up N errors of random signs
@@ -108,5 +110,20 @@ class OutputJudge:
         return cupy.asarray((1 - 2 * random_bits).astype(np.float32))[None]
 
 
-def _numbers(values: Any) -> Any:
-    return cupy.asarray(np.ascontiguousarray(values, dtype=np.uint32))
+class _Indices(NamedTuple):
+    """Launches as lists of numbers: each B that is read, once; A, the place of its B among `read`, and the slot of each launch.
+
+    Thousands of launches take a millisecond, so a lane's are kept. They stay on the host, out of reach of what they judge.
+    Shape: read (matrices,), the others (launches,), uint32.
+    """
+
+    read: np.ndarray
+    a: np.ndarray
+    of_launch: np.ndarray
+    slots: np.ndarray
+
+    @classmethod
+    def of(cls, launches: Sequence[TimedLaunch]) -> "_Indices":
+        a, b, slots = np.array(launches, dtype=np.uint32).T
+        read, of_launch = np.unique(b, return_inverse=True)
+        return cls(*(np.ascontiguousarray(numbers, dtype=np.uint32) for numbers in (read, a, of_launch, slots)))

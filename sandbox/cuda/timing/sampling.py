@@ -97,30 +97,25 @@ class OfflineLane:
     ) -> None:
         self._track, self._contender, self._draw = track, contender, draw
         self.order = draw.getrandbits(64) if beside is None else beside.order
-        if launches is None:
-            slots = track.slots_for(contender)
-            self.workspaces = track.workspaces(contender, slots)
-            launches = self._count(round_us, slots, programmatic)
-        else:
-            launches = track.fitting(launches, contender)
-            self.workspaces = track.workspaces(contender, launches) if beside is None else beside.workspaces
+        track.refill(None if beside is None else beside.workspaces, draw)  # one's own are new
+        launches = self._count(round_us, programmatic) if launches is None else track.fitting(launches, contender)
+        self.workspaces = track.workspaces(contender, launches) if beside is None else beside.workspaces
         self.launches = track.launches(launches, self.order)
         self.bounds = track.bind(contender, self.launches, self.workspaces)
-        track.refill(self.workspaces, draw)
         _enqueue_plainly(track, self.bounds)
         self._graph = TimedGraph(track.device, self.bounds, programmatic=programmatic)
 
-    def _count(self, round_us: float, slots: int, programmatic: bool | None) -> int:
-        """Launches of one sample, by a trial."""
+    def _count(self, round_us: float, programmatic: bool | None) -> int:
+        """Launches of one sample, by a trial in workspaces of its own."""
         track = self._track
         some = max(2, min(TRIAL_LAUNCHES, round(round_us / roofline_us(track.task, track.device.chip))))
         trial = track.launches(track.fitting(some, self._contender), self.order)
-        track.refill(self.workspaces, self._draw)
-        bounds = track.bind(self._contender, trial, self.workspaces)
+        workspaces = track.workspaces(self._contender, len(trial))
+        bounds = track.bind(self._contender, trial, workspaces)
         _enqueue_plainly(track, bounds)
         graph = TimedGraph(track.device, bounds, programmatic=programmatic)
         graph.run_us()
-        return count_launches(graph.launch_us(), round_us, len(track.pools), slots)
+        return count_launches(graph.launch_us(), round_us, len(track.pools), track.slots_for(self._contender))
 
     def sample_us(self) -> float:
         self._track.refill(self.workspaces, self._draw)
@@ -153,7 +148,7 @@ class ServerLane:
         launches = track.fitting(launches, contender)
         self.launches = track.launches(launches, self.order)
         self.workspaces = track.workspaces(contender, launches) if beside is None else beside.workspaces
-        track.refill(self.workspaces, draw)
+        track.refill(None if beside is None else beside.workspaces, draw)
         self.bounds = track.bind(contender, self.launches, self.workspaces)
         _enqueue_plainly(track, self.bounds[:1])
         self._graphs: list[TimedGraph] = []

@@ -99,3 +99,10 @@ def test_a_guarded_buffer_moves_and_its_bands_fill_the_rest():
 
 def test_the_bands_are_drawn():
     assert (Guarded(64, np)._pattern != Guarded(64, np)._pattern).any()
+
+
+def test_a_process_draws_the_bytes_of_patterns_once(monkeypatch):
+    Guarded(64, np)
+    monkeypatch.setattr(np.random, "default_rng", lambda _seed: pytest.fail("milliseconds on the host for each workspace"))
+    large = np.zeros(room_bytes(256), np.uint8)
+    assert Guarded(256, np, mapping=SimpleNamespace(bytes=lambda: large, writer=lambda: large)).violation() is None

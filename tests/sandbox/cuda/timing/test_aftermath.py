@@ -56,6 +56,7 @@ def bench(monkeypatch):
     """Runs a kernel of (operands, wait) after the rounds; `wait` postpones the rest until the predecessor has ended."""
     together = SimpleNamespace(
         empty=np.empty,
+        zeros=np.zeros,
         uint8=np.uint8,
         asarray=np.asarray,
         concatenate=lambda sums: SimpleNamespace(get=lambda: np.concatenate(sums)),

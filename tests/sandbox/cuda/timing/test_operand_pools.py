@@ -79,7 +79,11 @@ def numpy_for_cupy(monkeypatch):
             return self
 
     together = SimpleNamespace(
-        concatenate=lambda sums: np.concatenate(sums).view(Sums), empty=np.empty, uint8=np.uint8, asarray=np.asarray
+        concatenate=lambda sums: np.concatenate(sums).view(Sums),
+        empty=np.empty,
+        zeros=np.zeros,
+        uint8=np.uint8,
+        asarray=np.asarray,
     )
     Mapping.made.clear()
     monkeypatch.setattr(module, "cupy", together)
@@ -189,6 +193,12 @@ def test_a_write_into_the_slot_of_another_launch_is_seen():
     assert ring.strays(owned) == 0
     ring.memory[ring.starts[0] - 256] ^= 1
     assert ring.strays(owned) == 1, "between the slots"
+
+
+def test_marks_of_a_ring_without_zeros_are_made_where_they_are_used(monkeypatch):
+    ring = filled_ring()
+    monkeypatch.setattr(module.cupy, "asarray", lambda _: pytest.fail("one byte of 256 of a ring of gigabytes, from the host"))
+    assert ring.strays(ring.owned()) == 0
 
 
 def test_old_operands_are_other_numbers_and_can_be_made_again(task, pools):

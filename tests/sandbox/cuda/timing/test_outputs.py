@@ -43,6 +43,10 @@ def task(request):
 
 def judged(monkeypatch, task, outputs, seed=0):
     """The judgement of the outputs that a function computes in float64 from Gaussian operands."""
+    return judge_of(monkeypatch, task, outputs, seed).project(LAUNCHES, random.Random(seed))
+
+
+def judge_of(monkeypatch, task, outputs, seed=0):
     monkeypatch.setattr(module, "cupy", np)
     rng, scale = np.random.default_rng(seed), normal_scale(task.k)
     a = encode(np, scale * rng.standard_normal((SETS, task.m, task.k)), task.element)
@@ -54,7 +58,7 @@ def judged(monkeypatch, task, outputs, seed=0):
     monkeypatch.setattr(module, "Matrices", lambda *_: bits)
     pools = type("Pools", (), {"a": a, "b_nn": b})()
     ring = type("Ring", (), {"memory": None, "starts": ()})()
-    return OutputJudge(task, pools, ring, Trusted()).project(LAUNCHES, random.Random(seed))
+    return OutputJudge(task, pools, ring, Trusted())
 
 
 def judge(monkeypatch, task, outputs, seed=0):
@@ -157,3 +161,12 @@ def test_a_kernel_may_err_twice_as_much_as_the_baselines_of_its_round(monkeypatc
     found = judged(monkeypatch, task, product)
     assert error_limit(task, found, 0.0) < error_limit(task, found, 1.0)
     assert 2 * share <= error_limit(task, found, share) <= 3.1 * share, "64 rows scatter"
+
+
+def test_launches_that_are_judged_again_are_listed_once(monkeypatch, task):
+    listed, of = [], module._Indices.of
+    monkeypatch.setattr(module._Indices, "of", lambda launches: (listed.append(launches), of(launches))[1])
+    found = judge_of(monkeypatch, task, product)
+    other = LAUNCHES[:2]
+    assert [found.project(each, random.Random(1)).rows for each in (LAUNCHES, LAUNCHES, other)] == [64, 64, 32]
+    assert listed == [LAUNCHES, other]
