@@ -186,13 +186,10 @@ def _most_telling(exc: ValidationError) -> tuple[str, str]:
     of argument, so a missing field of another kind is skipped as long as a present field is wrong.
     """
     errors = exc.errors(include_url=False)
-    inner = [error for error in errors if not any(_lies_within(other["loc"], error["loc"]) for other in errors)]
+    containers = {error["loc"][:depth] for error in errors for depth in range(len(error["loc"]))}
+    inner = [error for error in errors if error["loc"] not in containers]
     told = next((error for error in inner if error["type"] not in {"missing", "extra_forbidden"}), inner[0])
     return ".".join(str(part) for part in told["loc"]), told["msg"]
-
-
-def _lies_within(inner: tuple[int | str, ...], outer: tuple[int | str, ...]) -> bool:
-    return len(inner) > len(outer) and inner[: len(outer)] == outer
 
 
 def render_plan(plan: LaunchPlan) -> str:
