@@ -32,14 +32,14 @@ OF_KERNEL_USERS = frozenset({"numpy", "torch", "cuda", "pydantic"})
 # Modules that print to a terminal; libraries emit events instead.
 MAY_IMPORT_RICH = ("agent/cli/render/",)
 # The settings, the clean environment that a worker's child processes are given, and the launcher that marks it;
-# the entry point, which sets the threads of linear algebra; the compiler's child, which sets its home.
+# the entry point, which sets the threads of linear algebra; a forked child, which sets its home.
 MAY_READ_ENVIRONMENT = frozenset(
     {
         "contract/settings/settings.py",
         "sandbox/workers/process.py",
         "sandbox/workers/confined.py",
         "agent/cli/main.py",
-        "sandbox/building/compile_child.py",
+        "sandbox/workers/forking.py",
     }
 )
 

@@ -22,7 +22,8 @@ class GraphNode(Record):
     """One operation. `op`: `aten.relu.default`; `getitem` takes one result of an operation with several.
 
     `args`, `kwargs`: JSON. `{"node": "relu"}` is a value of the graph, by the name of the node or of the buffer that holds it;
-    `{"dtype": "f32"}` an element type; lists, numbers, strings, booleans and null are themselves.
+    `{"dtype": "f32"}` an element type, `{"float": "-inf"}` a number that JSON lacks; lists, numbers, strings, booleans and
+    null are themselves.
     `results`: one for most operations; of `getitem` the chosen one.
     """
 

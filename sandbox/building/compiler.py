@@ -28,7 +28,6 @@ from cudal2_agent.sandbox.building import compile_child
 from cudal2_agent.sandbox.building.cache import FORMAT, CompileCache
 from cudal2_agent.sandbox.building.compile_child import CUBIN, LOG, PTX
 from cudal2_agent.sandbox.building.compile_log import first_error, shortened, shown_log
-from cudal2_agent.sandbox.building.compile_servers import CompileServers
 from cudal2_agent.sandbox.building.headers import NVRTC_HEADERS, Headers, find_headers, find_own_headers, folder_fingerprint
 from cudal2_agent.sandbox.building.toolchain import (
     NVRTC_REMEDY,
@@ -41,6 +40,7 @@ from cudal2_agent.sandbox.building.toolchain import (
 )
 from cudal2_agent.sandbox.jail.entering import NOT_JAILED, Jail
 from cudal2_agent.sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.workers.fork_servers import ForkServers
 from cudal2_agent.sandbox.workers.process import ChildExit, Limits, run
 
 SHARED = "kernel.so"
@@ -94,7 +94,7 @@ class Compiler:
         self._options = options
         self.cache = CompileCache(Path(options.cache_dir))
         self.cache.sweep()
-        self._servers = CompileServers()
+        self._servers = ForkServers(compile_child.__name__)
 
     def close(self) -> None:
         """End the processes that wait for the next compilation."""

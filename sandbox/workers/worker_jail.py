@@ -38,7 +38,7 @@ def gpu_jail(options: WorkerOptions, scratch: Path, environment: Mapping[str, st
         folder.mkdir(parents=True, exist_ok=True)
     return Jail(
         write=(*(str(folder.resolve()) for folder in write), "/proc"),
-        read=_readable(options),
+        read=readable(options),
         devices=tuple(_devices()),
         sockets=True,
         layers=replace(confinement().layers, mounts=False),
@@ -48,14 +48,14 @@ def gpu_jail(options: WorkerOptions, scratch: Path, environment: Mapping[str, st
 def emulator_jail(options: WorkerOptions) -> Jail:
     """Files of the emulator's worker: it writes none, opens no socket and starts no process."""
     layers = replace(confinement().layers, mounts=False)
-    return Jail(write=(), read=_readable(options), devices=("/dev/null",), processes=False, layers=layers)
+    return Jail(write=(), read=readable(options), devices=("/dev/null",), processes=False, layers=layers)
 
 
 def _devices() -> list[str]:
     return sorted(str(path) for pattern in _DEVICES for path in Path("/dev").glob(pattern))
 
 
-def _readable(options: WorkerOptions) -> tuple[str, ...] | None:
+def readable(options: WorkerOptions) -> tuple[str, ...] | None:
     """Programs, libraries and caches; None, for every file, where the options name no caches."""
     if options.readable is None:
         return None

@@ -24,11 +24,11 @@ from cudal2_agent.contract.base import digest
 from cudal2_agent.sandbox.building import compile_child
 from cudal2_agent.sandbox.building.cache import sha256_of
 from cudal2_agent.sandbox.building.compile_child import COMPILED, REFUSED, compile_source
-from cudal2_agent.sandbox.building.compile_servers import CompileServers
 from cudal2_agent.sandbox.building.headers import find_headers
 from cudal2_agent.sandbox.building.toolchain import nvrtc_version
 from cudal2_agent.sandbox.inspect import sass
 from cudal2_agent.sandbox.inspect.sass import Sass
+from cudal2_agent.sandbox.workers.fork_servers import ForkServers
 from cudal2_agent.sandbox.workers.process import ChildExit
 
 _VERDICT = "verdict"
@@ -40,17 +40,17 @@ Compile = Callable[..., ChildExit]
 def compile_in_this_process(patch: pytest.MonkeyPatch, kept: Path) -> None:
     """NVRTC compiles here instead of in a child, each kernel once; nvcc still runs in its own."""
 
-    def run(_: CompileServers, request: Mapping[str, Any], *, scratch: Path, **__: Any) -> ChildExit:
+    def run(_: ForkServers, request: Mapping[str, Any], *, scratch: Path, **__: Any) -> ChildExit:
         started = time.monotonic()
         verdict = compile_source(request["source"], request["options"], request["headers"], scratch)
         return ChildExit(verdict, b"", b"", time.monotonic() - started, "itself")
 
-    patch.setattr(CompileServers, "run", _once(run, kept))
+    patch.setattr(ForkServers, "run", _once(run, kept))
 
 
 def compile_once(patch: pytest.MonkeyPatch, kept: Path) -> None:
     """NVRTC compiles each kernel once, in the product's child."""
-    patch.setattr(CompileServers, "run", _once(CompileServers.run, kept))
+    patch.setattr(ForkServers, "run", _once(ForkServers.run, kept))
 
 
 def leave_machine_code_unread(patch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def _once(compile_anew: Compile, kept: Path) -> Compile:
     """The same compilation, from the folder of what was compiled where that holds it."""
 
     def run(
-        servers: CompileServers,
+        servers: ForkServers,
         request: Mapping[str, Any],
         *,
         scratch: Path,

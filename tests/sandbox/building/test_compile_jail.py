@@ -12,12 +12,12 @@ from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import CompileOptions
 from cudal2_agent.sandbox.building import compile_child
 from cudal2_agent.sandbox.building import compiler as compiler_module
-from cudal2_agent.sandbox.building.compile_servers import CompileServers
 from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
 from cudal2_agent.sandbox.building.headers import cutlass_roots
 from cudal2_agent.sandbox.building.toolchain import find_nvcc
 from cudal2_agent.sandbox.jail.entering import NOT_JAILED, Layers
 from cudal2_agent.sandbox.jail.kind import Confinement, confinement
+from cudal2_agent.sandbox.workers.fork_servers import ForkServers
 from cudal2_agent.sandbox.workers.process import ChildExit
 from tests.sandbox.building.build_kernels import HOST, NAIVE, candidate, host
 
@@ -190,7 +190,7 @@ def test_a_compiler_is_told_of_no_gpu(compiler: Compiler, monkeypatch: pytest.Mo
         seen.update(arguments)
         return ChildExit(compile_child.REFUSED, b"", b"error: none", 0.1, "itself")
 
-    monkeypatch.setattr(CompileServers, "run", spy)
+    monkeypatch.setattr(ForkServers, "run", spy)
     compiler.compile(candidate(NAIVE), Arch.SM_90A)
     limits = seen["limits"]
     assert isinstance(limits, compiler_module.Limits)
@@ -200,7 +200,7 @@ def test_a_compiler_is_told_of_no_gpu(compiler: Compiler, monkeypatch: pytest.Mo
 def test_a_jail_that_is_refused_is_our_fault(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """Injected: layers that worked in the probe are refused to the compiler."""
     ended = ChildExit(NOT_JAILED, b"", b"error: Landlock: not now", 0.1, "itself")
-    monkeypatch.setattr(CompileServers, "run", lambda *_, **__: ended)
+    monkeypatch.setattr(ForkServers, "run", lambda *_, **__: ended)
     with pytest.raises(MachineError, match="jail") as caught:
         compiler.compile(candidate(NAIVE), Arch.SM_90A)
     assert "not now" in caught.value.log
@@ -231,7 +231,7 @@ def test_a_disk_too_full_for_the_source_is_our_fault(compiler: Compiler, monkeyp
     def full(*_: object, **__: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(CompileServers, "run", full)
+    monkeypatch.setattr(ForkServers, "run", full)
     with pytest.raises(MachineError, match="No space left on device"):
         compiler.compile(candidate(NAIVE), Arch.SM_90A)
 

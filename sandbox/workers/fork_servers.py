@@ -1,7 +1,7 @@
-"""Servers that compile with NVRTC (`compile_child.py`): started when all are busy, kept idle, and given one request at a time.
+"""Servers that fork a child for each request (`forking.py`): started when all are busy, kept idle, asked one at a time.
 
-Covered: the limits and the jail of each compilation; a wall-clock limit and cancelling, which end the server with its child;
-a server that dies; the death of this process, which ends its servers.
+Covered: the limits of each request; a wall-clock limit and cancelling, which end the server with its child; a server that
+dies; the death of this process, which ends its servers.
 """
 
 import contextlib
@@ -13,25 +13,25 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cudal2_agent.contract.errors import WorkerError
-from cudal2_agent.sandbox.building.compile_child import REQUEST
+from cudal2_agent.sandbox.workers.forking import REQUEST
 from cudal2_agent.sandbox.workers.process import ChildExit, Limits, child_environment, confine, kill_group
 
-_COMMAND = (sys.executable, "-P", "-s", "-m", "cudal2_agent.sandbox.building.compile_child")
 _POLL_S = 0.05
 _END_S = 2.0  # that a server has to end its child and itself
 _READ_BYTES = 1 << 16
 
 
-class CompileServers:
-    """Thread-safe. An idle server is reused for requests of the same environment."""
+class ForkServers:
+    """Servers of one module. Thread-safe. An idle server is reused for requests of the same environment."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
+        self.command: tuple[str, ...] = (sys.executable, "-P", "-s", "-m", module)
         self._idle: list[_Server] = []
         self._lock = threading.Lock()
         weakref.finalize(self, _end_all, self._idle)
@@ -39,7 +39,7 @@ class CompileServers:
     def run(
         self, request: Mapping[str, Any], *, scratch: Path, limits: Limits, cancel: threading.Event | None = None
     ) -> ChildExit:
-        """Compile in a scratch folder. Raises: WorkerError where no server can be started, OSError."""
+        """Answer a request in a scratch folder. Raises: WorkerError where no server can be started, OSError."""
         started, scratch = time.monotonic(), scratch.resolve()
         own = {"cpu_s": limits.cpu_s, "memory_bytes": limits.memory_bytes, "file_bytes": limits.file_bytes}
         (scratch / REQUEST).write_text(json.dumps({**request, **own}), encoding="utf-8")
@@ -68,7 +68,7 @@ class CompileServers:
                 elif server.environment == environment and server.network == limits.network:
                     self._idle.remove(server)
                     return server
-        return _Server.started(environment, network=limits.network)
+        return _Server.started(self.command, environment, network=limits.network)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +80,10 @@ class _Server:
     network: bool
 
     @classmethod
-    def started(cls, environment: dict[str, str], *, network: bool) -> "_Server":
+    def started(cls, words: Sequence[str], environment: dict[str, str], *, network: bool) -> "_Server":
         """Raises: WorkerError."""
         # It outlives the thread that starts it, and ends with its stdin instead.
-        command = confine(_COMMAND, Limits(wall_s=0, network=network, die_with_parent=False))
+        command = confine(words, Limits(wall_s=0, network=network, die_with_parent=False))
         pipe = subprocess.PIPE
         try:
             process = subprocess.Popen(
@@ -94,7 +94,7 @@ class _Server:
         return cls(process, environment, network)
 
     def ask(self, scratch: Path, deadline: float, cancel: threading.Event | None) -> tuple[str, dict[str, Any] | None]:
-        """What ended a compilation, and the answer; None where the deadline, `cancel` or the server's own end came first."""
+        """What ended a request, and the answer; None where the deadline, `cancel` or the server's own end came first."""
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None

@@ -1,4 +1,4 @@
-"""Servers that compile: used again, replaced when they die, ended with what they do; what a child of theirs has open."""
+"""Servers that fork, by the example of compilations: used again, replaced, ended with what they do; what a child has open."""
 
 import os
 import signal
@@ -13,9 +13,8 @@ import pytest
 
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import CompileOptions
-from cudal2_agent.sandbox.building import compile_servers
-from cudal2_agent.sandbox.building.compile_servers import CompileServers
 from cudal2_agent.sandbox.building.compiler import Cancelled, Compiled, Compiler
+from cudal2_agent.sandbox.workers.fork_servers import ForkServers
 from cudal2_agent.sandbox.workers.process import Limits
 from tests.sandbox.building.build_kernels import NAIVE, candidate
 from tests.sandbox.building.test_compiler import ENDLESS
@@ -118,10 +117,10 @@ def test_servers_end_with_a_process_that_is_killed(tmp_path: Path) -> None:
     assert eventually(lambda: not any(alive(pid) for pid in family))
 
 
-def test_a_child_has_nothing_of_its_server_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_has_nothing_of_its_server_open(tmp_path: Path) -> None:
     """It could answer in the server's name, or read the next order."""
-    monkeypatch.setattr(compile_servers, "_COMMAND", (sys.executable, "-c", TELLING))
-    servers = CompileServers()
+    servers = ForkServers("none")
+    servers.command = (sys.executable, "-c", TELLING)
     for word in ("first", "second"):
         ended = servers.run({"word": word}, scratch=tmp_path, limits=Limits(wall_s=60))
         assert (ended.returncode, ended.ended_by) == (7, "itself")

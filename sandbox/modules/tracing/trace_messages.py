@@ -1,0 +1,45 @@
+"""What the tracer asks of its child and what comes back: JSON records in files of the scratch folder, never pickle."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.module_graph import Graph
+from cudal2_agent.contract.records.module_task import MAX_PROBLEM_BYTES, Arithmetic
+from cudal2_agent.contract.records.named_buffer import Buffer, BufferName
+
+ANSWER = "answer.json"
+MAX_ANSWER_BYTES = 64 * 1024**2
+
+
+class TraceRequest(Record):
+    """`memory_bytes`: that the child may use beyond what it starts with. `dims`: sizes to trace at instead of the file's."""
+
+    problem: Annotated[str, Field(max_length=MAX_PROBLEM_BYTES)]
+    dims: dict[BufferName, int] = {}
+    arithmetic: Arithmetic = Arithmetic.F32
+    training: bool = False
+    memory_bytes: int
+
+
+class Traced(Record):
+    """The parts of a task. `dims`: all sizes of the file. `notes`: what was changed to trace it, a sentence each."""
+
+    answer: Literal["traced"] = "traced"
+    dims: dict[BufferName, int]
+    buffers: tuple[Buffer, ...]
+    graph: Graph
+    flops: int
+    notes: tuple[str, ...] = ()
+
+
+class Untraceable(Record):
+    """Why the file is no task, in one line; `log`: the traceback where the file itself failed."""
+
+    answer: Literal["untraceable"] = "untraceable"
+    reason: str
+    log: str = ""
+
+
+Answer = Annotated[Traced | Untraceable, Field(discriminator="answer")]

@@ -1,0 +1,143 @@
+"""The parent's side of tracing: asks a server (`tracing_child.py`) for one problem at a time, and checks what comes back.
+
+Covered: limits of time, memory and the size of the answer; a child or a server that dies; a machine without a jail, where
+nothing is traced unless the caller allows it.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from cudal2_agent.contract.errors import MachineError, UsageError, WorkerError
+from cudal2_agent.contract.records.module_task import MAX_PROBLEM_BYTES, Arithmetic, ModuleTask
+from cudal2_agent.contract.records.task import Arch, TimingMode
+from cudal2_agent.contract.settings.options import WorkerOptions
+from cudal2_agent.sandbox.jail.entering import NOT_JAILED, Jail
+from cudal2_agent.sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.modules.tracing import tracing_child
+from cudal2_agent.sandbox.modules.tracing.trace_messages import ANSWER, MAX_ANSWER_BYTES, Answer, Traced, TraceRequest
+from cudal2_agent.sandbox.workers.fork_servers import ForkServers
+from cudal2_agent.sandbox.workers.process import ChildExit, Limits
+from cudal2_agent.sandbox.workers.worker_jail import readable
+
+_ANSWER: TypeAdapter[Answer] = TypeAdapter(Answer)
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """Limits of one trace. `memory_bytes`: address space beyond that of a process that has loaded torch."""
+
+    timeout_s: float = 300.0
+    memory_bytes: int = 8 << 30
+
+
+class Tracer:
+    """Traces problem files. Thread-safe; close it at the end."""
+
+    def __init__(self, options: TraceOptions) -> None:
+        self._options = options
+        self._servers = ForkServers(tracing_child.__name__)
+        self._scratch = Path(tempfile.mkdtemp(prefix="cudal2-trace-"))
+
+    def __enter__(self) -> "Tracer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes that wait for the next problem."""
+        self._servers.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def trace(
+        self,
+        problem: str,
+        name: str,
+        dims: Mapping[str, int] = {},
+        arithmetic: Arithmetic = Arithmetic.F32,
+        training: bool = False,
+        arch: Arch = Arch.SM_90A,
+        mode: TimingMode = TimingMode.OFFLINE,
+    ) -> ModuleTask:
+        """The task that a problem file states; `dims`: sizes other than the file's.
+
+        Raises: UsageError with one line that says what is wrong with the file; MachineError, WorkerError.
+        """
+        if len(problem.encode(errors="replace")) > MAX_PROBLEM_BYTES:
+            raise UsageError(f"{name}: a problem file has at most {MAX_PROBLEM_BYTES >> 10} KiB")
+        try:
+            request = TraceRequest(
+                problem=problem,
+                dims=dict(dims),
+                arithmetic=arithmetic,
+                training=training,
+                memory_bytes=self._options.memory_bytes,
+            )
+            found = self._asked(request, name)
+            return ModuleTask(
+                name=name,
+                problem=problem,
+                dims=found.dims,
+                buffers=found.buffers,
+                graph=found.graph,
+                flops=found.flops,
+                arithmetic=arithmetic,
+                training=training,
+                arch=arch,
+                mode=mode,
+            )
+        except ValidationError as exc:
+            first = exc.errors(include_url=False)[0]
+            raise UsageError(f"{name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from exc
+
+    def _asked(self, request: TraceRequest, name: str) -> Traced:
+        scratch = Path(tempfile.mkdtemp(dir=self._scratch))
+        try:
+            ended = self._run(request, scratch)
+            answer = scratch / ANSWER
+            if ended.timed_out:
+                raise UsageError(f"{name}: tracing took longer than {self._options.timeout_s:g} s")
+            if ended.returncode == NOT_JAILED:
+                raise MachineError(ended.stderr.decode(errors="replace").strip())
+            if ended.returncode == tracing_child.MISSING and not answer.is_file():
+                raise MachineError(f"tracing needs torch: {ended.stderr.decode(errors='replace').strip()}")
+            if ended.returncode or not answer.is_file() or answer.is_symlink():
+                raise UsageError(f"{name}: the problem file ended its process ({_how(ended)})")
+            if answer.stat().st_size > MAX_ANSWER_BYTES:
+                raise UsageError(f"{name}: its graph takes more than {MAX_ANSWER_BYTES >> 20} MiB")
+            found = _ANSWER.validate_json(answer.read_bytes())
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        if not isinstance(found, Traced):
+            raise UsageError(f"{name}: {found.reason}", log=found.log)
+        return found
+
+    def _run(self, request: TraceRequest, scratch: Path) -> ChildExit:
+        jail = Jail(
+            write=(str(scratch.resolve()),),
+            read=readable(WorkerOptions(readable=())),
+            devices=("/dev/null",),
+            processes=False,
+            layers=replace(confinement().layers, mounts=False),
+        )
+        timeout_s = self._options.timeout_s
+        limits = Limits(wall_s=timeout_s, cpu_s=int(timeout_s) + 1, file_bytes=MAX_ANSWER_BYTES, devices=False)
+        asked = {"trace": request.model_dump(mode="json"), "jail": jail.as_request()}
+        try:
+            return self._servers.run(asked, scratch=scratch, limits=limits)
+        except OSError as exc:
+            raise WorkerError(f"{scratch}: {exc.strerror}") from exc
+
+
+def open_tracer(options: TraceOptions | None = None) -> Tracer:
+    """A tracer. Its process starts with the first problem."""
+    return Tracer(options or TraceOptions())
+
+
+def _how(ended: ChildExit) -> str:
+    return f"signal {-ended.returncode}" if ended.returncode < 0 else f"exit code {ended.returncode}, no answer"

@@ -1,0 +1,175 @@
+"""Traces a problem inside the jail: sizes, buffers, graph.
+
+The file runs on tensors without values (FakeTensorMode), so that inputs of gigabytes take no memory. A file whose constructor
+needs values is run again on real ones, within the memory that it may use.
+"""
+
+import inspect
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.module_graph import Graph, GraphNode, TensorType
+from cudal2_agent.contract.records.module_task import Arithmetic
+from cudal2_agent.contract.records.named_buffer import Buffer, Role
+from cudal2_agent.sandbox.modules.interpreter import ELEMENTS
+from cudal2_agent.sandbox.modules.tracing import exporting
+from cudal2_agent.sandbox.modules.tracing.problem import dims_of, load
+from cudal2_agent.sandbox.modules.tracing.simplifying import over, simplified
+from cudal2_agent.sandbox.modules.tracing.trace_messages import Traced, TraceRequest
+
+_HALF = {Arithmetic.F16: torch.float16, Arithmetic.BF16: torch.bfloat16}
+
+
+def prepare() -> None:
+    """What every trace needs, done once before the first fork: no thread is started, and modules that torch loads later."""
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    warnings.simplefilter("ignore")
+    exporting.keep_recurrent_layers_whole()
+    layer = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.ReLU()).eval()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        exporting.export(layer, [mode.from_tensor(torch.ones(2, 2))])
+
+
+def trace(request: TraceRequest) -> Traced:
+    """Raises: UsageError for a file that is no task; whatever the file or torch raises."""
+    dims = dims_of(request.problem) | request.dims
+    try:
+        return _trace(request, dims, FakeTensorMode(allow_non_fake_inputs=True))
+    except DataDependentOutputException:
+        return _trace(request, dims, None)
+
+
+def _trace(request: TraceRequest, dims: Mapping[str, int], mode: FakeTensorMode | None) -> Traced:
+    context: AbstractContextManager[Any] = mode if mode is not None else nullcontext()
+    notes: list[str] = []
+    with context:
+        torch.manual_seed(0)
+        module = load(request.problem, request.dims)
+        model = _model(module, request)
+        inputs = _inputs(module, request, notes)
+        named = _named_inputs(model, inputs)
+        exported = exporting.export(model, inputs)
+    buffers, graph = _recorded(exported, named)
+    return Traced(dims=dims, buffers=buffers, graph=graph, flops=exported.flops, notes=tuple(notes))
+
+
+def _model(module: ModuleType, request: TraceRequest) -> torch.nn.Module:
+    """The module in the task's arithmetic. Tensors that are plain attributes become buffers."""
+    arguments = module.get_init_inputs()
+    if not isinstance(arguments, (list, tuple)):
+        raise UsageError(f"get_init_inputs returns {type(arguments).__name__}; it must return a list")
+    arguments, named = _split(arguments)
+    model = module.Model(*arguments, **named)
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError("Model is no torch.nn.Module")
+    model.train(request.training)
+    for part in model.modules():
+        for name, value in list(vars(part).items()):
+            if isinstance(value, torch.Tensor):
+                delattr(part, name)
+                part.register_buffer(name, value.detach(), persistent=False)
+    if half := _HALF.get(request.arithmetic):
+        model.to(half)
+    return model.requires_grad_(False)
+
+
+def _split(arguments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """KernelBench's later forms give `[[positional…], {named…}]`."""
+    if len(arguments) == 2 and isinstance(arguments[0], (list, tuple)) and isinstance(arguments[1], dict):
+        return list(arguments[0]), dict(arguments[1])
+    return list(arguments), {}
+
+
+def _inputs(module: ModuleType, request: TraceRequest, notes: list[str]) -> list[Any]:
+    found = module.get_inputs()
+    if not isinstance(found, (list, tuple)):
+        raise UsageError(f"get_inputs returns {type(found).__name__}; it must return a list")
+    half = _HALF.get(request.arithmetic)
+
+    def as_asked(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.layout != torch.strided:
+            raise UsageError(f"an input is {value.layout}; inputs must be dense")
+        if not value.is_contiguous():
+            notes.append("An input that is not contiguous was made contiguous.")
+        value = value.detach().contiguous()
+        return value.to(half) if half and value.is_floating_point() else value
+
+    return [pytree.tree_map(as_asked, value) for value in found]
+
+
+def _named_inputs(model: torch.nn.Module, inputs: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Every tensor and number among the inputs, under the names that forward gives them."""
+    try:
+        bound = inspect.signature(model.forward).bind(*inputs)
+    except TypeError as exc:
+        raise UsageError(f"get_inputs gives {len(inputs)} inputs, which forward does not take: {exc}") from exc
+    named = []
+    for name, value in bound.arguments.items():
+        leaves, _ = pytree.tree_flatten_with_path(value)
+        named += [(_plain(name + "".join(f"_{_key(each)}" for each in path)), leaf) for path, leaf in leaves]
+    return named
+
+
+def _key(entry: Any) -> str:
+    return str(getattr(entry, "key", getattr(entry, "idx", entry)))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\W", "_", name)[:64]
+
+
+def _recorded(exported: exporting.Exported, named: Sequence[tuple[str, Any]]) -> tuple[tuple[Buffer, ...], Graph]:
+    """Buffers, and the graph over their names."""
+    tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor)]
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    buffers = []
+
+    def add(wanted: str, value: torch.Tensor, role: Role) -> str:
+        name = wanted if wanted not in taken and not wanted.startswith(("_", "out")) else f"p_{wanted}"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        if value.dtype not in ELEMENTS:
+            raise UsageError(f"{wanted} has elements of {value.dtype}, of which no buffer can be")
+        buffers.append(Buffer(name=name, shape=tuple(value.shape), element=ELEMENTS[value.dtype], role=role))
+        return name
+
+    for placeholder, (name, value) in zip(exported.inputs, tensors, strict=True):
+        names[placeholder] = add(name, value, Role.INPUT)
+    read = {name for node in exported.nodes for name in node.inputs()} | set(exported.outputs) | set(exported.states.values())
+    for placeholder, (target, value) in exported.parameters.items():
+        if placeholder in read or placeholder in exported.states:
+            role = Role.STATE if placeholder in exported.states else Role.PARAMETER
+            names[placeholder] = add(_plain(target), value, role)
+    own = {node.name for node in exported.nodes}
+    for number, _ in enumerate(exported.outputs):
+        taken.add("out" if len(exported.outputs) == 1 else f"out{number}")
+    renamed = names | {name: f"{name}_value" for name in own & taken}
+    outputs = {names[placeholder]: renamed.get(value, value) for placeholder, value in exported.states.items()}
+    types = {renamed.get(node.name, node.name): node.results[0] for node in exported.nodes}
+    types |= {buffer.name: TensorType(shape=buffer.shape, element=buffer.element) for buffer in buffers}
+    for number, value in enumerate(exported.outputs):
+        name = "out" if len(exported.outputs) == 1 else f"out{number}"
+        outputs[name] = renamed.get(value, value)
+        kind = types[outputs[name]]
+        buffers.append(Buffer(name=name, shape=kind.shape, element=kind.element, role=Role.OUTPUT))
+    graph = Graph(nodes=tuple(_renamed(node, renamed) for node in exported.nodes), outputs=outputs)
+    return tuple(buffers), simplified(graph, types)
+
+
+def _renamed(node: GraphNode, names: Mapping[str, str]) -> GraphNode:
+    own = names.get(node.name, node.name)
+    return node.model_copy(update={"name": own, "args": over(node.args, names), "kwargs": over(node.kwargs, names)})
