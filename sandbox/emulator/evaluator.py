@@ -14,6 +14,7 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import NOT_COVERED, REDUCED, Crashed, Prediction, TestResult, TimedOut, Wrong
 from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.symptoms import Symptoms
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import VerifyOptions
@@ -39,6 +40,7 @@ from cudal2_agent.sandbox.verification.probes.probing import with_symptoms
 from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure, tiers_not_run
 from cudal2_agent.sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 
+EMULATOR = "the emulator"
 ATTEMPT_SHARE = 0.25  # of a proof's time, for a part that can only strengthen it
 WHOLE_SHARE = 0.75  # of it, for whole grids of a task that a sample can stand for
 PROBED_WORK = 2**30  # multiply-adds of a task whose whole grid is run for each probe
@@ -112,6 +114,8 @@ class Evaluator:
 
     def _evaluate(self, request: Evaluate) -> tuple[TestResult, ...]:
         self._enter("load")
+        if not isinstance(request.task, GemmTask):
+            raise NotEmulated("the emulator executes no plan of a module yet")
         task, options, plan = request.task, request.verify, plan_of(request.built)
         resolved = request.built.plan_for(task, self._chip.sms)
         assert resolved is not None  # `plan_of` refuses host candidates
@@ -135,10 +139,10 @@ class Evaluator:
     def _smaller(self, request: Evaluate) -> EmulatedKernel | None:
         """The kernel at a reduced size, or the same source if none was written for it. None if the plan rules that out."""
         if (reduced := request.reduced) is not None:
-            built, task = reduced.built, reduced.task
+            built, task = reduced.built, gemm(reduced.task, EMULATOR)
             return load_kernel(built, resolve_for_few_sms(plan_of(built), task), task)
         plan = plan_of(request.built)
-        if (same := reduced_task(request.task, plan)) is None:
+        if (same := reduced_task(gemm(request.task, EMULATOR), plan)) is None:
             return None
         try:
             return load_kernel(request.built, resolve_for_few_sms(plan, same), same)
@@ -152,7 +156,7 @@ class Evaluator:
 
         Raises: NotEmulated where neither can be run, or only a smaller one with a source that may have its sizes compiled in.
         """
-        options, tile = request.verify, tile_of(plan_of(request.built), request.task)
+        options, tile = request.verify, tile_of(plan_of(request.built), gemm(request.task, EMULATOR))
         with ThreadPoolExecutor(2) as pool:
             interleavings = Interleavings(kernel.task, seed_of(options), deadline)
             sample = Sample(kernel, tile, interleavings, seed_of(options))
