@@ -158,15 +158,15 @@ class Evaluator:
         """
         options, tile = request.verify, tile_of(plan_of(request.built), gemm(request.task, EMULATOR))
         with ThreadPoolExecutor(2) as pool:
-            interleavings = Interleavings(kernel.task, seed_of(options), deadline)
+            interleavings = Interleavings(kernel.product, seed_of(options), deadline)
             sample = Sample(kernel, tile, interleavings, seed_of(options))
             sampled = pool.submit(lambda: run_until_failure(sample.tests()))
             if smaller is None:
-                proof: tuple[TestResult, ...] = (_not_reduced(kernel.task, "was not run at a smaller size"),)
+                proof: tuple[TestResult, ...] = (_not_reduced(kernel.product, "was not run at a smaller size"),)
             elif request.reduced is None:
-                proof = self._attempt(kernel.task, smaller, options)
+                proof = self._attempt(kernel.product, smaller, options)
             else:
-                proof = self._reduced(kernel.task, smaller, options, deadline)
+                proof = self._reduced(kernel.product, smaller, options, deadline)
         if not proof[-1].passed:
             return proof
         found = sampled.result()
@@ -174,9 +174,9 @@ class Evaluator:
             found = (*found, *run_until_failure(sample.other_tiers()))
         if request.reduced is None and all(test.name == NOT_COVERED for test in found):
             raise NotEmulated("; ".join(test.message for test in (proof[-1], *found)))
-        if not found[-1].passed and work_of(kernel.task) <= PROBED_WORK:
+        if not found[-1].passed and work_of(kernel.product) <= PROBED_WORK:
             whole = EmulatorExecutor(kernel, interleavings.as_before())
-            found = (*found[:-1], _explained(found[-1], whole, kernel.task, deadline))
+            found = (*found[:-1], _explained(found[-1], whole, kernel.product, deadline))
         return (*proof, *found)
 
     def _reduced(
@@ -185,9 +185,9 @@ class Evaluator:
         """All tiers on the kernel that its schedule writes for a smaller task, then a test that names the task."""
         proof = run_until_failure(self._whole(smaller, options, deadline))
         if not (last := proof[-1]).passed:
-            renamed = last.model_copy(update={"message": f"{last.message} (at the reduced size {smaller.task.shape})"})
+            renamed = last.model_copy(update={"message": f"{last.message} (at the reduced size {smaller.product.shape})"})
             return (*proof[:-1], renamed)
-        message = f"the tests before this one ran whole grids of {smaller.task.shape}, with the schedule of {task.shape}"
+        message = f"the tests before this one ran whole grids of {smaller.product.shape}, with the schedule of {task.shape}"
         return (*proof, TestResult(tier="emulator", name=REDUCED, passed=True, message=message))
 
     def _attempt(self, task: GemmTask, smaller: EmulatedKernel, options: VerifyOptions) -> tuple[TestResult, ...]:
@@ -195,12 +195,12 @@ class Evaluator:
         try:
             proof = run_until_failure(self._whole(smaller, options, _deadline(options, ATTEMPT_SHARE), probes=False))
         except (OutOfTime, Unsupported):
-            return (_not_reduced(task, f"was not executed to its end at {smaller.task.shape}"),)
+            return (_not_reduced(task, f"was not executed to its end at {smaller.product.shape}"),)
         if not (last := proof[-1]).passed:
-            why = f"fails at {smaller.task.shape} ({last.name}), as it may where a size is compiled in"
+            why = f"fails at {smaller.product.shape} ({last.name}), as it may where a size is compiled in"
             return (_not_reduced(task, why),)
         message = (
-            f"the tests before this one ran whole grids of {smaller.task.shape}, with the same source as it is; "
+            f"the tests before this one ran whole grids of {smaller.product.shape}, with the same source as it is; "
             f"code in it for {task.shape} alone is not covered by them"
         )
         return (*proof, TestResult(tier="emulator", name=REDUCED, passed=True, message=message))
@@ -209,10 +209,10 @@ class Evaluator:
         self, kernel: EmulatedKernel, options: VerifyOptions, deadline: float, *, probes: bool = True
     ) -> Iterator[TestResult]:
         """All tiers over whole grids. `probes`: whether a failure is looked into."""
-        executor = EmulatorExecutor(kernel, Interleavings(kernel.task, seed_of(options), deadline))
+        executor = EmulatorExecutor(kernel, Interleavings(kernel.product, seed_of(options), deadline))
         traits = Traits(atomics=kernel.atomics, programmatic=kernel.programmatic)
-        for test in Proof(executor, kernel.task, traits, self._cases(kernel.task), options).tests():
-            yield _explained(test, executor.again(), kernel.task, deadline) if probes and not test.passed else test
+        for test in Proof(executor, kernel.product, traits, self._cases(kernel.product), options).tests():
+            yield _explained(test, executor.again(), kernel.product, deadline) if probes and not test.passed else test
         yield executor.summary()
 
     def _cases(self, task: GemmTask) -> CaseStore:
