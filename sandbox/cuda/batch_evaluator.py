@@ -8,9 +8,10 @@ from cudal2_agent.contract.errors import MachineError
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import TestResult
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.device import Device
-from cudal2_agent.sandbox.cuda.evaluator import Evaluator, Loaded, wrong, wrong_while_timed
+from cudal2_agent.sandbox.cuda.evaluator import WORKER, Evaluator, Loaded, wrong, wrong_while_timed
 from cudal2_agent.sandbox.cuda.race_timer import RaceTimer
 from cudal2_agent.sandbox.cuda.screen_timer import ScreenTimer
 from cudal2_agent.sandbox.cuda.timing.timer import Measurement, Timer
@@ -61,7 +62,7 @@ class BatchEvaluator(Evaluator):
         """One outcome for each candidate; none after one that broke the context. Raises: as `evaluate`."""
         self.position = 0
         self._begin("prepare")
-        task, pci_bus_id = request.task, self._device.pci_bus_id
+        task, pci_bus_id = gemm(request.task, WORKER), self._device.pci_bus_id
         try:
             verifier, timer = self._prepare(task)
             verifier.prepare(request.verify, briefly=request.effort == "screen" and all(map(_trusted, request.built)))

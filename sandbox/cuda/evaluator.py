@@ -10,6 +10,7 @@ from cudal2_agent.contract.errors import MachineError
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate, HostCandidate
 from cudal2_agent.contract.records.evaluation import Crashed, Measured, TestResult, Wrong
+from cudal2_agent.contract.records.module_task import Task, gemm
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import Effort, TimeOptions
 from cudal2_agent.sandbox.cuda.contender import Contender
@@ -34,6 +35,7 @@ _MACHINE_FAULTS = frozenset(
     }
 )
 Outcome = TypeVar("Outcome")
+WORKER = "the worker of a GPU"
 ILLEGAL_ADDRESS = "CUDA_ERROR_ILLEGAL_ADDRESS"
 
 
@@ -61,7 +63,7 @@ class Evaluator:
         """
         return self._blaming(request.built, request.task, lambda: self._evaluate(request))
 
-    def _blaming(self, built: Built, task: GemmTask, work: Callable[[], Outcome]) -> Outcome | Done:
+    def _blaming(self, built: Built, task: Task, work: Callable[[], Outcome]) -> Outcome | Done:
         """What the work on a candidate gives, or the fault that it met. Raises: as `evaluate`."""
         try:
             return work()
@@ -124,7 +126,7 @@ class Evaluator:
         return Done(evaluation=self._measured(request.built, request.task, tests, measurement, request.effort))
 
     def _measured(
-        self, built: Built, task: GemmTask, tests: tuple[TestResult, ...], measurement: Measurement, effort: Effort | None
+        self, built: Built, task: Task, tests: tuple[TestResult, ...], measurement: Measurement, effort: Effort | None
     ) -> Measured:
         return Measured(
             mode=task.mode,
@@ -141,10 +143,10 @@ class Evaluator:
             ruler=measurement.ruler,
         )
 
-    def _load(self, built: Built, task: GemmTask) -> Loaded:
+    def _load(self, built: Built, task: Task) -> Loaded:
         self._begin("load")
         self._workspace_bytes = 0
-        contender = load(built, task, self._device)
+        contender = load(built, gemm(task, WORKER), self._device)
         self._workspace_bytes = contender.workspace_bytes
         return contender
 
@@ -152,7 +154,8 @@ class Evaluator:
         self._stage = stage
         self._enter(stage)
 
-    def _prepare(self, task: GemmTask) -> tuple[Verifier, Timer]:
+    def _prepare(self, asked: Task) -> tuple[Verifier, Timer]:
+        task = gemm(asked, WORKER)
         if self._tools is None or self._tools[0] != task:
             if self._tools is not None:
                 self._tools[2].close()
