@@ -19,7 +19,7 @@ from cudal2_agent.sandbox.cuda.timing.sample_plan import (
     launches_needed,
     trimmed_mean,
 )
-from cudal2_agent.sandbox.cuda.timing.track import Track
+from cudal2_agent.sandbox.cuda.timing.track import BaseTrack
 
 ZERO_REQUESTS = 8  # graphs without a launch in each sample of a server
 ATTEMPTS = 4  # at a sample that is to be positive
@@ -49,7 +49,7 @@ class Lane(Protocol):
         ...
 
 
-def open_lane(track: Track, contender: Contender, options: TimeOptions, draw: random.Random) -> Lane:
+def open_lane(track: BaseTrack, contender: Contender, options: TimeOptions, draw: random.Random) -> Lane:
     """Raises: Fault where the contender cannot be captured in a graph."""
     if track.task.mode is TimingMode.SERVER:
         launches = launches_needed(track.task, options, track.device.chip)
@@ -58,7 +58,7 @@ def open_lane(track: Track, contender: Contender, options: TimeOptions, draw: ra
 
 
 def open_brief_lane(
-    track: Track,
+    track: BaseTrack,
     contender: Contender,
     launches: int,
     draw: random.Random,
@@ -86,7 +86,7 @@ class OfflineLane:
 
     def __init__(
         self,
-        track: Track,
+        track: BaseTrack,
         contender: Contender,
         round_us: float,
         draw: random.Random,
@@ -133,7 +133,7 @@ class ServerLane:
 
     def __init__(
         self,
-        track: Track,
+        track: BaseTrack,
         contender: Contender,
         launches: int,
         interval_us: float,
@@ -189,7 +189,7 @@ class HotLane:
     order = 0
     zero_us = 0.0
 
-    def __init__(self, track: Track, contender: Contender, round_us: float) -> None:
+    def __init__(self, track: BaseTrack, contender: Contender, round_us: float) -> None:
         self.workspaces = track.workspaces(contender, 1)
         trial = track.bind_one(contender, TRIAL_LAUNCHES, self.workspaces)
         _enqueue_plainly(track, trial[:1])
@@ -202,7 +202,7 @@ class HotLane:
         return self._graph.launch_us()
 
 
-def _enqueue_plainly(track: Track, bounds: Sequence[Bound]) -> None:
+def _enqueue_plainly(track: BaseTrack, bounds: Sequence[Bound]) -> None:
     """Run two launches outside any graph, where a library may still allocate."""
     for bound in bounds[:2]:
         bound.enqueue(track.device.stream.ptr)
