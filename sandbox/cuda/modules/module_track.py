@@ -102,10 +102,6 @@ class ModuleTrack(BaseTrack):
         outputs = {name: ring.slot(launch.slot) for name, ring in self._rings.items()}
         return NamedOperands({**self.pools.arrays(launch.a), **outputs}, None if workspaces is None else workspaces.slot(index))
 
-    def example(self) -> NamedOperands:
-        """Operands of one launch."""
-        return self._operands(TimedLaunch(0, 0, 0), 0, None)
-
     def _stored(self, buffer: Buffer, launch: TimedLaunch) -> torch.Tensor:
         if buffer.role is Role.STATE:
             return self.pools.state(buffer.name, launch.a)

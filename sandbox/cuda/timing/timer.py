@@ -95,7 +95,7 @@ class Timer:
         if not isinstance(self._task, GemmTask):
             from cudal2_agent.sandbox.cuda.modules.baselines import ModuleBaselines  # torch, which products do without
 
-            return ModuleBaselines(self._task, self._sample_library)
+            return ModuleBaselines(self._task, self._device.index, self._sample_library, lambda: self._track.example())
         return LibraryBaselines(
             self._task,
             self._sample_library,
