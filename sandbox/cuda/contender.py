@@ -1,5 +1,6 @@
 """What verification and timing run: a candidate, a host candidate or a baseline, bound to one set of operands."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
@@ -35,6 +36,17 @@ class Operands:
         return a, b
 
 
+@dataclass(frozen=True)
+class NamedOperands:
+    """One set of device buffers of a module, cupy arrays of bytes as they lie in memory, by the names of the task's buffers.
+
+    The plan's scratch may be among them; what is not lies in `workspace`, behind the plan's own.
+    """
+
+    arrays: Mapping[str, Any]
+    workspace: Any | None = None
+
+
 class Bound(Protocol):
     """A contender with fixed operands: parameters are packed and tensor maps encoded; only enqueueing is left."""
 
@@ -57,5 +69,8 @@ class Contender(Protocol):
     atomics: bool
     local_bytes: int
 
-    def bind(self, operands: Operands) -> Bound: ...
+    def bind(self, operands: Any) -> Bound:
+        """`operands`: `Operands` of a matrix product, `NamedOperands` of a module."""
+        ...
+
     def altered(self) -> tuple[str, ...]: ...

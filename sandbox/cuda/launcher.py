@@ -6,7 +6,7 @@ A candidate's author writes device code only; this module is the host side.
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from cuda.bindings import driver
 
@@ -28,12 +28,15 @@ from cudal2_agent.contract.plan.plan import (
     TensorPartArg,
     WorkspaceArg,
 )
+from cudal2_agent.contract.plan.library_call import ResolvedCall
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.sandbox.cuda.contender import Operands
+from cudal2_agent.sandbox.cuda.contender import Bound, NamedOperands, Operands
 from cudal2_agent.sandbox.cuda.driver import DriverFault, Fault, call
 from cudal2_agent.sandbox.cuda.guard.buffers import address
 from cudal2_agent.sandbox.cuda.guard.comparing import ModuleVariables
-from cudal2_agent.sandbox.cuda.tensor_map import TensorMaps
+from cudal2_agent.sandbox.cuda.guard.placement import slot_bytes
+from cudal2_agent.sandbox.cuda.tensor_map import TensorMaps, named_buffers
 
 _ATTRIBUTE = driver.CUlaunchAttributeID
 _FUNCTION = driver.CUfunction_attribute
@@ -48,23 +51,45 @@ class LocalMemory(Fault):
     """A kernel with more local memory per thread than can be cleared between samples."""
 
 
-class Kernel:
-    """A candidate on the device: a `Contender` whose launches all come from its plan.
+class Library(Protocol):
+    """Runs a plan's library calls on the memory of its buffers."""
 
+    def bind(self, call: ResolvedCall, pointers: Mapping[str, int]) -> Bound:
+        """`pointers`: addresses of the call's buffers."""
+        ...
+
+
+class Kernel:
+    """A candidate on the device: a `Contender` whose launches and library calls all come from its plan.
+
+    The workspace that it needs holds the plan's own, then its scratch. `library`: runs the calls, where the plan has any.
     Raises: DriverFault where the driver refuses the cubin, an entry, or its shared memory and cluster size;
     ParameterMismatch where an entry takes other parameters than its plan passes.
     """
 
-    def __init__(self, name: str, cubin: bytes, plan: ResolvedPlan, task: GemmTask, *, atomics: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        cubin: bytes,
+        plan: ResolvedPlan,
+        task: Task,
+        *,
+        atomics: bool = False,
+        library: Library | None = None,
+    ) -> None:
         self.name = name
+        self.scratch = scratch_sizes(plan, task)
+        self.own_workspace_bytes = plan.workspace_bytes
         self.workspace_bytes = plan.workspace_bytes
+        if self.scratch:
+            self.workspace_bytes = slot_bytes(plan.workspace_bytes) + sum(map(slot_bytes, self.scratch.values()))
         self.zero: bool | Literal["restored"] = plan.zero
         self.zero_bytes = plan.zero_bytes
         self.programmatic = any(programmatic_edges(plan))
         self.atomics = atomics
-        self._plan, self._task = plan, task
+        self._plan, self._task, self._library = plan, task, library
         self._module = call(driver.cuModuleLoadData, cubin)
-        maps = TensorMaps(task)
+        maps = TensorMaps(task, plan.scratch)
         self._entries = [
             _LoadedEntry(_load_function(self._module, launch), launch, edge, maps)
             for launch, edge in zip(plan.launches, programmatic_edges(plan), strict=True)
@@ -72,15 +97,22 @@ class Kernel:
         self.local_bytes = max(_local_bytes(entry.function) for entry in self._entries)
         self._variables = ModuleVariables(self._module, cubin)
 
-    def bind(self, operands: Operands) -> "BoundKernel":
+    def bind(self, operands: Operands | NamedOperands) -> "BoundKernel":
         """Fix the operands: encode tensor maps and pack parameters.
 
-        Raises: ValueError where an operand of the task or the workspace is missing or too small.
+        Raises: ValueError where a buffer of the task or the workspace is missing or too small.
         """
-        pointers = operand_pointers(operands, self._task, self.workspace_bytes)
-        launches = [(entry, Parameters(entry.layout, pointers)) for entry in self._entries]
+        if isinstance(operands, NamedOperands):
+            pointers = self._named_pointers(operands)
+        else:
+            assert isinstance(self._task, GemmTask)
+            pointers = operand_pointers(operands, self._task, self.workspace_bytes)
+        steps: list[Bound] = [BoundLaunch(entry, Parameters(entry.layout, pointers)) for entry in self._entries]
+        for each in reversed(self._plan.calls):
+            assert self._library is not None
+            steps.insert(each.before, self._library.bind(each, pointers))
         zeroed = (pointers["workspace"], self.zero_bytes) if zeroes_every_run(self._plan) else None
-        return BoundKernel(launches, zeroed)
+        return BoundKernel(steps, zeroed)
 
     def altered(self) -> tuple[str, ...]:
         return self._variables.altered()
@@ -89,21 +121,50 @@ class Kernel:
         """Unload the code. Graphs and bound kernels made from it must not be launched any more."""
         call(driver.cuModuleUnload, self._module)
 
+    def _named_pointers(self, operands: NamedOperands) -> dict[str, int]:
+        """Addresses of the task's buffers, of scratch and of the workspace. Raises: ValueError."""
+        pointers = {}
+        for buffer in self._task.buffers:
+            array = operands.arrays.get(buffer.name)
+            if array is None or array.nbytes < buffer.bytes:
+                raise ValueError(f"the operands hold no {buffer.name} of {buffer.bytes} bytes")
+            pointers[buffer.name] = address(array)
+        carved = {name for name in self.scratch if name not in operands.arrays}
+        needed = self.workspace_bytes if carved else self.own_workspace_bytes
+        if needed and (operands.workspace is None or operands.workspace.nbytes < needed):
+            raise ValueError(f"the operands hold no workspace of {needed} bytes")
+        pointers["workspace"] = address(operands.workspace) if needed else 0
+        end = pointers["workspace"] + slot_bytes(self.own_workspace_bytes)
+        for name, size_bytes in self.scratch.items():
+            pointers[name] = end if name in carved else address(operands.arrays[name])
+            end += slot_bytes(size_bytes)
+        return pointers
+
 
 class BoundKernel:
-    """Launches ready to enqueue; only asynchronous calls, so that a stream capture records them."""
+    """Launches and calls ready to enqueue; only asynchronous ones, so that a stream capture records them."""
 
-    def __init__(self, launches: Sequence[tuple["_LoadedEntry", "Parameters"]], zeroed: tuple[int, int] | None) -> None:
-        self._launches = launches
+    def __init__(self, steps: Sequence[Bound], zeroed: tuple[int, int] | None) -> None:
+        self._steps = steps
         self._zeroed = zeroed
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:
-        """Put the zeroing that the plan asks for, then every launch, on a stream. Raises: DriverFault."""
+        """Put the zeroing that the plan asks for, then every launch and call, on a stream. Raises: DriverFault."""
         if self._zeroed is not None:
             pointer, size_bytes = self._zeroed
             call(driver.cuMemsetD8Async, pointer, 0, size_bytes, stream)
-        for entry, parameters in self._launches:
-            entry.enqueue(stream, parameters, programmatic is not False)
+        for step in self._steps:
+            step.enqueue(stream, programmatic=programmatic)
+
+
+class BoundLaunch:
+    """One launch with its parameters."""
+
+    def __init__(self, entry: "_LoadedEntry", parameters: "Parameters") -> None:
+        self._entry, self._parameters = entry, parameters
+
+    def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:
+        self._entry.enqueue(stream, self._parameters, programmatic is not False)
 
 
 class ParameterLayout:
@@ -205,6 +266,12 @@ def launch_config(launch: ResolvedLaunch, *, programmatic: bool) -> Any:
     config.attrs = attributes
     config.numAttrs = len(attributes)
     return config
+
+
+def scratch_sizes(plan: ResolvedPlan, task: Task) -> dict[str, int]:
+    """Bytes of the plan's scratch, by name."""
+    buffers = named_buffers(task, plan.scratch)
+    return {each.name: buffers[each.name].bytes for each in plan.scratch}
 
 
 def operand_pointers(operands: Operands, task: GemmTask, workspace_bytes: int) -> dict[str, int]:

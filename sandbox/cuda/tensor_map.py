@@ -1,15 +1,15 @@
-"""TMA descriptors over the operands as they lie in memory."""
+"""TMA descriptors over a task's buffers, and a plan's scratch, as they lie in memory."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from cuda.bindings import driver
 
-from cudal2_agent.contract.plan.plan import TensorMapSpec
-from cudal2_agent.contract.plan.resolve import operand_shape
-from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.contract.plan.plan import Scratch, TensorMapSpec
+from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.cuda.driver import call
 
-ELEMENT_BYTES = 2
 ADDRESS_ALIGNMENT = 256  # of every buffer of the sandbox
 _FLIPPED = (
     0x100,
@@ -19,8 +19,14 @@ _FLIPPED = (
 )  # address bits to change, to see whether it stands in plain bytes
 
 _TYPE = {
-    ElementType.F16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-    ElementType.BF16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+    BufferElement.F16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    BufferElement.BF16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+    BufferElement.F32: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    BufferElement.F64: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT64,
+    BufferElement.U8: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8,
+    BufferElement.I32: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_INT32,
+    BufferElement.I64: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_INT64,
+    BufferElement.BOOL: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8,
 }
 _SWIZZLE = {
     0: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
@@ -37,23 +43,23 @@ _PROMOTION = {
 
 
 class TensorMaps:
-    """Descriptors over one task's operands at many addresses.
+    """Descriptors over one task's buffers at many addresses. `scratch`: of the plan, with whole numbers as shapes.
 
     The driver takes microseconds for each. Where the first few show that a descriptor holds its address as eight plain
     bytes, and that nothing else depends on it, later ones are made by writing these bytes.
     """
 
-    def __init__(self, task: GemmTask) -> None:
-        self._task = task
+    def __init__(self, task: Task, scratch: Sequence[Scratch] = ()) -> None:
+        self._buffers = named_buffers(task, scratch)
         self._patterns: dict[TensorMapSpec, tuple[bytes, int] | None] = {}
 
     def encode(self, spec: TensorMapSpec, pointer: int) -> bytes:
         """As `encode_tensor_map`."""
         if spec not in self._patterns:
-            self._patterns[spec] = _pattern(spec, self._task, pointer)
+            self._patterns[spec] = _pattern(spec, self._buffers[spec.of], pointer)
         pattern = self._patterns[spec]
         if pattern is None or pointer % ADDRESS_ALIGNMENT:
-            return encode_tensor_map(spec, self._task, pointer)
+            return encode_tensor_map(spec, self._buffers[spec.of], pointer)
         descriptor, at = pattern
         return descriptor[:at] + pointer.to_bytes(8, "little") + descriptor[at + 8 :]
 
@@ -63,38 +69,44 @@ class TensorMaps:
         return None if pattern is None else pattern[1]
 
 
-def _pattern(spec: TensorMapSpec, task: GemmTask, pointer: int) -> tuple[bytes, int] | None:
+def _pattern(spec: TensorMapSpec, buffer: Buffer, pointer: int) -> tuple[bytes, int] | None:
     """A descriptor and where in it the address lies; None where that does not hold for others, or the address is odd."""
     if pointer % ADDRESS_ALIGNMENT:
         return None
     others = [pointer ^ flipped for flipped in _FLIPPED]
-    descriptor = encode_tensor_map(spec, task, pointer)
+    descriptor = encode_tensor_map(spec, buffer, pointer)
     at = descriptor.find(pointer.to_bytes(8, "little"))
     same = at >= 0 and all(
-        encode_tensor_map(spec, task, other) == descriptor[:at] + other.to_bytes(8, "little") + descriptor[at + 8 :]
+        encode_tensor_map(spec, buffer, other) == descriptor[:at] + other.to_bytes(8, "little") + descriptor[at + 8 :]
         for other in others
     )
     return (descriptor, at) if same else None
 
 
-def encode_tensor_map(spec: TensorMapSpec, task: GemmTask, pointer: int) -> bytes:
-    """The 128 bytes of a descriptor over one operand; elements outside the operand read as zero.
+def named_buffers(task: Task, scratch: Sequence[Scratch] = ()) -> dict[str, Buffer]:
+    """The buffers that a plan's arguments may name."""
+    own = [Buffer(name=each.name, shape=tuple(map(int, each.shape)), element=each.element, role=Role.STATE) for each in scratch]
+    return {buffer.name: buffer for buffer in (*task.buffers, *own)}
+
+
+def encode_tensor_map(spec: TensorMapSpec, buffer: Buffer, pointer: int) -> bytes:
+    """The 128 bytes of a descriptor over one buffer; elements outside the buffer read as zero.
 
     Raises: DriverFault where the driver refuses the box, the stride or the pointer (16-byte aligned).
     """
-    encoded = call(driver.cuTensorMapEncodeTiled, *tensor_map_arguments(spec, task, pointer))
+    encoded = call(driver.cuTensorMapEncodeTiled, *tensor_map_arguments(spec, buffer, pointer))
     return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
 
 
-def tensor_map_arguments(spec: TensorMapSpec, task: GemmTask, pointer: int) -> tuple[Any, ...]:
+def tensor_map_arguments(spec: TensorMapSpec, buffer: Buffer, pointer: int) -> tuple[Any, ...]:
     """Arguments of cuTensorMapEncodeTiled: sizes and box with the fastest dimension first, the one stride in bytes."""
-    rows, columns = operand_shape(task, spec.of)
+    rows, columns = buffer.rows_and_columns
     return (
-        _TYPE[task.element],
+        _TYPE[buffer.element],
         2,
         pointer,
         [driver.cuuint64_t(columns), driver.cuuint64_t(rows)],
-        [driver.cuuint64_t(columns * ELEMENT_BYTES)],
+        [driver.cuuint64_t(columns * buffer.element.bytes)],
         [driver.cuuint32_t(size) for size in spec.box],
         [driver.cuuint32_t(1), driver.cuuint32_t(1)],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

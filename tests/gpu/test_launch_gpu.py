@@ -20,7 +20,7 @@ from cudal2_agent.sandbox.cuda.driver import DriverFault, call
 from cudal2_agent.sandbox.cuda.evaluator import load
 from cudal2_agent.sandbox.cuda.guard.buffers import MIN_BAND_BYTES, Guarded, GuardedOperands
 from cudal2_agent.sandbox.cuda.launcher import Kernel, ParameterMismatch
-from cudal2_agent.sandbox.cuda.tensor_map import encode_tensor_map
+from cudal2_agent.sandbox.cuda.tensor_map import encode_tensor_map, named_buffers
 
 pytestmark = pytest.mark.gpu
 
@@ -268,13 +268,13 @@ def test_the_driver_accepts_every_descriptor_that_plans_may_ask_for(device, layo
     operands = GuardedOperands(task).operands
     for name, array in zip("ABD", (*operands.stored(layout), operands.d), strict=True):
         spec = TensorMapSpec(of=name, box=((swizzle or 128) // 2, 256), swizzle=swizzle, l2=l2)
-        assert len(encode_tensor_map(spec, task, array.data.ptr).rstrip(b"\0")) > 16
+        assert len(encode_tensor_map(spec, named_buffers(task)[name], array.data.ptr).rstrip(b"\0")) > 16
 
 
 def test_a_tensor_map_of_an_unaligned_pointer_is_refused(device, task):
     needs_hopper(device)
     with pytest.raises(DriverFault, match="cuTensorMapEncodeTiled"):
-        encode_tensor_map(TensorMapSpec(of="A", box=(8, 8)), task, GuardedOperands(task).operands.a.data.ptr + 2)
+        encode_tensor_map(TensorMapSpec(of="A", box=(8, 8)), task.buffers[0], GuardedOperands(task).operands.a.data.ptr + 2)
 
 
 @pytest.mark.parametrize("size", [2, 1000, 10_000_000])

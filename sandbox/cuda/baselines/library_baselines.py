@@ -45,13 +45,6 @@ class Baselines:
     notes: tuple[str, ...]
 
 
-def wanted(options: TimeOptions) -> tuple[str, ...]:
-    """Names of the baselines that the options ask for."""
-    if options.all_baselines:
-        return BASELINES
-    return (HEURISTIC, AUTOTUNED) if options.heuristic else (AUTOTUNED,)
-
-
 class LibraryBaselines:
     """Opens a task's baselines on first use and keeps them; cuBLASLt is tuned once.
 
@@ -82,6 +75,13 @@ class LibraryBaselines:
             HEURISTIC: self._first_suggestions,
             AUTOTUNED: self._tuned,
         }
+
+    @staticmethod
+    def wanted(options: TimeOptions) -> tuple[str, ...]:
+        """Names of the baselines that the options ask for."""
+        if options.all_baselines:
+            return BASELINES
+        return (HEURISTIC, AUTOTUNED) if options.heuristic else (AUTOTUNED,)
 
     def open(self, names: Sequence[str]) -> Baselines:
         """The baselines of these names that can be had here, each with at least one contender that ran; notes on the rest."""

@@ -17,8 +17,8 @@ import cupy
 from cudal2_agent.sandbox.cuda.contender import Contender
 from cudal2_agent.sandbox.cuda.timing.operand_pools import Ring
 from cudal2_agent.sandbox.cuda.timing.sampling import Lane
-from cudal2_agent.sandbox.cuda.timing.track import Track
-from cudal2_agent.sandbox.cuda.trusted import DELAY_NS, Bystanders
+from cudal2_agent.sandbox.cuda.timing.track import BaseTrack
+from cudal2_agent.sandbox.cuda.trusted import Bystanders
 
 LAUNCHES, FEWEST = 8, 6  # drawn from those of a sample; with verification's dependent runs at least ten
 ELEMENTS = 2**29  # of operands that are made anew; where one launch has many, fewer are drawn
@@ -28,18 +28,19 @@ LOOKED_BYTES = 8 * 1024**3  # of the rings, read to find what does not belong th
 class Aftermath:
     """Runs drawn launches of a lane one by one, and looks at the rings after each."""
 
-    def __init__(self, track: Track, contender: Contender, lane: Lane, bystanders: Bystanders, draw: random.Random) -> None:
+    def __init__(self, track: BaseTrack, contender: Contender, lane: Lane, bystanders: Bystanders, draw: random.Random) -> None:
         self._track, self._contender, self._lane, self._draw = track, contender, lane, draw
         self._bystanders = bystanders
         task = track.task
-        few = max(FEWEST, min(LAUNCHES, ELEMENTS // (task.k * (task.m + task.n))))
+        read = sum(buffer.elements for buffer in task.buffers if not buffer.role.written)
+        few = max(FEWEST, min(LAUNCHES, ELEMENTS // max(read, 1)))
         self._chosen = draw.sample(range(len(lane.launches)), min(few, len(lane.launches)))
 
     def fault(self) -> tuple[str, str] | None:
         """The check that failed and why, None where none did."""
         track, lane = self._track, self._lane
         track.refill(lane.workspaces, self._draw)
-        rings = [(track.ring, [launch.slot for launch in lane.launches])]
+        rings = [(ring, [launch.slot for launch in lane.launches]) for ring in track.rings]
         if lane.workspaces is not None:
             rings.append((lane.workspaces, list(range(len(lane.launches)))))
         owned = [ring.owned() for ring, _ in rings]
@@ -50,7 +51,8 @@ class Aftermath:
             for (ring, slots), marks in zip(rings, owned, strict=True):
                 ring.give(marks, slots[index])
             if self._contender.programmatic:
-                found += self._behind_late_predecessor(index, done)
+                behind = track.behind_late_predecessor(lane, index, done, self._bystanders, self._draw)
+                found += [("order", words, count) for words, count in behind]
             else:
                 self._alone(index)
             done.append(index)
@@ -69,26 +71,7 @@ class Aftermath:
         self._lane.bounds[index].enqueue(self._track.device.stream.ptr)
         self._track.device.synchronize()
 
-    def _behind_late_predecessor(self, index: int, done: list[int]) -> list[tuple[str, str, Any]]:
-        """Enqueue one launch whose operands come late and whose output is read early. Returns what it may do too early."""
-        track, launch = self._track, self._lane.launches[index]
-        d = track.ring.slot(launch.slot).view(cupy.uint16)
-        if done and self._draw.random() < 0.5:
-            d[...] = track.ring.slot(self._lane.launches[self._draw.choice(done)].slot).view(cupy.uint16)
-        before, seen, early = d.copy(), cupy.empty_like(d), cupy.zeros(1, dtype=cupy.uint64)
-        track.pools.make_old(launch[:2], self._draw)
-        self._bystanders.compile()
-        stream = track.device.stream.ptr
-        track.pools.renew_late(launch[:2], d, before, early, DELAY_NS)
-        self._lane.bounds[index].enqueue(stream)
-        self._bystanders.consume(d, seen, stream)
-        late = (seen != d).sum(keepdims=True, dtype=cupy.uint64)
-        return [
-            ("order", "{} outputs of a launch were written before its predecessor had finished", early),
-            ("order", "{} outputs of a launch were written after its dependents could read them", late),
-        ]
-
 
 def _of_others(ring: Ring) -> str:
-    what = "outputs" if ring.name == "D" else "workspaces"
+    what = "workspaces" if ring.name == "workspace" else "outputs"
     return f"a launch changed {{}} pieces of 16 bytes of the {what} of launches that had not begun, or between them"

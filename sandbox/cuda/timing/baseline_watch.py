@@ -2,31 +2,32 @@
 
 import random
 
-from cudal2_agent.contract.records.task import AccumulatorType
+from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
 from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudgement
-from cudal2_agent.sandbox.cuda.timing.sample_plan import read_bytes
 from cudal2_agent.sandbox.cuda.timing.sampling import Lane
-from cudal2_agent.sandbox.cuda.timing.track import Track
+from cudal2_agent.sandbox.cuda.timing.track import BaseTrack
 
 JUDGED_ROUNDS = 2  # drawn ones; all rounds with f16 accumulators, where rounding hides most
 JUDGED_BYTES = 256 * 1024**2  # of operands and outputs read for a baseline in a round
 
 
-def judge_lane(track: Track, lane: Lane, draw: random.Random, most_bytes: int | None = None) -> OutputJudgement:
-    """The outputs of the lane's last sample; with `most_bytes` those of drawn launches, as many as that many bytes hold."""
-    launches = list(lane.launches)
+def judge_lane(track: BaseTrack, lane: Lane, draw: random.Random, most_bytes: int | None = None) -> OutputJudgement:
+    """The outputs of the lane's last sample; with `most_bytes` those of drawn launches, as many as that many bytes hold.
+
+    What a baseline left in memory of its own is first copied to the outputs' slots.
+    """
+    launches = track.delivered(lane)
     if most_bytes is not None:
-        each = read_bytes(track.task) + 2 * track.task.m * track.task.n
-        launches = draw.sample(launches, min(len(launches), max(1, most_bytes // each)))
+        launches = draw.sample(launches, min(len(launches), max(1, most_bytes // track.task.operand_bytes)))
     return track.judge.project(launches, draw)
 
 
 class BaselineWatch:
     """Looks at the baselines in the rounds of one measurement. `wrong`: the faults that it found, by lane."""
 
-    def __init__(self, track: Track, rounds: int, draw: random.Random) -> None:
+    def __init__(self, track: BaseTrack, rounds: int, draw: random.Random) -> None:
         self._track, self._draw = track, random.Random(draw.getrandbits(64))
-        always = track.task.accumulate is AccumulatorType.F16
+        always = isinstance(track.task, GemmTask) and track.task.accumulate is AccumulatorType.F16
         self._rounds = None if always else frozenset(self._draw.sample(range(rounds), min(rounds, JUDGED_ROUNDS)))
         self._rms: dict[str, float] = {}
         self.wrong: dict[str, str] = {}

@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+import cupy
+
 from cudal2_agent.contract.errors import MachineError
 from cudal2_agent.contract.records.task import TimingMode
 from cudal2_agent.contract.reward.roofline import roofline_us
@@ -13,16 +15,18 @@ from cudal2_agent.sandbox.cuda.contender import Bound, Contender
 from cudal2_agent.sandbox.cuda.timing.cuda_graph import TimedGraph
 from cudal2_agent.sandbox.cuda.timing.operand_pools import Ring
 from cudal2_agent.sandbox.cuda.timing.sample_plan import (
+    MIN_REQUESTS,
     TimedLaunch,
     arrival_intervals_us,
     count_launches,
     launches_needed,
     trimmed_mean,
 )
-from cudal2_agent.sandbox.cuda.timing.track import Track
+from cudal2_agent.sandbox.cuda.timing.track import BaseTrack
 
 ZERO_REQUESTS = 8  # graphs without a launch in each sample of a server
 ATTEMPTS = 4  # at a sample that is to be positive
+MAX_CALLS = 16  # of a sample of calls one by one
 TRIAL_LAUNCHES = 16  # maximum number that determines how many a sample takes
 
 
@@ -49,8 +53,10 @@ class Lane(Protocol):
         ...
 
 
-def open_lane(track: Track, contender: Contender, options: TimeOptions, draw: random.Random) -> Lane:
+def open_lane(track: BaseTrack, contender: Contender, options: TimeOptions, draw: random.Random) -> Lane:
     """Raises: Fault where the contender cannot be captured in a graph."""
+    if getattr(contender, "streamed", False):
+        return StreamLane(track, contender, options.round_us, draw)
     if track.task.mode is TimingMode.SERVER:
         launches = launches_needed(track.task, options, track.device.chip)
         return ServerLane(track, contender, launches, options.server_interval_us, draw)
@@ -58,7 +64,7 @@ def open_lane(track: Track, contender: Contender, options: TimeOptions, draw: ra
 
 
 def open_brief_lane(
-    track: Track,
+    track: BaseTrack,
     contender: Contender,
     launches: int,
     draw: random.Random,
@@ -86,7 +92,7 @@ class OfflineLane:
 
     def __init__(
         self,
-        track: Track,
+        track: BaseTrack,
         contender: Contender,
         round_us: float,
         draw: random.Random,
@@ -133,7 +139,7 @@ class ServerLane:
 
     def __init__(
         self,
-        track: Track,
+        track: BaseTrack,
         contender: Contender,
         launches: int,
         interval_us: float,
@@ -182,6 +188,39 @@ class ServerLane:
         return graph.run_us()
 
 
+class StreamLane:
+    """Calls one by one between two events on an idle stream, host time of the launches included; the sample is their trimmed
+    mean. So a program without a graph runs, and so KernelBench measures.
+    """
+
+    workspaces: Ring | None = None
+    zero_us = 0.0
+
+    def __init__(self, track: BaseTrack, contender: Contender, round_us: float, draw: random.Random) -> None:
+        self._track, self._draw = track, draw
+        self.order = draw.getrandbits(64)
+        track.refill(None, draw)
+        first = track.bind(contender, track.launches(1, self.order), None)
+        _enqueue_plainly(track, first * 2)
+        wanted = round(round_us / max(self._call_us(first[0]), 1e-3))
+        self.launches = track.launches(track.fitting(max(MIN_REQUESTS, min(wanted, MAX_CALLS)), contender), self.order)
+        self.bounds = track.bind(contender, self.launches, None)
+
+    def sample_us(self) -> float:
+        self._track.refill(None, self._draw)
+        self._track.residue.clear(self._draw, 0)
+        return trimmed_mean([self._call_us(bound) for bound in self.bounds])
+
+    def _call_us(self, bound: Bound) -> float:
+        device, start, end = self._track.device, cupy.cuda.Event(), cupy.cuda.Event()
+        device.synchronize()
+        start.record(device.stream)
+        bound.enqueue(device.stream.ptr)
+        end.record(device.stream)
+        device.synchronize()
+        return 1e3 * float(cupy.cuda.get_elapsed_time(start, end))
+
+
 class HotLane:
     """Back to back on one pair of operands, which then stays in L2 as far as it fits. Its outputs are not judged."""
 
@@ -189,7 +228,7 @@ class HotLane:
     order = 0
     zero_us = 0.0
 
-    def __init__(self, track: Track, contender: Contender, round_us: float) -> None:
+    def __init__(self, track: BaseTrack, contender: Contender, round_us: float) -> None:
         self.workspaces = track.workspaces(contender, 1)
         trial = track.bind_one(contender, TRIAL_LAUNCHES, self.workspaces)
         _enqueue_plainly(track, trial[:1])
@@ -202,7 +241,7 @@ class HotLane:
         return self._graph.launch_us()
 
 
-def _enqueue_plainly(track: Track, bounds: Sequence[Bound]) -> None:
+def _enqueue_plainly(track: BaseTrack, bounds: Sequence[Bound]) -> None:
     """Run two launches outside any graph, where a library may still allocate."""
     for bound in bounds[:2]:
         bound.enqueue(track.device.stream.ptr)

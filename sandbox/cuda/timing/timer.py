@@ -14,15 +14,17 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.evaluation import SideFigures, Telemetry, Timing
 from cudal2_agent.contract.records.ruler import Ruler
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, WrongProduct
-from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines, LibraryBaselines, wanted
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines, LibraryBaselines
 from cudal2_agent.sandbox.cuda.contender import Bound, Contender
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.guard.placement import slot_bytes
@@ -38,8 +40,11 @@ from cudal2_agent.sandbox.cuda.timing.sample_plan import (
 )
 from cudal2_agent.sandbox.cuda.timing.sampling import HotLane, Lane, OfflineLane, open_brief_lane, open_lane
 from cudal2_agent.sandbox.cuda.timing.telemetry import Sampler, open_sampler
-from cudal2_agent.sandbox.cuda.timing.track import Track
+from cudal2_agent.sandbox.cuda.timing.track import BaseTrack, Track
 from cudal2_agent.sandbox.cuda.timing.watch import Watch
+
+if TYPE_CHECKING:
+    from cudal2_agent.sandbox.cuda.modules.baselines import ModuleBaselines
 
 SIDE_SAMPLES = 5
 HOST_LAUNCHES = 64
@@ -77,29 +82,43 @@ class Rounds:
 class Timer:
     """Times candidates of one task on one GPU. Memory, baselines and their tuning are kept between candidates."""
 
-    def __init__(self, task: GemmTask, device: Device) -> None:
+    def __init__(self, task: Task, device: Device) -> None:
         self._task, self._device = task, device
         self._options = TimeOptions()
         self.floor_us = roofline_us(task, device.chip)
-        self._opened: Track | None = None
+        self._opened: BaseTrack | None = None
         self._lanes: dict[LibraryContender, Lane] = {}
         self._brief_lanes: dict[tuple[LibraryContender, int], Lane] = {}
-        self._libraries = LibraryBaselines(
-            task,
+        self._libraries = self._open_libraries()
+
+    def _open_libraries(self) -> "LibraryBaselines | ModuleBaselines":
+        if not isinstance(self._task, GemmTask):
+            from cudal2_agent.sandbox.cuda.modules.baselines import ModuleBaselines  # torch, which products do without
+
+            return ModuleBaselines(self._task, self._device.index, self._sample_library, lambda: self._track.example())
+        return LibraryBaselines(
+            self._task,
             self._sample_library,
             self._sample_briefly,
-            environment=device.environment.key,
+            environment=self._device.environment.key,
             floor_us=self.floor_us,
         )
 
+    def _open_track(self) -> BaseTrack:
+        if isinstance(self._task, GemmTask):
+            return Track(self._task, self._device, self._options)
+        from cudal2_agent.sandbox.cuda.modules.module_track import ModuleTrack
+
+        return ModuleTrack(self._task, self._device, self._options)
+
     @property
-    def _track(self) -> Track:
+    def _track(self) -> BaseTrack:
         if self._opened is None:
-            self._opened = Track(self._task, self._device, self._options)
+            self._opened = self._open_track()
             self._opened.pools.renew(random.Random(secrets.randbits(64)))
         return self._opened
 
-    def track_for(self, options: TimeOptions) -> Track:
+    def track_for(self, options: TimeOptions) -> BaseTrack:
         """The memory of the task, and from now on baselines sampled as these options say.
 
         It is opened again where it holds fewer launches than such a sample has.
@@ -126,7 +145,7 @@ class Timer:
 
     def open_baselines(self, options: TimeOptions) -> Baselines:
         """The baselines that the options ask for, tuned by samples of the options that the memory was asked for with."""
-        found = self._libraries.open(wanted(options))
+        found = self._libraries.open(self._libraries.wanted(options))
         standing = [one for contenders in found.contenders.values() for one in contenders]
         self._lanes = {one: lane for one, lane in self._lanes.items() if one in standing}
         self._brief_lanes = {}
@@ -250,8 +269,10 @@ class Timer:
     def ruler(self, secret: int, lane: Lane, watch: Watch, weakened: Sequence[str] = ()) -> Ruler:
         """How a lane was measured. `weakened`: guards that were left out on purpose, besides those this machine lacks."""
         sets, launches = len(self._track.pools), len(lane.launches)
-        slots = [self._track.ring, *([lane.workspaces] if lane.workspaces else [])]
-        reuse = None if self._task.mode is TimingMode.SERVER else reuse_bytes(self._task, sets, launches)
+        slots = [*self._track.rings, *([lane.workspaces] if lane.workspaces else [])]
+        reuse = None
+        if isinstance(self._task, GemmTask) and self._task.mode is TimingMode.OFFLINE:  # a module's sample uses each set once
+            reuse = reuse_bytes(self._task, sets, launches)
         return Ruler(
             secret=secret,
             order=lane.order,

@@ -2,6 +2,7 @@
 
 import random
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -10,6 +11,7 @@ import cupy
 from cuda.bindings import driver
 
 from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.contender import Bound, Contender, Operands
@@ -29,9 +31,11 @@ from cudal2_agent.sandbox.cuda.timing.sample_plan import (
     spread_bytes,
 )
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
-from cudal2_agent.sandbox.cuda.trusted import Bystanders
+from cudal2_agent.sandbox.cuda.trusted import DELAY_NS, Bystanders
 
 SWEEP_L2_MULTIPLE = 2
+WRITTEN_EARLY = "{} outputs of a launch were written before its predecessor had finished"
+WRITTEN_LATE = "{} outputs of a launch were written after its dependents could read them"
 
 
 class Residue:
@@ -42,7 +46,7 @@ class Residue:
     the sweep is useless to a candidate: it holds what the last sweep wrote.
     """
 
-    def __init__(self, device: Device, pools: OperandPools, trusted: TrustedTiming) -> None:
+    def __init__(self, device: Device, pools: Any, trusted: TrustedTiming) -> None:
         self._pools, self._trusted = pools, trusted
         self._swept = Mapping(SWEEP_L2_MULTIPLE * device.chip.l2_bytes, device.index, "the sweep of L2")
 
@@ -71,11 +75,92 @@ class Residue:
         self._swept.close()
 
 
-class Track:
-    """Operand pools and the ring of outputs of one task. `capacity`: launches of one sample that the options ask for.
-
-    Raises: MemoryError.
+class BaseTrack(ABC):
+    """What timing needs of a task's memory, whatever kind the task is of. `capacity`: launches of one sample that the options
+    ask for. `rings`: of outputs.
     """
+
+    task: Task
+    pools: Any
+    judge: Any
+    device: Device
+    capacity: int
+    residue: Residue
+    bystanders: Bystanders
+    _trusted: TrustedTiming
+
+    @property
+    @abstractmethod
+    def rings(self) -> tuple[Ring, ...]: ...
+
+    @abstractmethod
+    def slots_for(self, contender: Contender) -> int:
+        """Launches whose outputs and workspaces fit."""
+
+    @abstractmethod
+    def fitting(self, launches: int, contender: Contender) -> int:
+        """As many of the launches as there are slots and operands for."""
+
+    @abstractmethod
+    def launches(self, count: int, seed: int) -> list[TimedLaunch]:
+        """Operands and output slots of a sample, in an order that follows from the seed."""
+
+    @abstractmethod
+    def delivered(self, lane: Any) -> list[TimedLaunch]:
+        """The launches of a lane whose outputs lie in their slots, after what was left elsewhere is copied there."""
+
+    @abstractmethod
+    def behind_late_predecessor(
+        self, lane: Any, index: int, done: Sequence[int], bystanders: Bystanders, draw: random.Random
+    ) -> list[tuple[str, Any]]:
+        """Enqueue one launch whose operands come late and whose output is read early.
+
+        Returns what it may do too early: words with a place for a number, and that number on the device, (1,).
+        """
+
+    @abstractmethod
+    def _operands(self, launch: TimedLaunch, index: int, workspaces: Ring | None) -> Any: ...
+
+    def workspaces(self, contender: Contender, slots: int) -> Ring | None:
+        """A ring of the contender's workspaces; None where it has none. Raises: MemoryError."""
+        if not contender.workspace_bytes:
+            return None
+        zero_bytes = contender.zero_bytes if contender.zero == "restored" else 0
+        size, draw = contender.workspace_bytes, random.Random(secrets.randbits(64))
+        ring = Ring("workspace", size, slots, self.device.index, self._trusted, draw, zero_bytes=zero_bytes)
+        ring.refill(draw.getrandbits(64))
+        return ring
+
+    def bind(self, contender: Contender, launches: Sequence[TimedLaunch], workspaces: Ring | None) -> list[Bound]:
+        """The contender bound to the operands and the slots of every launch; launch i has workspace i."""
+        return [contender.bind(self._operands(launch, index, workspaces)) for index, launch in enumerate(launches)]
+
+    def bind_one(self, contender: Contender, times: int, workspaces: Ring | None) -> list[Bound]:
+        """One set of operands and one slot, repeatedly: launches from L2. Their outputs are not judged."""
+        return [contender.bind(self._operands(TimedLaunch(0, 0, 0), 0, workspaces))] * times
+
+    def example(self) -> Any:
+        """Operands of one launch, without a workspace."""
+        return self._operands(TimedLaunch(0, 0, 0), 0, None)
+
+    def refill(self, workspaces: Ring | None, draw: random.Random) -> None:
+        """Fill the outputs and the workspaces of a sample again."""
+        for ring in self.rings:
+            ring.refill(draw.getrandbits(64))
+        if workspaces is not None:
+            workspaces.refill(draw.getrandbits(64))
+
+    def close(self) -> None:
+        self.device.synchronize()
+        for part in (self.pools, *self.rings, self.residue):
+            part.close()
+
+
+class Track(BaseTrack):
+    """Operand pools and the ring of outputs of one matrix product. Raises: MemoryError."""
+
+    task: GemmTask
+    pools: OperandPools
 
     def __init__(self, task: GemmTask, device: Device, options: TimeOptions) -> None:
         self.task, self.device = task, device
@@ -94,50 +179,45 @@ class Track:
         self._outputs: dict[int, Any] = {}  # by slot; made once, because thousands of launches ask for them
 
     @cached_property
-    def judge(self) -> OutputJudge:
+    def judge(self) -> OutputJudge:  # type: ignore[override]
         return OutputJudge(self.task, self.pools, self.ring, self._trusted)
 
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        return (self.ring,)
+
     def fitting(self, launches: int, contender: Contender) -> int:
-        """As many of the launches as there are slots and pairs of operands for."""
         return max(1, min(launches, MAX_LAUNCHES, self.slots_for(contender), len(self.pools) ** 2))
 
     def slots_for(self, contender: Contender) -> int:
-        """Launches whose outputs and workspaces fit."""
         return min(self.ring.slots, count_slots(self.task, contender.workspace_bytes, self._free_bytes))
 
-    def workspaces(self, contender: Contender, slots: int) -> Ring | None:
-        """A ring of the contender's workspaces; None where it has none. Raises: MemoryError."""
-        if not contender.workspace_bytes:
-            return None
-        zero_bytes = contender.zero_bytes if contender.zero == "restored" else 0
-        size, draw = contender.workspace_bytes, random.Random(secrets.randbits(64))
-        ring = Ring("workspace", size, slots, self.device.index, self._trusted, draw, zero_bytes=zero_bytes)
-        ring.refill(draw.getrandbits(64))
-        return ring
-
     def launches(self, count: int, seed: int) -> list[TimedLaunch]:
-        """Pairs of operands and output slots of a sample, in an order that follows from the seed."""
         return draw_launches(len(self.pools), self.ring.slots, count, random.Random(seed))
 
-    def bind(self, contender: Contender, launches: Sequence[TimedLaunch], workspaces: Ring | None) -> list[Bound]:
-        """The contender bound to the operands and the slots of every launch; launch i has workspace i."""
-        return [contender.bind(self._operands(launch, index, workspaces)) for index, launch in enumerate(launches)]
+    def delivered(self, lane: Any) -> list[TimedLaunch]:
+        return list(lane.launches)
 
-    def bind_one(self, contender: Contender, times: int, workspaces: Ring | None) -> list[Bound]:
-        """One pair and one slot, repeatedly: launches from L2. Their outputs are not judged."""
-        return [contender.bind(self._operands(TimedLaunch(0, 0, 0), 0, workspaces))] * times
-
-    def refill(self, workspaces: Ring | None, draw: random.Random) -> None:
-        """Fill the outputs and the workspaces of a sample again."""
-        self.ring.refill(draw.getrandbits(64))
-        if workspaces is not None:
-            workspaces.refill(draw.getrandbits(64))
+    def behind_late_predecessor(
+        self, lane: Any, index: int, done: Sequence[int], bystanders: Bystanders, draw: random.Random
+    ) -> list[tuple[str, Any]]:
+        launch = lane.launches[index]
+        d = self.ring.slot(launch.slot).view(cupy.uint16)
+        if done and draw.random() < 0.5:
+            d[...] = self.ring.slot(lane.launches[draw.choice(done)].slot).view(cupy.uint16)
+        before, seen, early = d.copy(), cupy.empty_like(d), cupy.zeros(1, dtype=cupy.uint64)
+        self.pools.make_old(launch[:2], draw)
+        bystanders.compile()
+        stream = self.device.stream.ptr
+        self.pools.renew_late(launch[:2], d, before, early, DELAY_NS)
+        lane.bounds[index].enqueue(stream)
+        bystanders.consume(d, seen, stream)
+        late = (seen != d).sum(keepdims=True, dtype=cupy.uint64)
+        return [(WRITTEN_EARLY, early), (WRITTEN_LATE, late)]
 
     def close(self) -> None:
-        self.device.synchronize()
+        super().close()
         self._outputs.clear()
-        for part in (self.pools, self.ring, self.residue):
-            part.close()
 
     def _operands(self, launch: TimedLaunch, index: int, workspaces: Ring | None) -> Operands:
         if launch.slot not in self._outputs:

@@ -269,7 +269,7 @@ def test_tensor_maps_follow_the_operand_as_it_lies_in_memory(layout, of, sizes, 
     task = TASK.model_copy(update={"layout": Layout(layout)})
     spec = TensorMapSpec(of=of, box=(64, 32), swizzle=128, l2=256)
     element, rank, pointer, dims, strides, box, steps, _, swizzle, promotion, fill = tensor_map.tensor_map_arguments(
-        spec, task, 0x1000
+        spec, tensor_map.named_buffers(task)[of], 0x1000
     )
     assert element == driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16
     assert (rank, pointer) == (2, 0x1000)
@@ -284,7 +284,7 @@ def test_tensor_maps_follow_the_operand_as_it_lies_in_memory(layout, of, sizes, 
 
 def test_bfloat16_maps_say_so():
     task = TASK.model_copy(update={"element": ElementType.BF16})
-    arguments = tensor_map.tensor_map_arguments(TensorMapSpec(of="A", box=(8, 1)), task, 0x1000)
+    arguments = tensor_map.tensor_map_arguments(TensorMapSpec(of="A", box=(8, 1)), task.buffers[0], 0x1000)
     assert arguments[0] == driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
 
 

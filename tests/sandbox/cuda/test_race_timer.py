@@ -12,7 +12,7 @@ from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.reward.speedup import paired_speedup
 from cudal2_agent.contract.settings.options import RACE_TIME
 from cudal2_agent.sandbox.cuda import race_timer
-from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines, LibraryBaselines
 from cudal2_agent.sandbox.cuda.driver import Fault
 from cudal2_agent.sandbox.cuda.elimination import MIN_ROUNDS, affordable, staying, stops, wholly_behind
 from cudal2_agent.sandbox.cuda.race_timer import RaceTimer
@@ -59,7 +59,9 @@ def race(monkeypatch):
         timer = Timer(task, device)
         timer._opened = track
         libraries = {AUTOTUNED: (Library(AUTOTUNED, "best", 5.0),), HEURISTIC: (Library(HEURISTIC, "first", 5.5),)}
-        timer._libraries = SimpleNamespace(open=lambda names: Baselines({name: libraries[name] for name in names}, ()))
+        timer._libraries = SimpleNamespace(
+            open=lambda names: Baselines({name: libraries[name] for name in names}, ()), wanted=LibraryBaselines.wanted
+        )
         monkeypatch.setattr(timer_module, "open_lane", lambda _t, one, _o, _d: Lane(one.us, track.log, one.name))
         leave_out_the_aftermath(monkeypatch, track)
         sampler = Sampler(reasons)

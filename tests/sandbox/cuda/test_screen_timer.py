@@ -10,7 +10,7 @@ from cudal2_agent.contract.records.evaluation import AUTOTUNED
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.settings.options import SCREEN_TIME
 from cudal2_agent.sandbox.cuda import screen_timer
-from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines, LibraryBaselines
 from cudal2_agent.sandbox.cuda.screen_timer import LEFT_OUT, ScreenTimer
 from cudal2_agent.sandbox.cuda.timing.timer import Timer
 from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
@@ -27,7 +27,7 @@ def screen(monkeypatch):
         timer = Timer(task, SimpleNamespace(pci_bus_id="0", chip=REFERENCE_CHIPS[task.arch], environment=ENVIRONMENT))
         timer._opened = track
         found = {AUTOTUNED: (Library(AUTOTUNED, "best", 50.0),)} if libraries is None else libraries
-        timer._libraries = SimpleNamespace(open=lambda _names: Baselines(found, ()))
+        timer._libraries = SimpleNamespace(open=lambda _names: Baselines(found, ()), wanted=LibraryBaselines.wanted)
         leave_out_the_aftermath(monkeypatch, track)
         monkeypatch.setattr(screen_timer, "open_sampler", lambda _: contextlib.nullcontext(Sampler(())))
         opened = []

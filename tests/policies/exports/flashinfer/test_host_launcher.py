@@ -17,7 +17,7 @@ from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from cudal2_agent.policies.exports.flashinfer.host_launcher import arch_list, device_text, launcher_text, lost_flags
 from cudal2_agent.sandbox.building.headers import find_headers
-from cudal2_agent.sandbox.cuda.tensor_map import tensor_map_arguments
+from cudal2_agent.sandbox.cuda.tensor_map import named_buffers, tensor_map_arguments
 
 RECORDER = Path(__file__).parent / "recorder"
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
@@ -95,7 +95,9 @@ def record(recorder: Path, plan: ResolvedPlan, fault: str = "none") -> subproces
 
 def encoded(spec: TensorMapSpec, task: GemmTask) -> bytes:
     """The arguments of the sandbox's encoder, as the recorder keeps them in place of a descriptor."""
-    kind, rank, pointer, sizes, strides, box, steps, *modes = tensor_map_arguments(spec, task, POINTERS[spec.of])
+    kind, rank, pointer, sizes, strides, box, steps, *modes = tensor_map_arguments(
+        spec, named_buffers(task)[spec.of], POINTERS[spec.of]
+    )
     words = [kind, rank, pointer, *sizes, *strides, *box, *steps, *modes]
     return b"".join(int(word).to_bytes(8, "little") for word in words).ljust(128, b"\0")
 

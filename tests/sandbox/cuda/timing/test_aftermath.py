@@ -9,6 +9,7 @@ import pytest
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.cuda.timing import aftermath as module
 from cudal2_agent.sandbox.cuda.timing import operand_pools, outputs
+from cudal2_agent.sandbox.cuda.timing import track as track_module
 from cudal2_agent.sandbox.cuda.timing.aftermath import LAUNCHES, Aftermath
 from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools, Ring
 from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudge
@@ -65,6 +66,7 @@ def bench(monkeypatch):
     monkeypatch.setattr(operand_pools, "Mapping", Mapping)
     monkeypatch.setattr(outputs, "cupy", np)
     monkeypatch.setattr(module, "cupy", np)
+    monkeypatch.setattr(track_module, "cupy", np)
 
     def run(kernel, *, programmatic, seed=0):
         trusted, held, draw = Late(), [], random.Random(seed)

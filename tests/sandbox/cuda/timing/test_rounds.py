@@ -11,7 +11,7 @@ from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, BASELINES, CUBLAS, SideFigures, Telemetry
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import TimeOptions
-from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines, LibraryBaselines
 from cudal2_agent.sandbox.cuda.timing import timer, watch
 from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudgement
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
@@ -54,6 +54,7 @@ class Track:
     def __init__(self, *, changed=None, projected=None, mismatches=0, protected=True, after=None):
         self.log, self.forgotten, self.after = [], [], after
         self.pools = Pools(changed, read_only=protected)
+        self.rings, self.delivered = (self.ring,), lambda lane: list(lane.launches)
         self.judge = SimpleNamespace(
             project=lambda launches, _draw: OutputJudgement(projected, 0.0, 1.0, TASK.m * len(launches)),
             compare=lambda _launch: SimpleNamespace(mismatches=mismatches, describe=lambda: "1 of 96 outputs are wrong"),
@@ -106,6 +107,7 @@ def make(monkeypatch, track, reasons=()):
     opened._libraries = SimpleNamespace(
         open=lambda names: Baselines({name: libraries[name] for name in names}, ("baseline x left out: y",)),
         forget=track.forgotten.append,
+        wanted=LibraryBaselines.wanted,
     )
     leave_out_the_aftermath(monkeypatch, track)
     monkeypatch.setattr(timer, "open_sampler", lambda _: contextlib.nullcontext(Sampler(reasons)))
