@@ -3,4 +3,5 @@
 - `tracing/`: from a problem file to a task, in a jailed process
 - `operators.py`: the operators that a graph may have
 - `interpreter.py`: runs a graph
+- `executor.py`: what a backend must provide
 """
