@@ -7,10 +7,13 @@ from functools import partial
 from cudal2_agent.agent.wiring.schedule_prior import open_prior
 from cudal2_agent.contract.events import Emit
 from cudal2_agent.contract.records.baseline import BaselineBook
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import Tier
 from cudal2_agent.contract.settings.settings import Settings
-from cudal2_agent.policies.schedule.families.registry import rewrite
+from cudal2_agent.policies.fusion import policy as fusion
+from cudal2_agent.policies.schedule.families import registry
 from cudal2_agent.policies.schedule.prediction import predict
 from cudal2_agent.sandbox.building.headers import find_headers
 from cudal2_agent.sandbox.building.toolchain import nvrtc_version
@@ -48,12 +51,17 @@ def open_sandbox_of(
             emit=emit,
             profile=settings.profiler,
             emulate=settings.emulate,
-            rewrite=rewrite,
+            rewrite=rewritten,
             race=settings.race_options(),
             baselines=baselines,
         )
     ) as sandbox:
         yield sandbox
+
+
+def rewritten(candidate: Candidate, task: Task) -> Candidate | None:
+    """The candidate's schedule for another task of its kind; None where no schedule is behind it, or it does not fit."""
+    return fusion.rewrite(candidate, task) if isinstance(task, ModuleTask) else registry.rewrite(candidate, task)
 
 
 def share_of(settings: Settings, device: str, processes: int) -> Settings:
