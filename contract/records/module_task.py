@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import UsageError
@@ -82,7 +82,14 @@ class ModuleTask(Record):
         return sum(buffer.bytes for buffer in self.buffers)
 
 
-Task = Annotated[GemmTask | ModuleTask, Field(discriminator="kind")]
+def _kind(value: Any) -> str:
+    """Of a task, or of JSON that may leave out defaults."""
+    if isinstance(value, dict):
+        return str(value.get("kind", "module" if "problem" in value else "gemm"))
+    return str(getattr(value, "kind", ""))
+
+
+Task = Annotated[Annotated[GemmTask, Tag("gemm")] | Annotated[ModuleTask, Tag("module")], Discriminator(_kind)]
 
 
 def gemm(task: Task, what: str) -> GemmTask:
