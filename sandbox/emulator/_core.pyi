@@ -299,7 +299,14 @@ class Program:
 class Memory:
     def __init__(self) -> None: ...
     def add_buffer(
-        self, name: str, base: int, array: NDArray[numpy.uint8], writable: bool, constant: bool = False, written_bytes: int = 0
+        self,
+        name: str,
+        base: int,
+        array: NDArray[numpy.uint8],
+        writable: bool,
+        constant: bool = False,
+        written_bytes: int = 0,
+        piece_bytes: int = 2,
     ) -> None: ...
     def add_map(
         self,

@@ -27,7 +27,7 @@ void GlobalTaint::note_writer(u64 offset, u64 bytes, u32 instruction) {
   const u64 writer = u64{launch} << 32 | (u64{instruction} + 1);
   Page& in = page(offset);
   const u64 end = std::min(offset % kPage + bytes, kPage);
-  for (u64 at = offset % kPage / 2; 2 * at < end; ++at) in.writers[at] = writer;
+  std::fill(in.writers + offset % kPage, in.writers + end, writer);
 }
 
 u8* GlobalTaint::access(u64 offset, u32 bytes, bool writes, u32 instruction) {
@@ -58,7 +58,7 @@ std::vector<GlobalTaint::Left> GlobalTaint::left() const {
   u64 before = 0;  // writer of the byte before
   for (u64 i = 0; i < pages_.size() && all.size() < kMost; ++i) {
     for (u64 at = 0; at < kPage; ++at) {
-      const u64 writer = pages_[i] && pages_[i]->old[at] ? pages_[i]->writers[at / 2] : 0;
+      const u64 writer = pages_[i] && pages_[i]->old[at] ? pages_[i]->writers[at] : 0;
       if (writer && writer == before) {
         ++all.back().bytes;
       } else if (writer) {
