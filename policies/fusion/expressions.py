@@ -1,4 +1,4 @@
-"""Expressions of one element of a value, as CUDA C++ computes it. Equal expressions are one object within a `ExpressionPool`."""
+"""Expressions of one element of a value, as CUDA C++ computes it. Equal expressions of a kernel are one object."""
 
 import math
 from dataclasses import dataclass, field

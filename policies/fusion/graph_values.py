@@ -13,7 +13,7 @@ from cudal2_agent.policies.fusion import pointwise
 from cudal2_agent.policies.fusion.expressions import CTYPE, Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, flat
 from cudal2_agent.policies.fusion.norms import normalised, reduced, softmax, with_operands
-from cudal2_agent.policies.fusion.values import Lowered, Map, MatrixProduct, Scan, Scope, Source, Unplanned, Value
+from cudal2_agent.policies.fusion.values import Lowered, Map, ProductValue, Scan, Scope, Source, Unplanned, Value
 from cudal2_agent.policies.fusion.views import joined, reshaped, view
 from cudal2_agent.policies.fusion.windows import pool
 
@@ -245,10 +245,10 @@ class _Node:
 
         return Map(name, self.shape, self.element, (product, bias), added)
 
-    def _call(self, name: str, operands: Sequence[Value], call: LibraryCall) -> MatrixProduct:
+    def _call(self, name: str, operands: Sequence[Value], call: LibraryCall) -> ProductValue:
         views = tuple(View(tensor=f"operand{at}") for at in range(len(operands)))
         whole = LibraryCall(**{**call.__dict__, "inputs": views, "out": View(tensor="result")})
-        return MatrixProduct(name, self.shape, self.element, tuple(operands), whole)
+        return ProductValue(name, self.shape, self.element, tuple(operands), whole)
 
     def _made(self) -> Value:
         """Values without an operand, and those that read where another tensor says."""

@@ -14,17 +14,18 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.graph_values import lowered
 from cudal2_agent.policies.fusion.index_algebra import Var, of
 from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue, cone, traced
-from cudal2_agent.policies.fusion.values import Map, MatrixProduct, Reduction, Scan, Source, Unplanned, Value
+from cudal2_agent.policies.fusion.values import Map, ProductValue, Reduction, Scan, Source, Unplanned, Value
 
 MAX_STORED = 400
 
 
 @dataclass(eq=False)
-class LibraryStep:
-    """A library call, with its result's buffer."""
+class ProductStep:
+    """A product, by a library's call or by a kernel of its own."""
 
+    name: str
     call: LibraryCall
-    product: MatrixProduct
+    product: ProductValue
 
 
 @dataclass(eq=False)
@@ -36,7 +37,7 @@ class ScanStep:
     buffer: str
 
 
-Step = KernelProgram | LibraryStep | ScanStep
+Step = KernelProgram | ProductStep | ScanStep
 
 
 @dataclass
@@ -48,6 +49,21 @@ class Groups:
     elements: dict[str, BufferElement]
     scratch: tuple[Scratch, ...]
     values: list[Value] = field(default_factory=list)
+
+    def weight(self, name: str) -> int:
+        """Bytes that a kernel moves, by its name."""
+        step = next(each for each in self.steps if each.name == name)
+        if isinstance(step, KernelProgram):
+            return step.traffic.total
+        return (
+            sum(each.numel * each.element.bytes for each in (*step.product.operands, step.product))
+            if isinstance(step, ProductStep)
+            else 0
+        )
+
+    @property
+    def products(self) -> list[ProductStep]:
+        return [step for step in self.steps if isinstance(step, ProductStep)]
 
     @property
     def programs(self) -> list[KernelProgram]:
@@ -98,7 +114,7 @@ class _Cut:
         """Raises: MustStore."""
         for value in self._ordered():
             match value:
-                case MatrixProduct():
+                case ProductValue():
                     yield self._call(value)
                 case Scan():
                     yield ScanStep("", value, self._buffers[id(value)])
@@ -114,7 +130,7 @@ class _Cut:
                 return
             for each in cone(value, self._buffers).values():
                 for operand in each.inputs:
-                    if isinstance(operand, MatrixProduct | Scan) and id(operand) not in self._buffers:
+                    if isinstance(operand, ProductValue | Scan) and id(operand) not in self._buffers:
                         raise MustStore(operand)
                     if id(operand) in self._buffers and operand is not value:
                         visit(operand)
@@ -143,11 +159,11 @@ class _Cut:
                     raise
         return traced(KernelProgram("", value.numel, 1, None, [StoredValue(value, buffer, by_row=True)]), self._buffers)
 
-    def _call(self, product: MatrixProduct) -> LibraryStep:
+    def _call(self, product: ProductValue) -> ProductStep:
         """Raises: MustStore for an operand that is no permuted view of a buffer."""
         inputs = tuple(self._view(operand) for operand in product.operands)
         out = View(tensor=self._buffers[id(product)])
-        return LibraryStep(product.call.model_copy(update={"inputs": inputs, "out": out}), product)
+        return ProductStep("", product.call.model_copy(update={"inputs": inputs, "out": out}), product)
 
     def _view(self, operand: Value) -> View:
         reading = Reading(KernelProgram("", 1, 1, None, []), self._buffers)
@@ -181,11 +197,8 @@ class _Cut:
         return steps
 
     def _numbered(self, steps: list[Step]) -> Groups:
-        at = 0
-        for step in steps:
-            if not isinstance(step, LibraryStep):
-                step.name = f"k{at}"
-                at += 1
+        for at, step in enumerate(steps):
+            step.name = f"k{at}"
         elements = {buffer.name: buffer.element for buffer in self._task.buffers}
         elements |= {name: value.element for name, value in self._stored.items()}
         outputs = {buffer.name for buffer in self._task.buffers}
@@ -200,7 +213,7 @@ class _Cut:
 
 def _names(step: Step) -> list[str]:
     match step:
-        case LibraryStep():
+        case ProductStep():
             return [*(view.tensor for view in step.call.inputs), step.call.out.tensor]
         case ScanStep():
             return [step.buffer]

@@ -8,12 +8,12 @@ from cudal2_agent.contract.records.candidate import Candidate, ScheduleValue
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.trajectory import Attempt, Observation
 from cudal2_agent.policies.fusion.axes import Axes
-from cudal2_agent.policies.fusion.fused_source import FAMILY, written
+from cudal2_agent.policies.fusion.fused_source import FAMILY, Choice, parsed, written
 from cudal2_agent.policies.fusion.grouping import Groups, grouped
-from cudal2_agent.policies.fusion.space import axes_of
+from cudal2_agent.policies.fusion.space import choices
 from cudal2_agent.policies.fusion.values import Unplanned
 
-Plan = dict[str, Axes]
+Plan = dict[str, Choice]
 
 
 class FusionPolicy:
@@ -27,7 +27,7 @@ class FusionPolicy:
 
     def __init__(self) -> None:
         self.exhausted = ""
-        self._cached: tuple[str, Groups, dict[str, list[Axes]]] | None = None
+        self._cached: tuple[str, Groups, dict[str, list[Choice]]] | None = None
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
         """Fewer than `count`, or none, once the axes are exhausted, or where an operation cannot be planned."""
@@ -53,12 +53,11 @@ class FusionPolicy:
                 candidates.append(candidate)
         return candidates
 
-    def _space(self, task: ModuleTask, chip: Chip) -> tuple[Groups, dict[str, list[Axes]]]:
+    def _space(self, task: ModuleTask, chip: Chip) -> tuple[Groups, dict[str, list[Choice]]]:
         """Raises: Unplanned."""
         if self._cached is None or self._cached[0] != task.id:
             groups = grouped(task)
-            space = {program.name: list(axes_of(program, groups.elements, chip)) for program in groups.programs}
-            self._cached = task.id, groups, space
+            self._cached = task.id, groups, choices(groups, chip)
         return self._cached[1], self._cached[2]
 
 
@@ -72,53 +71,48 @@ def rewrite(candidate: Candidate, task: ModuleTask) -> Candidate | None:
         return None
     try:
         groups = grouped(task)
-        wanted = {name: Axes.parse(str(text)) for name, text in schedule.items() if name != "family"}
-        if set(wanted) != {program.name for program in groups.programs}:
+        wanted = {name: parsed(str(text)) for name, text in schedule.items() if name != "family"}
+        space = choices(groups, REFERENCE_CHIPS[task.arch])
+        if set(wanted) != set(space):
             return None
-        chip = REFERENCE_CHIPS[task.arch]
-        return written(
-            task,
-            groups,
-            {
-                program.name: _nearest(wanted[program.name], list(axes_of(program, groups.elements, chip)))
-                for program in groups.programs
-            },
-        )
+        return written(task, groups, {name: _nearest(wanted[name], each) for name, each in space.items()})
     except (Unplanned, ValueError):
         return None
 
 
-def _nearest(wanted: Axes, space: Sequence[Axes]) -> Axes:
-    """The axes of a space with the most values in common."""
+def _nearest(wanted: Choice, space: Sequence[Choice]) -> Choice:
+    """Itself, or the axes of a space with the most values in common."""
+    if wanted in space or not isinstance(wanted, Axes):
+        return wanted
     values = wanted.model_dump()
 
     def alike(axes: Axes) -> tuple[bool, int]:
         own = axes.model_dump()
         return own["layout"] == values["layout"], sum(own[axis] == value for axis, value in values.items())
 
-    return max(space, key=alike)
+    return max((each for each in space if isinstance(each, Axes)), key=alike)
 
 
 def _key(schedule: Mapping[str, ScheduleValue]) -> tuple[tuple[str, ScheduleValue], ...]:
     return tuple(sorted(schedule.items()))
 
 
-def _fastest(attempts: Sequence[Attempt], space: Mapping[str, Sequence[Axes]]) -> Plan:
+def _fastest(attempts: Sequence[Attempt], space: Mapping[str, Sequence[Choice]]) -> Plan:
     """The axes of the fastest timed attempt of this policy; the best expected ones where there is none."""
-    base = {name: axes[0] for name, axes in space.items()}
+    base = {name: each[0] for name, each in space.items()}
     timed = [
         attempt for attempt in attempts if attempt.time_us is not None and (attempt.schedule or {}).get("family") == FAMILY
     ]
     if not timed:
         return base
     best = min(timed, key=lambda attempt: attempt.time_us or 0.0).schedule or {}
-    return base | {name: Axes.parse(str(text)) for name, text in best.items() if name in base}
+    return base | {name: parsed(str(text)) for name, text in best.items() if name in base}
 
 
-def _plans(groups: Groups, space: Mapping[str, Sequence[Axes]], base: Plan) -> Iterator[Plan]:
+def _plans(groups: Groups, space: Mapping[str, Sequence[Choice]], base: Plan) -> Iterator[Plan]:
     """The base, then each kernel's other axes on it, in turns between kernels, those that move most first."""
     yield base
-    order = sorted(groups.programs, key=lambda program: -program.traffic.total)
-    changed = [[base | {program.name: axes} for axes in space[program.name]] for program in order]
+    order = sorted(space, key=lambda name: -groups.weight(name))
+    changed = [[base | {name: choice} for choice in space[name]] for name in order]
     for turn in zip_longest(*changed):
         yield from (plan for plan in turn if plan is not None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
-from cudal2_agent.policies.fusion.values import Map, MatrixProduct, Reduction, Scan, Source, Value
+from cudal2_agent.policies.fusion.values import Map, ProductValue, Reduction, Scan, Source, Value
 
 ReductionKey = tuple[str, int, tuple[int, ...]]
 
@@ -81,7 +81,7 @@ class Reading:
         self.row, self.place, self.lane = Index(), Index(), 0
         self.bound: tuple[str, int] | None = None
         self.cost = 0
-        self._program, self._buffers = program, buffers
+        self._program, self.buffers = program, buffers
         self._own = {id(value) for value in program.stored}
         self._memo: dict[tuple[int, tuple[Index, ...], int, tuple[str, int] | None], Expr] = {}
 
@@ -111,7 +111,7 @@ class Reading:
         return [(kept | gone)[dim] for dim in range(len(shape))]
 
     def _read(self, value: Value, index: Sequence[Index]) -> Expr:
-        buffer = self._buffers.get(id(value))
+        buffer = self.buffers.get(id(value))
         if isinstance(value, Source):
             buffer = value.name
         if buffer is not None and id(value) not in self._own:
@@ -171,13 +171,13 @@ def _traffic(program: KernelProgram, reading: Reading) -> Traffic:
     for variable in (row, place):
         beside = 0
         for index, size in moved:
-            if variable.terms and _step(index, variable) == 1:
+            if variable.terms and step_of(index, variable) == 1:
                 beside += size
         sides.append(beside)
     return Traffic(sum(size for _, size in moved), sides[0], sides[1])
 
 
-def _step(index: Index, variable: Index) -> int | None:
+def step_of(index: Index, variable: Index) -> int | None:
     """What the index grows by from an even value of a variable to the next; None where that is no constant."""
     ((atom, _),) = variable.terms
     assert isinstance(atom, Var)
@@ -195,7 +195,7 @@ def cone(value: Value, buffers: Mapping[int, str], seen: dict[int, Value] | None
         if id(each) in done or isinstance(each, Source) or (not top and id(each) in buffers):
             return
         done.add(id(each))
-        if not isinstance(each, MatrixProduct | Scan) or top:
+        if not isinstance(each, ProductValue | Scan) or top:
             for operand in each.inputs:
                 visit(operand, top=False)
         seen[id(each)] = each

@@ -5,8 +5,24 @@ from collections.abc import Iterator, Mapping
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import MAX_HELD, Axes
+from cudal2_agent.policies.fusion.contraction import Contraction, contraction
+from cudal2_agent.policies.fusion.fused_source import Choice
+from cudal2_agent.policies.fusion.grouping import Groups, ProductStep
 from cudal2_agent.policies.fusion.programs import KernelProgram
+from cudal2_agent.policies.fusion.tile_text import Tile
 
+TILES = (
+    (128, 128, 8, 8, 8),
+    (128, 128, 16, 8, 8),
+    (64, 128, 8, 8, 8),
+    (128, 64, 8, 8, 8),
+    (64, 64, 8, 8, 4),
+    (64, 64, 16, 4, 4),
+    (32, 128, 8, 4, 8),
+    (32, 64, 16, 4, 4),
+    (16, 128, 8, 4, 4),
+    (128, 16, 8, 4, 4),
+)
 _VECTOR_BYTES = 16
 _HEAVY = 400  # instructions of an element for which a thread computes one at a time
 _MANY = 2  # CTAs an SM should have at least
@@ -33,6 +49,34 @@ def _candidates(program: KernelProgram, elements: Mapping[str, BufferElement], c
         yield from _rows(program, widest, chip)
         if program.traffic.by_row:
             yield from _columns(program, widest, chip)
+
+
+def tiles_of(sums: Contraction, chip: Chip) -> Iterator[Tile]:
+    """Every tile once, the best expected first: large ones reuse more, small ones waste less and fill the chip."""
+
+    def expected(tile: Tile) -> float:
+        ctas = sums.batches * -(-sums.m // tile.m) * -(-sums.n // tile.n)
+        resident = max(2048 // tile.threads // 4, 1)
+        waves = -(-ctas // (chip.sms * resident))
+        reuse = 1 + 24 / tile.m + 24 / tile.n + 4 / (tile.tm * tile.tn)
+        return waves * resident * tile.m * tile.n * reuse
+
+    tiles = [Tile(m=m, n=n, k=k, tm=tm, tn=tn) for m, n, k, tm, tn in TILES]
+    yield from sorted(tiles, key=expected)
+
+
+def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
+    """By kernel, what can be tried, the best expected first. Products are a library's where another kernel is there."""
+    found: dict[str, list[Choice]] = {}
+    own = not groups.programs
+    for step in groups.steps:
+        match step:
+            case ProductStep():
+                tiles = list[Choice](tiles_of(contraction(step.product), chip))
+                found[step.name] = [*tiles, None] if own else [None, *tiles]
+            case KernelProgram():
+                found[step.name] = list(axes_of(step, groups.elements, chip))
+    return found
 
 
 def vector(count: int, widest: int) -> int:

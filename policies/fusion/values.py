@@ -110,7 +110,7 @@ class Scan(Value):
 
 
 @dataclass(eq=False)
-class MatrixProduct(Value):
+class ProductValue(Value):
     """A matrix product or a convolution. `call`: as a library runs it; names of its buffers are those of `operands`."""
 
     operands: tuple[Value, ...]

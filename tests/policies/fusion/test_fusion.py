@@ -10,9 +10,9 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.fused_source import written
-from cudal2_agent.policies.fusion.grouping import LibraryStep, grouped
+from cudal2_agent.policies.fusion.grouping import ProductStep, grouped
 from cudal2_agent.policies.fusion.policy import rewrite
-from cudal2_agent.policies.fusion.space import axes_of
+from cudal2_agent.policies.fusion.space import choices
 from cudal2_agent.policies.fusion.values import Unplanned
 from tests.policies.fusion.emulated import Array, emulated
 from tests.policies.fusion.graphs import linear_norm_relu, node, softmax, task
@@ -23,7 +23,7 @@ CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 
 def first(module: ModuleTask) -> Candidate:
     groups = grouped(module)
-    return written(module, groups, {each.name: next(axes_of(each, groups.elements, CHIP)) for each in groups.programs})
+    return written(module, groups, {name: each[0] for name, each in choices(groups, CHIP).items()})
 
 
 def inputs_of(module: ModuleTask, seed: int = 0) -> dict[str, Array]:
@@ -71,7 +71,7 @@ def test_every_layout_of_a_column_is_right(text: str, compiler: PtxCompiler) -> 
 def test_a_norm_and_what_follows_a_product_are_one_kernel(compiler: PtxCompiler) -> None:
     module = linear_norm_relu(6, 16, 48)
     groups = grouped(module)
-    assert [type(step) for step in groups.steps[:1]] == [LibraryStep]
+    assert [type(step) for step in groups.steps[:1]] == [ProductStep]
     assert len(groups.programs) == 1
     inputs = inputs_of(module)
     out = emulated(first(module), module, inputs, compiler)["out"]
