@@ -404,3 +404,10 @@ HEURISTIC = "cublaslt-heuristic"
 CUBLAS = "cublas"
 TORCH = "torch.matmul"
 BASELINES = (TORCH, CUBLAS, HEURISTIC, AUTOTUNED)
+
+# Those of a module; the fastest of them counts.
+EAGER = "eager"
+EAGER_GRAPH = "eager-cuda-graph"
+COMPILED = "compiled"
+MAX_AUTOTUNE = "compiled-max-autotune"
+MODULE_BASELINES = (EAGER, EAGER_GRAPH, COMPILED, MAX_AUTOTUNE)

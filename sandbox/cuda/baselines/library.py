@@ -142,6 +142,7 @@ class LibraryContender(ABC):
     programmatic = False
     atomics = False
     local_bytes = 0
+    streamed = False  # whether it is timed with the host time of its launches, outside a graph
 
     def __init__(self, name: str, detail: str) -> None:
         self.name = name

@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+import cupy
+
 from cudal2_agent.contract.errors import MachineError
 from cudal2_agent.contract.records.task import TimingMode
 from cudal2_agent.contract.reward.roofline import roofline_us
@@ -13,6 +15,7 @@ from cudal2_agent.sandbox.cuda.contender import Bound, Contender
 from cudal2_agent.sandbox.cuda.timing.cuda_graph import TimedGraph
 from cudal2_agent.sandbox.cuda.timing.operand_pools import Ring
 from cudal2_agent.sandbox.cuda.timing.sample_plan import (
+    MIN_REQUESTS,
     TimedLaunch,
     arrival_intervals_us,
     count_launches,
@@ -23,6 +26,7 @@ from cudal2_agent.sandbox.cuda.timing.track import BaseTrack
 
 ZERO_REQUESTS = 8  # graphs without a launch in each sample of a server
 ATTEMPTS = 4  # at a sample that is to be positive
+MAX_CALLS = 16  # of a sample of calls one by one
 TRIAL_LAUNCHES = 16  # maximum number that determines how many a sample takes
 
 
@@ -51,6 +55,8 @@ class Lane(Protocol):
 
 def open_lane(track: BaseTrack, contender: Contender, options: TimeOptions, draw: random.Random) -> Lane:
     """Raises: Fault where the contender cannot be captured in a graph."""
+    if getattr(contender, "streamed", False):
+        return StreamLane(track, contender, options.round_us, draw)
     if track.task.mode is TimingMode.SERVER:
         launches = launches_needed(track.task, options, track.device.chip)
         return ServerLane(track, contender, launches, options.server_interval_us, draw)
@@ -180,6 +186,39 @@ class ServerLane:
         self._track.device.synchronize()
         _wait_us(interval_us)
         return graph.run_us()
+
+
+class StreamLane:
+    """Calls one by one between two events on an idle stream, host time of the launches included; the sample is their trimmed
+    mean. So a program without a graph runs, and so KernelBench measures.
+    """
+
+    workspaces: Ring | None = None
+    zero_us = 0.0
+
+    def __init__(self, track: BaseTrack, contender: Contender, round_us: float, draw: random.Random) -> None:
+        self._track, self._draw = track, draw
+        self.order = draw.getrandbits(64)
+        track.refill(None, draw)
+        first = track.bind(contender, track.launches(1, self.order), None)
+        _enqueue_plainly(track, first * 2)
+        wanted = round(round_us / max(self._call_us(first[0]), 1e-3))
+        self.launches = track.launches(track.fitting(max(MIN_REQUESTS, min(wanted, MAX_CALLS)), contender), self.order)
+        self.bounds = track.bind(contender, self.launches, None)
+
+    def sample_us(self) -> float:
+        self._track.refill(None, self._draw)
+        self._track.residue.clear(self._draw, 0)
+        return trimmed_mean([self._call_us(bound) for bound in self.bounds])
+
+    def _call_us(self, bound: Bound) -> float:
+        device, start, end = self._track.device, cupy.cuda.Event(), cupy.cuda.Event()
+        device.synchronize()
+        start.record(device.stream)
+        bound.enqueue(device.stream.ptr)
+        end.record(device.stream)
+        device.synchronize()
+        return 1e3 * float(cupy.cuda.get_elapsed_time(start, end))
 
 
 class HotLane:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.evaluation import SideFigures, Telemetry, Timing
-from cudal2_agent.contract.records.ruler import Ruler
 from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.ruler import Ruler
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.settings.options import TimeOptions
@@ -95,7 +95,7 @@ class Timer:
         if not isinstance(self._task, GemmTask):
             from cudal2_agent.sandbox.cuda.modules.baselines import ModuleBaselines  # torch, which products do without
 
-            return ModuleBaselines(self._task, self._sample_library)
+            return ModuleBaselines(self._task, self._device.index, self._sample_library, lambda: self._track.example())
         return LibraryBaselines(
             self._task,
             self._sample_library,

@@ -139,6 +139,10 @@ class BaseTrack(ABC):
         """One set of operands and one slot, repeatedly: launches from L2. Their outputs are not judged."""
         return [contender.bind(self._operands(TimedLaunch(0, 0, 0), 0, workspaces))] * times
 
+    def example(self) -> Any:
+        """Operands of one launch, without a workspace."""
+        return self._operands(TimedLaunch(0, 0, 0), 0, None)
+
     def refill(self, workspaces: Ring | None, draw: random.Random) -> None:
         """Fill the outputs and the workspaces of a sample again."""
         for ring in self.rings:

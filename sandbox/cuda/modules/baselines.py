@@ -1,0 +1,197 @@
+"""What PyTorch makes of a module: eager, eager in a CUDA graph, and compiled, of the task's arithmetic, from the task's graph.
+
+`eager`: each call alone between two events on an idle stream, host time of the launches included, as KernelBench measures.
+The others are launches of a graph, so device time only. Compilers run in the worker's own process, in its jail; their program
+comes from the graph and nothing of the problem's file. All read the buffers that a candidate reads, and write memory of their
+own, as PyTorch does. What they wrote is copied to the outputs' slots where it is judged, which is not timed.
+"""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from cudal2_agent.contract.records.baseline import TunedBaseline
+from cudal2_agent.contract.records.evaluation import COMPILED, EAGER, EAGER_GRAPH, MAX_AUTOTUNE, MODULE_BASELINES
+from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
+from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines
+from cudal2_agent.sandbox.cuda.contender import NamedOperands
+from cudal2_agent.sandbox.cuda.modules.program import program_of, read_buffers, written_buffers
+from cudal2_agent.sandbox.cuda.modules.tensors import allocating, as_computed, in_arithmetic, view
+
+Program = Callable[..., Sequence[torch.Tensor]]
+KEPT_BYTES = 64 * 1024**2  # of a launch's results that it keeps until they are judged; of larger ones the last launch's are
+COMPILE_S = 180.0  # of one compilation, tuning included
+_MODES = {COMPILED: None, MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
+
+
+class ModuleBaseline(LibraryContender):
+    """A program over a task's buffers. `streamed`: whether its calls are timed with their host time, outside a graph."""
+
+    def __init__(self, name: str, detail: str, task: ModuleTask, program: Program, *, streamed: bool = False) -> None:
+        super().__init__(name, detail)
+        self.streamed = streamed
+        self._task, self._program = task, program
+
+    def bind(self, operands: NamedOperands) -> "BoundProgram":
+        inputs = _tensors(self._task, operands.arrays, read_buffers(self._task))
+        targets = _tensors(self._task, operands.arrays, written_buffers(self._task))
+        return BoundProgram(self._program, inputs, targets, self._task.arithmetic)
+
+
+def _tensors(task: ModuleTask, arrays: Mapping[str, Any], names: Sequence[str]) -> list[torch.Tensor]:
+    """The named buffers as a program takes them."""
+    buffers = {buffer.name: buffer for buffer in task.buffers}
+    return [as_computed(view(arrays[name], buffers[name]), buffers[name]) for name in names]
+
+
+class BoundProgram:
+    """A program with its tensors. Results up to `KEPT_BYTES` stay until the next call; larger ones are freed at once, as a
+    program that goes on would free them, and their memory is read before another call writes it.
+    """
+
+    _last: "BoundProgram | None" = None  # the one whose freed results are still in memory
+
+    def __init__(
+        self, program: Program, inputs: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], arithmetic: Arithmetic
+    ) -> None:
+        self._program, self._inputs, self._targets, self._arithmetic = program, inputs, targets, arithmetic
+        self._keeps = sum(target.nbytes for target in targets) <= KEPT_BYTES
+        self._results: Sequence[torch.Tensor] = ()
+        self._views: Sequence[Callable[[], torch.Tensor]] = ()
+
+    def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (torch's is the worker's stream)
+        with torch.no_grad(), in_arithmetic(self._arithmetic), allocating():
+            self._results = ()
+            self._results = self._program(*self._inputs)
+            if not self._keeps:
+                self._results, self._views = (), [_unowned(result) for result in self._results]
+                BoundProgram._last = self
+
+    def deliver(self) -> bool:
+        """Copy the results of the last call to the task's outputs; False where their memory was given to another call."""
+        if self._keeps:
+            found: Sequence[torch.Tensor] = self._results
+        elif BoundProgram._last is self:
+            found = [view_of() for view_of in self._views]
+        else:
+            return False
+        for target, result in zip(self._targets, found, strict=True):
+            target.copy_(result)
+        return True
+
+
+def _unowned(result: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Looks at a tensor's memory after it was freed; nothing else allocates from the pool between a sample and its judgement."""
+    import cupy
+
+    shape, strides, dtype = result.shape, result.stride(), result.dtype
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if result.numel() else 0
+    pointer, size_bytes, index = result.data_ptr(), extent * result.element_size(), result.device.index
+
+    def look() -> torch.Tensor:
+        memory = cupy.cuda.UnownedMemory(pointer, max(size_bytes, 1), None, index)
+        array = cupy.ndarray((max(size_bytes, 1),), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
+        return torch.from_dlpack(array)[:size_bytes].view(dtype).as_strided(shape, strides)
+
+    return look
+
+
+class ModuleBaselines:
+    """Opens a module's baselines on first use and keeps them. `sample`: one sample, judged the first time.
+
+    `example`: operands that a compiled program may run on. `known` and `tuned` are those of matrix products; there are none here.
+    """
+
+    known: TunedBaseline | None = None
+    tuned: TunedBaseline | None = None
+
+    def __init__(
+        self, task: ModuleTask, device: int, sample: Callable[[Any], float], example: Callable[[], NamedOperands]
+    ) -> None:
+        self._task, self._device, self._sample, self._example = task, torch.device("cuda", device), sample, example
+        self._opened: dict[str, tuple[ModuleBaseline, ...] | Unavailable] = {}
+        self._program: Any = None
+
+    @staticmethod
+    def wanted(options: TimeOptions) -> tuple[str, ...]:
+        """All, or without what a program cannot be: eager has host time, and tuning takes minutes."""
+        if options.all_baselines:
+            return MODULE_BASELINES
+        return (EAGER_GRAPH, COMPILED, MAX_AUTOTUNE) if options.heuristic else (EAGER_GRAPH, COMPILED)
+
+    def open(self, names: Sequence[str]) -> Baselines:
+        """The baselines of these names that run here and are right; notes on the rest."""
+        for name in names:
+            if name not in self._opened:
+                self._opened[name] = self._open(name)
+        opened = {name: self._opened[name] for name in names}
+        return Baselines(
+            contenders={name: found for name, found in opened.items() if isinstance(found, tuple)},  # type: ignore[misc]
+            notes=tuple(f"baseline {name} left out: {why}" for name, why in opened.items() if isinstance(why, Unavailable)),
+        )
+
+    def forget(self, name: str) -> None:
+        """Open a baseline anew the next time."""
+        self._opened.pop(name, None)
+
+    def _open(self, name: str) -> tuple[ModuleBaseline, ...] | Unavailable:
+        try:
+            made = self._made(name)
+            self._sample(made)
+        except Unavailable as exc:
+            return exc
+        except RuntimeError as exc:  # torch's own, such as too little memory
+            return Unavailable(" ".join(str(exc).split())[:300])
+        return (made,)
+
+    def _made(self, name: str) -> ModuleBaseline:
+        if self._program is None:
+            self._program = program_of(self._task, self._device)
+        version = f"torch {torch.__version__}"
+        if name in (EAGER, EAGER_GRAPH):
+            return ModuleBaseline(name, version, self._task, self._program, streamed=name == EAGER)
+        begin = time.monotonic()
+        program = self._compiled(name)
+        return ModuleBaseline(name, f"{version}, compiled in {time.monotonic() - begin:.0f} s", self._task, program)
+
+    def _compiled(self, name: str) -> Program:
+        """Compile, and run the result once on the memory of `example`. Raises: Unavailable."""
+        arrays = self._example().arrays
+        try:
+            program: Program = torch.compile(self._program, fullgraph=True, dynamic=False, mode=_MODES[name])
+            with torch.no_grad(), in_arithmetic(self._task.arithmetic), within(COMPILE_S):
+                program(*_tensors(self._task, arrays, read_buffers(self._task)))
+        except Exception as exc:  # a compiler may fail in any way
+            reason = " ".join(str(exc).split())[:300]
+            raise Unavailable(f"it does not compile: {type(exc).__name__}: {reason}") from exc
+        return program
+
+
+class TookTooLong(Exception):
+    """A compilation that was stopped."""
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Stop work in the main thread after this time, as far as Python code gets to run. Raises: TookTooLong."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: Any) -> None:
+        raise TookTooLong(f"more than {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,126 @@
+"""The references of timed launches, kept for every set of values, and the outputs judged by them element by element.
+
+Covered: every element of every output of every launch of every sample, within the bound that the proof allows too.
+Not covered: indices of extrema, of which one in a thousand may differ where values are alike; states.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.contract.records.named_buffer import Buffer, Role
+from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudgement
+from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
+from cudal2_agent.sandbox.modules.bounds import Judge
+from cudal2_agent.sandbox.modules.executor import Run
+
+PIECE = 2**25  # elements that are compared at once
+EXTREMA_APART = 1e-3
+KEPT_BYTES_AN_ELEMENT = 8  # of a reference and its bound
+
+
+@dataclass(frozen=True)
+class KeptOutput:
+    """One output's reference, flat. `bound`: None where elements must be equal but for the share `apart`."""
+
+    reference: torch.Tensor
+    bound: torch.Tensor | None
+    apart: float = 0.0
+
+    def wrong(self, output: torch.Tensor) -> torch.Tensor:
+        """How many elements are wrong, on the device. Shape: (n,) in, () out."""
+        count = torch.zeros((), dtype=torch.int64, device=output.device)
+        for start in range(0, output.numel(), PIECE):
+            piece = slice(start, start + PIECE)
+            got, want = output[piece], self.reference[piece]
+            if self.bound is None:
+                count += (got != want).sum()
+                continue
+            got = got.to(want.dtype)
+            right = ((got - want).abs() <= self.bound[piece]) | (got == want) | (got.isnan() & want.isnan())
+            count += (~right).sum()
+        return count
+
+
+def keep(judge: Judge, outputs: Sequence[Buffer]) -> dict[str, KeptOutput]:
+    """What is kept of a judge's references, in half of their memory: f32 has more digits than any bound needs."""
+    kept = {}
+    for buffer in outputs:
+        expected = judge.expected[buffer.name]
+        reference = expected.reference.reshape(-1)
+        if not buffer.element.floating:
+            apart = EXTREMA_APART if expected.source is not None else 0.0
+            kept[buffer.name] = KeptOutput(reference.to(torch.int64), None, apart)
+            continue
+        bound = expected.bound.expand(expected.reference.shape).reshape(-1)
+        if expected.free is not None:
+            bound = torch.where(expected.free.reshape(-1), torch.inf, bound)
+        exact = buffer.bytes == 8 * buffer.elements
+        narrow = reference if exact else reference.float()
+        finite = torch.where(reference.isfinite(), (narrow.double() - reference).abs(), 0.0)
+        kept[buffer.name] = KeptOutput(narrow, ((bound + finite) * (1 + 2.0**-20)).to(narrow.dtype))
+    return kept
+
+
+class KeptJudge:
+    """Judges the outputs that launches left in their slots.
+
+    `output`: the stored tensor of a buffer in a slot; `values`: those of a set; `kept`: by set.
+    """
+
+    def __init__(
+        self,
+        task: ModuleTask,
+        output: Callable[[Buffer, TimedLaunch], torch.Tensor],
+        values: Callable[[int], Mapping[str, torch.Tensor]],
+        judge: Callable[[int, Mapping[str, torch.Tensor]], Judge],
+        kept: Callable[[int], Mapping[str, KeptOutput]],
+    ) -> None:
+        self._output, self._values, self._judge, self._kept = output, values, judge, kept
+        self._outputs = [buffer for buffer in task.buffers if buffer.role is Role.OUTPUT]
+        self._written = [buffer for buffer in task.buffers if buffer.role.written]
+
+    def project(self, launches: Sequence[TimedLaunch], draw: random.Random) -> OutputJudgement:  # noqa: ARG002 (all elements)
+        """The outputs of these launches. Errors are not summed up: every element has its bound."""
+        counts, places = [], []
+        for index, launch in enumerate(launches):
+            kept = self._kept(launch.a)
+            for buffer in self._outputs:
+                if buffer.elements:
+                    counts.append(kept[buffer.name].wrong(self._output(buffer, launch).reshape(-1)))
+                    places.append((index, buffer, int(kept[buffer.name].apart * buffer.elements)))
+        elements = sum(buffer.elements for _, buffer, _ in places)
+        judged = OutputJudgement(None, 0.0, 0.0, elements)
+        for (index, buffer, allowed), count in zip(places, torch.stack(counts).tolist() if counts else [], strict=True):
+            if count > allowed:
+                fault = (
+                    f"{count} of {buffer.elements} elements of {buffer.name} are wrong, in launch {index} of {len(launches)}"
+                )
+                return OutputJudgement(fault, 0.0, 0.0, elements)
+        return judged
+
+    def compare(self, launch: TimedLaunch) -> "Compared":
+        """One launch's outputs and states against references that are computed anew."""
+        judge = self._judge(launch.a, self._values(launch.a))
+        verdict = judge.judge(Run({buffer.name: self._output(buffer, launch) for buffer in self._written}))
+        return Compared(0 if verdict.right else max(verdict.wrong, 1), verdict.describe())
+
+
+@dataclass(frozen=True)
+class Compared:
+    """As `verification.comparison.Comparison` says it."""
+
+    mismatches: int
+    words: str
+
+    def describe(self) -> str:
+        return self.words
+
+
+def kept_bytes(task: Any) -> int:
+    """Device memory of the references of one set."""
+    return sum(KEPT_BYTES_AN_ELEMENT * buffer.elements for buffer in task.buffers if buffer.role is Role.OUTPUT)

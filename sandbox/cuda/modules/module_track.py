@@ -1,0 +1,135 @@
+"""The memory of a module's timed launches: sets of values, rings of outputs, and references kept for every set.
+
+A sample uses each set once, so that no launch repeats what another one of the sample did. Where memory holds few sets, a
+sample has few launches; a set is then larger than L2 by far.
+"""
+
+import random
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cupy
+import torch
+
+from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.contract.records.named_buffer import Buffer, Role
+from cudal2_agent.contract.settings.options import TimeOptions
+from cudal2_agent.sandbox.cuda.contender import Contender, NamedOperands
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.cuda.guard.placement import slot_bytes
+from cudal2_agent.sandbox.cuda.modules.kept import KeptJudge, kept_bytes
+from cudal2_agent.sandbox.cuda.modules.tensors import use_stream, view
+from cudal2_agent.sandbox.cuda.modules.value_pools import ValuePools
+from cudal2_agent.sandbox.cuda.timing.operand_pools import Ring
+from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch, launches_needed, spread_bytes
+from cudal2_agent.sandbox.cuda.timing.track import BaseTrack, Residue
+from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
+from cudal2_agent.sandbox.cuda.trusted import Bystanders
+from cudal2_agent.sandbox.modules.bounds import Judge
+from cudal2_agent.sandbox.modules.cases import NORMAL, OWN
+from cudal2_agent.sandbox.modules.prepared import prepare
+
+MAX_SETS = 128
+SETS_SHARE = 0.45  # of the free memory, for sets with their outputs and references
+WORKSPACE_SHARE = 0.5  # of what is free beside them
+
+
+class ModuleTrack(BaseTrack):
+    """Raises: MemoryError."""
+
+    task: ModuleTask
+    pools: ValuePools
+    judge: KeptJudge
+
+    def __init__(self, task: ModuleTask, device: Device, options: TimeOptions) -> None:
+        self.task, self.device = task, device
+        self._place = use_stream(device)
+        torch.cuda.empty_cache()
+        self._trusted = TrustedTiming(device.chip.sms, LIMITS[device.chip.arch].max_smem_per_block_bytes)
+        self.capacity = launches_needed(task, options, device.chip)
+        draw, free_bytes = random.Random(secrets.randbits(64)), _free_bytes(device)
+        sets = count_sets(task, self.capacity, free_bytes)
+        spread = spread_bytes(device.chip.l2_bytes, free_bytes)
+        self.pools = ValuePools(task, sets, device.index, self._trusted, draw, self._drawn, spread)
+        self._rings = {
+            buffer.name: Ring(buffer.name, max(buffer.bytes, 1), sets, device.index, self._trusted, draw)
+            for buffer in task.buffers
+            if buffer.role is Role.OUTPUT
+        }
+        self.residue = Residue(device, self.pools, self._trusted)
+        self.bystanders = Bystanders()
+        self.judge = KeptJudge(task, self._stored, self.pools.values, self._judge_of, lambda index: self.pools.kept[index])
+
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        return tuple(self._rings.values())
+
+    def slots_for(self, contender: Contender) -> int:
+        if not contender.workspace_bytes:
+            return len(self.pools)
+        fitting = int(WORKSPACE_SHARE * _free_bytes(self.device)) // slot_bytes(contender.workspace_bytes)
+        return max(1, min(len(self.pools), fitting))
+
+    def fitting(self, launches: int, contender: Contender) -> int:
+        return max(1, min(launches, self.slots_for(contender)))
+
+    def launches(self, count: int, seed: int) -> list[TimedLaunch]:
+        draw, sets = random.Random(seed), len(self.pools)
+        pairs = zip(draw.sample(range(sets), count), draw.sample(range(sets), count), strict=True)
+        return [TimedLaunch(chosen, chosen, slot) for chosen, slot in pairs]
+
+    def refill(self, workspaces: Ring | None, draw: random.Random) -> None:
+        super().refill(workspaces, draw)
+        self.pools.restore_states()
+
+    def delivered(self, lane: Any) -> list[TimedLaunch]:
+        bounds = zip(lane.launches, lane.bounds, strict=True)
+        return [launch for launch, bound in bounds if not hasattr(bound, "deliver") or bound.deliver()]
+
+    def behind_late_predecessor(
+        self, lane: Any, index: int, done: Sequence[int], bystanders: Bystanders, draw: random.Random
+    ) -> list[tuple[str, Any]]:
+        """The launch alone: verification has a module's late predecessors."""
+        lane.bounds[index].enqueue(self.device.stream.ptr)
+        return []
+
+    def close(self) -> None:
+        super().close()
+        torch.cuda.empty_cache()
+
+    def _operands(self, launch: TimedLaunch, index: int, workspaces: Ring | None) -> NamedOperands:
+        outputs = {name: ring.slot(launch.slot) for name, ring in self._rings.items()}
+        return NamedOperands({**self.pools.arrays(launch.a), **outputs}, None if workspaces is None else workspaces.slot(index))
+
+    def _stored(self, buffer: Buffer, launch: TimedLaunch) -> torch.Tensor:
+        if buffer.role is Role.STATE:
+            return self.pools.state(buffer.name, launch.a)
+        return view(self._rings[buffer.name].slot(launch.slot), buffer)
+
+    def _drawn(self, seed: int) -> tuple[dict[str, torch.Tensor], Judge]:
+        """Normal numbers as tests draw them; the problem's own distribution where the reference of those is not finite."""
+        for case in (NORMAL, OWN):
+            if (prepared := prepare(self.task, case, seed, self._place)) is not None:
+                return prepared.values, prepared.judge
+        raise MachineError(f"{self.task.name}: its reference is not finite on any inputs that are drawn")
+
+    def _judge_of(self, index: int, values: Mapping[str, torch.Tensor]) -> Judge:
+        return Judge(self.task, values, secrets.randbits(32))
+
+
+def count_sets(task: ModuleTask, launches: int, free_bytes: int) -> int:
+    """Sets of values, each with its outputs and references: one per launch of a sample. Raises: MemoryError."""
+    each = sum(slot_bytes(buffer.bytes) for buffer in task.buffers) + kept_bytes(task)
+    if each > free_bytes:
+        raise MemoryError(f"one set of {task.name} with its outputs and references takes {each} bytes of {free_bytes} free")
+    return max(1, min(MAX_SETS, launches, int(SETS_SHARE * free_bytes) // max(each, 1)))
+
+
+def _free_bytes(device: Device) -> int:
+    """Free memory of the GPU, with what cupy's and torch's pools hold unused."""
+    free_bytes, _ = cupy.cuda.runtime.memGetInfo()
+    unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return int(free_bytes) + int(device.pool.free_bytes()) + max(unused, 0)

@@ -1,0 +1,67 @@
+"""Device memory as torch tensors, and how torch runs beside the launcher: on its stream, in memory of its own, in one arithmetic.
+
+Torch's operations go to the stream of the worker, so that they and launches are ordered, and a capture of the stream records
+both. What they allocate comes from one pool of memory that is never given back while the process lives, because graphs hold
+its addresses.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from cudal2_agent.contract.records.module_task import Arithmetic
+from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement
+from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.modules.executor import STORED
+
+
+def use_stream(device: Device) -> torch.device:
+    """Let torch work on the device's stream from here on. Returns the device as torch names it."""
+    place = torch.device("cuda", device.index)
+    torch.cuda.set_device(place)
+    torch.cuda.set_stream(torch.cuda.ExternalStream(device.stream.ptr, device=place))
+    return place
+
+
+def view(array: Any, buffer: Buffer) -> torch.Tensor:
+    """A buffer's memory as a tensor of `STORED` type. Shape: array (bytes,), at least the buffer's."""
+    if not buffer.elements:
+        return torch.empty(buffer.shape, dtype=STORED[buffer.element], device=torch.from_dlpack(array).device)
+    return torch.from_dlpack(array[: buffer.bytes]).view(STORED[buffer.element]).reshape(buffer.shape)
+
+
+def as_computed(stored: torch.Tensor, buffer: Buffer) -> torch.Tensor:
+    """The same memory in the type that operations take: booleans are no bytes."""
+    return stored.view(torch.bool) if buffer.element is BufferElement.BOOL else stored
+
+
+@contextlib.contextmanager
+def in_arithmetic(arithmetic: Arithmetic) -> Iterator[None]:
+    """Matrix products and convolutions in this arithmetic: TF32 only where it is asked for, sums in f32."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    names = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    before = [getattr(matmul, name) for name in names], cudnn.allow_tf32
+    tf32 = arithmetic is Arithmetic.TF32
+    try:
+        for name, value in zip(names, (tf32, False, False), strict=True):
+            setattr(matmul, name, value)
+        cudnn.allow_tf32 = tf32
+        yield
+    finally:
+        for name, value in zip(names, before[0], strict=True):
+            setattr(matmul, name, value)
+        cudnn.allow_tf32 = before[1]
+
+
+@functools.cache
+def _pool() -> Any:
+    return torch.cuda.MemPool() if hasattr(torch.cuda, "MemPool") else None
+
+
+def allocating() -> contextlib.AbstractContextManager[Any]:
+    """Allocations of this thread come from the pool that outlives every graph."""
+    pool = _pool() if torch.cuda.is_available() else None
+    return contextlib.nullcontext() if pool is None else torch.cuda.use_mem_pool(pool)
