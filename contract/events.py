@@ -8,13 +8,13 @@ from pydantic import Field
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.evaluation import Evaluation
 from cudal2_agent.contract.records.exchange import Usage
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 
 
 class RunStarted(Record):
     event: Literal["run_started"] = "run_started"
     run_id: str
-    task: GemmTask
+    task: Task
     device: str
     budget: int
     minutes: float

@@ -11,8 +11,8 @@ from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Pr
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.knowledge import Hit
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.profile import Profile
-from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
 from cudal2_agent.contract.settings.options import Effort
 
@@ -50,7 +50,7 @@ class Sandbox(Protocol):
     def waited_s(self) -> float: ...
 
     def build(
-        self, candidates: Sequence[AnyCandidate], task: GemmTask, cancel: Event | None = None
+        self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
     ) -> Iterator[tuple[int, Built | Evaluation]]:
         """Check, compile and inspect in parallel. Yields (position, outcome) as each candidate finishes.
 
@@ -58,32 +58,32 @@ class Sandbox(Protocol):
         """
         ...
 
-    def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
+    def evaluate(self, built: Built, task: Task, effort: Effort) -> Evaluation:
         """Verify and time a built candidate. `quick` compares it with cuBLASLt-AutoTuning only."""
         ...
 
-    def screen(self, built: Sequence[Built], task: GemmTask) -> Iterator[tuple[int, Evaluation]]:
+    def screen(self, built: Sequence[Built], task: Task) -> Iterator[tuple[int, Evaluation]]:
         """Briefly verify and time candidates of trusted writers, against cuBLASLt-AutoTuning. Yields as each finishes.
 
         A screened time ranks candidates; it never decides a winner.
         """
         ...
 
-    def race(self, built: Sequence[Built], task: GemmTask) -> list[Evaluation]:
+    def race(self, built: Sequence[Built], task: Task) -> list[Evaluation]:
         """Verify candidates in full, then time them together with the baselines in the same rounds, with and without
         programmatic launch. Slower candidates leave once their interval is wholly behind. One evaluation for each, in order.
         """
         ...
 
-    def verify(self, built: Built, task: GemmTask) -> Evaluation:
+    def verify(self, built: Built, task: Task) -> Evaluation:
         """Verify a built candidate without timing it: `Unmeasured` where it holds."""
         ...
 
-    def predict(self, built: Built, task: GemmTask) -> Prediction:
+    def predict(self, built: Built, task: Task) -> Prediction:
         """The predicted time of a built candidate, which is not executed."""
         ...
 
-    def witness(self, built: Built, task: GemmTask, seconds: float | None = None) -> Evaluation:
+    def witness(self, built: Built, task: Task, seconds: float | None = None) -> Evaluation:
         """The verdict of the emulator on a candidate that passed on a GPU; `Unmeasured` where it passes or cannot be executed.
 
         `seconds`: time limit of the proof, if it is less than that of the settings.
@@ -91,7 +91,7 @@ class Sandbox(Protocol):
         """
         ...
 
-    def profile(self, built: Built, task: GemmTask) -> Profile:
+    def profile(self, built: Built, task: Task) -> Profile:
         """Collect hardware counters of a verified candidate in a separate process.
 
         Raises: ProfilerUnavailable where this machine cannot profile, ProfileFailed where this candidate cannot be profiled.
@@ -102,7 +102,7 @@ class Sandbox(Protocol):
 
 
 class Predict(Protocol):
-    def __call__(self, candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction: ...
+    def __call__(self, candidate: AnyCandidate, task: Task, inspection: Inspection) -> Prediction: ...
 
 
 class ExchangeLog(Protocol):

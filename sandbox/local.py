@@ -14,6 +14,7 @@ from cudal2_agent.contract.records.baseline import BaselineBook, TunedBaseline
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
 from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Prediction, TestResult, Unmeasured
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.profile import Profile
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.options import (
@@ -106,7 +107,7 @@ class LocalSandbox:
         return self._inspecting_s + (self._pool.turn.waited_s if self._pool is not None else 0.0)
 
     def build(
-        self, candidates: Sequence[AnyCandidate], task: GemmTask, cancel: Event | None = None
+        self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
     ) -> Iterator[tuple[int, Built | Evaluation]]:
         """(position, outcome) as each finishes. Raises: UsageError before any work, CompilerMissing, MachineError.
 
@@ -116,21 +117,21 @@ class LocalSandbox:
         require_memory(task, self._chip)
         return self._builder.build(candidates, task, cancel, briefly=self.can_measure)
 
-    def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
+    def evaluate(self, built: Built, task: Task, effort: Effort) -> Evaluation:
         """Verify and time a built candidate; without a GPU for the task, verify it and say what its time would be.
 
         Raises: UsageError, MachineError, WorkerError.
         """
         return self._request(built, task, effort)
 
-    def screen(self, built: Sequence[Built], task: GemmTask) -> Iterator[tuple[int, Evaluation]]:
+    def screen(self, built: Sequence[Built], task: Task) -> Iterator[tuple[int, Evaluation]]:
         """Rank candidates: (position, outcome) as each finishes; without a GPU for the task, as `verify`.
 
         A candidate that crashes or hangs costs itself only. Raises: as `evaluate`.
         """
         return self._batch(built, task, "screen")
 
-    def race(self, built: Sequence[Built], task: GemmTask) -> list[Evaluation]:
+    def race(self, built: Sequence[Built], task: Task) -> list[Evaluation]:
         """Verify finalists in full and time them together: one evaluation for each, in order; without a GPU, as `verify`.
 
         A finalist that fails, crashes or hangs is out; the others race on. Raises: as `evaluate`.
@@ -138,15 +139,15 @@ class LocalSandbox:
         outcomes = dict(self._batch(built, task, "race"))
         return [outcomes[position] for position in range(len(built))]
 
-    def verify(self, built: Built, task: GemmTask) -> Evaluation:
+    def verify(self, built: Built, task: Task) -> Evaluation:
         """Verify a built candidate without timing it: `Unmeasured` where it holds. Raises: as `evaluate`."""
         return self._request(built, task, None)
 
-    def predict(self, built: Built, task: GemmTask) -> Prediction:
+    def predict(self, built: Built, task: Task) -> Prediction:
         """The predicted time of a built candidate, which is not executed."""
         return self._predict(built.candidate, task, built.inspection)
 
-    def witness(self, built: Built, task: GemmTask, seconds: float | None = None) -> Evaluation:
+    def witness(self, built: Built, task: Task, seconds: float | None = None) -> Evaluation:
         """What the emulator says of a candidate that a GPU found right: `Unmeasured` where it holds, or was not executed.
 
         `seconds`: time limit of the proof, if it is less than that of the settings.
@@ -164,7 +165,7 @@ class LocalSandbox:
             return self._unmeasured(built, task, reason=f"its smaller kernel could not be built: {exc}")
         return self._answer(self._witness.evaluate(request), built, task, "emulator")
 
-    def profile(self, built: Built, task: GemmTask) -> Profile:
+    def profile(self, built: Built, task: Task) -> Profile:
         """Count what the hardware does while a verified candidate runs; the worker is idle meanwhile.
 
         Raises: ProfilerUnavailable where nothing can be profiled here, ProfileFailed where this candidate cannot.
@@ -174,12 +175,12 @@ class LocalSandbox:
         with self._turn_for_counters(task):
             return self._profiler.profile(built, task)
 
-    def profile_library(self, detail: str, task: GemmTask) -> Profile:
+    def profile_library(self, detail: str, task: Task) -> Profile:
         """The same of the cuBLASLt kernel with this configuration, as a tuned baseline records it. Raises: as `profile`."""
         with self._turn_for_counters(task):
             return self._profiler.profile_library(detail, task)
 
-    def _turn_for_counters(self, task: GemmTask) -> AbstractContextManager[None]:
+    def _turn_for_counters(self, task: Task) -> AbstractContextManager[None]:
         """Raises: ProfilerUnavailable without a GPU for the task."""
         if not self.can_measure or task.arch is not self._chip.arch:
             raise ProfilerUnavailable(f"there is no {task.arch} GPU here whose counters could be read")
@@ -195,9 +196,7 @@ class LocalSandbox:
             if self._pool is not None:
                 self._pool.close()
 
-    def _batch(
-        self, built: Sequence[Built], task: GemmTask, effort: Literal["screen", "race"]
-    ) -> Iterator[tuple[int, Evaluation]]:
+    def _batch(self, built: Sequence[Built], task: Task, effort: Literal["screen", "race"]) -> Iterator[tuple[int, Evaluation]]:
         require_memory(task, self._chip)
         measured: list[int] = []
         judged: Sequence[Built | Evaluation] = built if effort == "screen" else self._judged(built, task)
@@ -223,8 +222,8 @@ class LocalSandbox:
         for place, outcome in self._pool.batch(request, self._keep):
             yield measured[place], outcome
 
-    def _tuned(self, task: GemmTask) -> TunedBaseline | None:
-        if self._baselines is None or self._environment is None:
+    def _tuned(self, task: Task) -> TunedBaseline | None:
+        if self._baselines is None or self._environment is None or not isinstance(task, GemmTask):
             return None
         return self._baselines.tuned(task, self._environment.key)
 
@@ -232,7 +231,7 @@ class LocalSandbox:
         if self._baselines is not None:
             self._baselines.keep(baseline)
 
-    def _request(self, built: Built, task: GemmTask, effort: Effort | None, seconds: float | None = None) -> Evaluation:
+    def _request(self, built: Built, task: Task, effort: Effort | None, seconds: float | None = None) -> Evaluation:
         require_memory(task, self._chip)
         if (refused := self._builder.refused(built.candidate)) is not None:
             return refused  # it was built by another run or under other settings
@@ -248,7 +247,7 @@ class LocalSandbox:
         request = Evaluate(built=built, task=task, verify=self._verify, time=time, effort=effort, tuned=self._tuned(task))
         return self._answer(self._pool.evaluate(request, self._keep), built, task, "gpu")
 
-    def _judged(self, built: Sequence[Built], task: GemmTask) -> list[Built | Evaluation]:
+    def _judged(self, built: Sequence[Built], task: Task) -> list[Built | Evaluation]:
         """The candidates with their machine code inspected; what the inspection found where one breaks a rule."""
         begin_s = monotonic()
         late = [position for position, each in enumerate(built) if not each.judged]
@@ -257,14 +256,14 @@ class LocalSandbox:
         found = {position: outcomes[place] for place, position in enumerate(late)}
         return [found.get(position, each) for position, each in enumerate(built)]
 
-    def _proof(self, built: Built, task: GemmTask, seconds: float | None = None) -> Evaluate:
+    def _proof(self, built: Built, task: Task, seconds: float | None = None) -> Evaluate:
         """What the emulator is asked, in at most `seconds`. Raises: as `_reduced`."""
         limit_s = self._emulate.timeout_s if seconds is None else min(self._emulate.timeout_s, seconds)
         verify = self._verify.model_copy(update={"timeout_s": limit_s / TIME_SHARE})
         return Evaluate(built=built, task=task, verify=verify, reduced=self._reduced(built, task))
 
     def _answer(
-        self, outcome: Evaluation | Verified | NotExecuted, built: Built, task: GemmTask, by: Literal["emulator", "gpu"]
+        self, outcome: Evaluation | Verified | NotExecuted, built: Built, task: Task, by: Literal["emulator", "gpu"]
     ) -> Evaluation:
         match outcome:
             case Verified(tests=tests, prediction=modelled):
@@ -277,7 +276,7 @@ class LocalSandbox:
     def _unmeasured(
         self,
         built: Built,
-        task: GemmTask,
+        task: Task,
         by: Prover = "nothing",
         *,
         tests: tuple[TestResult, ...] = (),
@@ -290,14 +289,15 @@ class LocalSandbox:
             prediction = modelled
         return Unmeasured(verified_by=by, reason=reason, tests=tests, prediction=prediction, inspection=built.inspection)
 
-    def _reduced(self, built: Built, task: GemmTask) -> Reduced | None:
+    def _reduced(self, built: Built, task: Task) -> Reduced | None:
         """The candidate for a smaller task that the emulator runs whole, written and built anew where it must be.
 
         Raises: CompilerMissing, MachineError, WorkerError.
         """
         candidate = built.candidate
-        smaller = reduced_task(task, candidate.plan) if isinstance(candidate, Candidate) else None
-        if smaller is None or not isinstance(candidate, Candidate):
+        if not isinstance(task, GemmTask) or not isinstance(candidate, Candidate):
+            return None
+        if (smaller := reduced_task(task, candidate.plan)) is None:
             return None
         if not needs_rewriting(candidate, task, smaller):
             return Reduced(built=built, task=smaller)
@@ -351,7 +351,7 @@ def open_sandbox(
     )
 
 
-def require_memory(task: GemmTask, chip: Chip) -> None:
+def require_memory(task: Task, chip: Chip) -> None:
     """Raises: UsageError where the operands, with the copies that proving and timing need, exceed the chip's memory."""
     needed = MIN_OPERAND_SETS * task.operand_bytes
     if needed > chip.memory_bytes:

@@ -6,6 +6,7 @@ A search in BF16 starts from the best schedules in F16 of the same shape, and th
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -30,6 +31,8 @@ RANK_DISTANCE = 0.75  # the second best of a run counts as so many doublings far
 MODE_DISTANCE = 0.5  # a run in the other timing mode counts as so many doublings farther away
 ELEMENT_DISTANCE = 0.25  # a run in the other element type counts as so many doublings farther away
 CARRIED_DISTANCE = 0.01  # per rank: all that carry over from a run of the same shape come before any other shape
+
+_PRODUCT = re.compile(r"\d+x\d+x\d+", re.ASCII)  # the shape of a matrix product; runs of modules have their name there
 
 
 class _Leader(NamedTuple):
@@ -64,6 +67,7 @@ class StoredPrecedents:
             own = tables.runs.c
             finished = (own.arch == task.arch.value) & (own.chip == chip.name) & (own.status == "finished")
             runs = connection.execute(select(own.key, own.shape, own.created_at).where(finished)).all()
+            runs = [row for row in runs if _PRODUCT.fullmatch(row.shape)]
             distances = {row.key: _distance(row.shape, task) for row in runs}
             nearest = sorted((row for row in runs if distances[row.key] <= REACH), key=lambda row: row.created_at, reverse=True)
             for row in sorted(nearest, key=lambda row: distances[row.key])[:MAX_RUNS]:
@@ -85,7 +89,10 @@ class StoredPrecedents:
 def _best_of_run(connection: Connection, reader: PlainReader, key: int) -> Sequence[_Leader]:
     """The best schedules of a run: those of its race first, then by speedup."""
     run = connection.execute(select(tables.runs).where(tables.runs.c.key == key)).one()
-    task = GemmTask.model_validate(reader.run(run)["task"])
+    plain = reader.run(run)["task"]
+    if plain["kind"] != "gemm":  # a module that is named like a shape
+        return ()
+    task = GemmTask.model_validate(plain)
     own = tables.steps.c
     measured = select(own.index, own.speedup).where((own.run == key) & own.speedup.is_not(None))
     speedups: dict[int, float] = {row[0]: row[1] for row in connection.execute(measured)}

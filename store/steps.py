@@ -10,8 +10,8 @@ from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.evaluation import Evaluation
 from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.profile import Profile
-from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, Trajectory
 
 
@@ -23,7 +23,7 @@ class ExportedStep(Record):
     index: int
     round: int
     seed: int
-    task: GemmTask
+    task: Task
     chip: Chip
     observation: Observation
     candidate_id: str

@@ -29,6 +29,7 @@ from sqlalchemy import (
 )
 
 VERSION = "0003"  # of the newest migration
+SHAPE_CHARS = 40  # of what tells a task from others in a list
 SCHEMA = "2"  # in `cudal2_meta`, where version 0.1 looks and then refuses the store
 
 metadata = MetaData()
@@ -74,7 +75,7 @@ runs = Table(
     Column("created_at", String(40), nullable=False, index=True),
     Column("status", String(16), nullable=False),
     Column("policy", String(64), nullable=False),
-    Column("shape", String(40), nullable=False),
+    Column("shape", String(SHAPE_CHARS), nullable=False),
     Column("arch", String(16), nullable=False),
     Column("chip", String(128), nullable=False),
     Column("cutlass", String(64), nullable=False),  # the release that the run could retrieve from; empty for none

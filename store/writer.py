@@ -21,7 +21,7 @@ from cudal2_agent.store.plain_records import (
     step_hash,
 )
 from cudal2_agent.store.reader import PlainReader
-from cudal2_agent.store.tables import Keyed
+from cudal2_agent.store.tables import SHAPE_CHARS, Keyed
 
 RUNS = Keyed(tables.runs, "run_id")
 OBSERVATIONS = Keyed(tables.observations, "hash")
@@ -173,6 +173,11 @@ class PlainWriter:
         return CONTENTS.insert(self._connection, {"kind": content.kind, "hash": named(content.id), **packed})
 
 
+def shape_of(task: Plain) -> str:
+    """M×N×K of a matrix product; the beginning of a module's name, as long as the column is."""
+    return str(task["name"])[:SHAPE_CHARS] if task["kind"] == "module" else f"{task['m']}x{task['n']}x{task['k']}"
+
+
 def run_columns(run: Plain) -> dict[str, str]:
     """The columns that repeat what the record of a run holds."""
     task, settings = run["task"], run["settings"]
@@ -181,7 +186,7 @@ def run_columns(run: Plain) -> dict[str, str]:
         "created_at": sortable(run["created_at"]),
         "status": run["status"],
         "policy": run["policy"],
-        "shape": f"{task['m']}x{task['n']}x{task['k']}",
+        "shape": shape_of(task),
         "arch": task["arch"],
         "chip": run["chip"]["name"],
         "cutlass": settings.get("cutlass", "") if settings.get("use_knowledge", True) else "",

@@ -24,7 +24,6 @@ WIRING = "agent/wiring has one file per part, named like what it opens"
 SHARED_CLASSES = {
     "BoundKernel": BACKENDS,
     "Evaluator": BACKENDS,
-    "Operands": BACKENDS,
 }
 SHARED_MODULES = {
     "advise": "agent/library/advise works out what a model gains, `advise` is its verb",

@@ -20,6 +20,7 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.campaign import ShapeResult, Winner
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.evaluation import Measured, TestResult, Witness
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
 from cudal2_agent.contract.reward.reward import reward
@@ -93,8 +94,9 @@ def _by_id(*winners: Winner | None) -> dict[str, Winner]:
 def _proved_by_steps(store: Store, sandbox: Sandbox, result: ShapeResult, run: RunRecord, steps: list[Step]) -> ShapeResult:
     """The next best kernels take the place of refuted ones."""
     verdicts, refuted = dict[str, WitnessVerdict](), list[str]()
+    task = gemm(run.task, "a row of a campaign")
     while True:
-        deciding = deciding_steps(steps, run.task, run.chip)
+        deciding = deciding_steps(steps, task, run.chip)
         best, best_without = best_launches(deciding)
         winners = _by_id(best, best_without)
         open_ = [id_ for id_ in winners if id_ not in verdicts]
@@ -102,7 +104,7 @@ def _proved_by_steps(store: Store, sandbox: Sandbox, result: ShapeResult, run: R
             break
         for id_ in open_:
             candidate = next(step.candidate for step in deciding if step.candidate.id == id_)
-            verdicts[id_] = _verdict(sandbox, run.task, candidate)
+            verdicts[id_] = _verdict(sandbox, task, candidate)
             if isinstance(verdict := verdicts[id_], TestResult):
                 refuted.append(_named(id_, verdict))
         steps = _recorded(store, run, steps, verdicts)

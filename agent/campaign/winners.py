@@ -9,6 +9,7 @@ from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.campaign import ShapeResult, Winner
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured, Timing
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Step
 from cudal2_agent.contract.reward.roofline import roofline_us
@@ -20,7 +21,7 @@ _ON_GPU = ("evaluate", "screen", "race")  # stages in which the GPU works
 
 def shape_result(run: RunResult, commit: str = "") -> ShapeResult:
     """The row of a run that ended. Its winners are not proved yet."""
-    task, chip = run.run.task, run.run.chip
+    task, chip = gemm(run.run.task, "a row of a campaign"), run.run.chip
     deciding = deciding_steps(run.steps, task, chip)
     best, best_without = best_launches(deciding)
     return ShapeResult(

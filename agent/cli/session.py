@@ -12,7 +12,7 @@ from cudal2_agent.agent.wiring.parts import open_dependencies
 from cudal2_agent.agent.wiring.schedule_prior import with_budget
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.build import Built
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.trajectory import RunRecord
 from cudal2_agent.contract.settings.settings import Settings, load_settings
 from cudal2_agent.store.store import open_store
@@ -21,7 +21,7 @@ NO_KERNEL = 1
 INTERRUPTED = 130
 
 
-def optimize_task(task: GemmTask, settings: Settings, out: Path | None, *, as_json: bool) -> int:
+def optimize_task(task: Task, settings: Settings, out: Path | None, *, as_json: bool) -> int:
     """Start a new run and return the exit code. Wrong input fails before any work."""
     if out is not None:
         reserve(out.absolute())

@@ -10,6 +10,7 @@ from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.campaign import ShapeResult, Winner
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
 from cudal2_agent.contract.reward.roofline import roofline_us
@@ -48,7 +49,11 @@ def kernels_of_store(store: Store) -> list[MeasuredKernel]:
     """Winners of the campaigns' rows, and of finished runs that belong to no campaign. Raises: StoreError."""
     rows = store.results()
     known = {row.run_id for row in rows}
-    single = [run for run in store.runs() if run.run_id not in known and run.status == "finished" and _offline(run.task)]
+    single = [
+        run
+        for run in store.runs()
+        if run.run_id not in known and run.status == "finished" and isinstance(run.task, GemmTask) and _offline(run.task)
+    ]
     return _measured([*rows, *(_row(run, store.steps(run.run_id)) for run in single)])
 
 
@@ -94,7 +99,7 @@ def _measured(rows: Sequence[ShapeResult]) -> list[MeasuredKernel]:
 
 def _row(run: RunRecord, steps: Sequence[Step]) -> ShapeResult:
     """A run as the row of a campaign."""
-    deciding = deciding_steps(steps, run.task, run.chip)
+    deciding = deciding_steps(steps, gemm(run.task, "a library"), run.chip)
     best, best_without = best_launches(deciding)
     environments = (step.evaluation.environment.key for step in deciding if isinstance(step.evaluation, Measured))
     return ShapeResult(

@@ -9,7 +9,7 @@ from cudal2_agent.contract.plan.chip import LIMITS, Chip
 from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, ScheduleValue
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Unmeasured
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.trajectory import Attempt, AttemptResources, Step
 from cudal2_agent.contract.reward.reward import confirmed
 from cudal2_agent.contract.reward.speedup import ratio_over
@@ -47,7 +47,7 @@ def attempt_of(step: Step) -> Attempt:
     return outcome_of(step.candidate, evaluation).model_copy(update=of_step)
 
 
-def described(attempt: Attempt, step: Step, task: GemmTask, chip: Chip, parent: AnyCandidate | None) -> Attempt:
+def described(attempt: Attempt, step: Step, task: Task, chip: Chip, parent: AnyCandidate | None) -> Attempt:
     """An attempt with what a model needs to go on from it. `parent`: the candidate whose source its author started from."""
     evaluation, origin = step.evaluation, step.candidate.origin
     described = {
@@ -92,7 +92,7 @@ def _verdict(evaluation: Evaluation) -> str:
             return ""
 
 
-def _resources(step: Step, task: GemmTask, chip: Chip) -> AttemptResources | None:
+def _resources(step: Step, task: Task, chip: Chip) -> AttemptResources | None:
     inspection = step.evaluation.inspection
     kernels = inspection.kernels if inspection else ()
     if not kernels:
@@ -107,7 +107,7 @@ def _resources(step: Step, task: GemmTask, chip: Chip) -> AttemptResources | Non
     )
 
 
-def _grids(candidate: AnyCandidate, task: GemmTask, chip: Chip) -> Sequence[int]:
+def _grids(candidate: AnyCandidate, task: Task, chip: Chip) -> Sequence[int]:
     """CTAs of each launch; none for a host candidate, and for a plan of a record that this version would refuse."""
     if not isinstance(candidate, Candidate):
         return ()

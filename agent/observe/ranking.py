@@ -12,7 +12,8 @@ from cudal2_agent.agent.observe.attempts import attempt_of
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured, Unmeasured
-from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.task import TimingMode
 from cudal2_agent.contract.records.trajectory import Attempt, Step
 from cudal2_agent.contract.reward.reward import beyond_roofline
 from cudal2_agent.contract.reward.speedup import ScreenedTime, baseline_of, paired_ratio, steady_speedups, tied
@@ -77,7 +78,7 @@ class Ranked:
         return _known(self.attempt.predicted_us)
 
 
-def rank(step: Step, task: GemmTask, chip: Chip) -> Ranked:
+def rank(step: Step, task: Task, chip: Chip) -> Ranked:
     evaluation = step.evaluation
     plausible = isinstance(evaluation, Measured) and not beyond_roofline(evaluation, task, chip)
     return Ranked(step=step, attempt=attempt_of(step), plausible=plausible)
@@ -106,7 +107,7 @@ def _decides(one: Ranked, times: Mapping[str, int]) -> bool:
     return one.thorough or (one.step.evaluation.effort is None and times[one.attempt.candidate_id] > 1)
 
 
-def leading_step(steps: Sequence[Step], task: GemmTask, chip: Chip) -> Step | None:
+def leading_step(steps: Sequence[Step], task: Task, chip: Chip) -> Step | None:
     """`leader` over steps that are not ranked yet."""
     best = leader([rank(step, task, chip) for step in steps])
     return best.step if best else None

@@ -13,6 +13,7 @@ from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, Ori
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.knowledge import Hit, Query, Retriever
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.records.trajectory import Observation
 
@@ -57,7 +58,7 @@ _CONSTRUCTS = {
 def look_up(
     retriever: Retriever,
     questions: Sequence[str],
-    task: GemmTask,
+    task: Task,
     constructs: Sequence[str] = (),
     shown: Collection[Place] = (),
 ) -> list[Hit]:
@@ -113,8 +114,10 @@ def constructs_of(diagnosis: Diagnosis | None) -> list[str]:
     return [f"How to write {words}." for asked, words in _CONSTRUCTS.items() if re.search(asked, remedies, re.IGNORECASE)]
 
 
-def questions_of(task: GemmTask, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None) -> list[str]:
+def questions_of(task: Task, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None) -> list[str]:
     """Questions in plain words, the most urgent first. The words of an error message ask nothing: they match no note."""
+    if isinstance(task, ModuleTask):
+        return _findings(diagnosis)
     having = _schedule(in_hand) or [f"How to write {_leading(task)}."]
     return [*_findings(diagnosis), *_shape(task), *having]
 

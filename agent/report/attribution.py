@@ -11,7 +11,7 @@ from cudal2_agent.agent.observe.ranking import Ranked, leader, rank
 from cudal2_agent.agent.report.provenance import Seen, seen_by
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.trajectory import Observation, Step
 
 
@@ -49,9 +49,7 @@ class Sighting(Record):
     others: int
 
 
-def improvements(
-    steps: Sequence[Step], observations: Mapping[str, Observation], task: GemmTask, chip: Chip
-) -> list[Improvement]:
+def improvements(steps: Sequence[Step], observations: Mapping[str, Observation], task: Task, chip: Chip) -> list[Improvement]:
     """The steps that took the lead, in order; by predicted times where nothing was measured.
 
     A candidate whose latest evaluation failed never led. A second measurement of a candidate is no improvement.

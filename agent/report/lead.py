@@ -6,7 +6,7 @@ from typing import Literal
 
 from cudal2_agent.agent.observe.ranking import Ranked, leader, rank, ties
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.trajectory import Step
 from cudal2_agent.contract.reward.speedup import TIE
 
@@ -43,7 +43,7 @@ class Lead:
         return f" Tied within {100 * TIE:.0f} %: {', '.join([*named, *more])}; the earliest is reported."
 
 
-def lead_of(steps: Sequence[Step], task: GemmTask, chip: Chip) -> Lead | None:
+def lead_of(steps: Sequence[Step], task: Task, chip: Chip) -> Lead | None:
     """None where no candidate leads."""
     ranked = [rank(step, task, chip) for step in steps]
     best = leader(ranked)

@@ -26,6 +26,7 @@ from cudal2_agent.contract.records.evaluation import (
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.knowledge import Hit
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.ruler import Ruler
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
@@ -43,7 +44,7 @@ def render_report(outcome: RunResult, out: Path) -> str:
     """The whole report. `out`: the folder of its files, for the command lines in it."""
     run = outcome.run
     sections = [
-        f"# GEMM {run.task.shape}",
+        f"# {'GEMM' if isinstance(run.task, GemmTask) else 'Module'} {run.task.shape}",
         _verdict(outcome),
         _best(outcome),
         _diagnosis(outcome.best),
@@ -59,11 +60,18 @@ def render_report(outcome: RunResult, out: Path) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def _asked(task: Task) -> str:
+    if isinstance(task, GemmTask):
+        return f"{task.element} elements, {task.accumulate} accumulation, layout {task.layout}"
+    sizes = "".join(f", {name} {size}" for name, size in task.dims.items())
+    return f"{task.arithmetic} arithmetic{', training' if task.training else ''}{sizes}"
+
+
 def _verdict(outcome: RunResult) -> str:
     run = outcome.run
     task = run.task
     lines = [
-        f"- task: {task.element} elements, {task.accumulate} accumulation, layout {task.layout}, {task.arch}",
+        f"- task: {_asked(task)}, {task.arch}",
         f"- run: `{run.run_id}`, {run.status}: {outcome.reason}",
         f"- policy: {run.policy}, seed {run.seed}; {len(outcome.steps)} steps in {outcome.spent_s:.0f} s",
         f"- chip: {run.chip.name} ({run.chip.sms} SMs); roofline {_roofline_us(run):.2f} us",
@@ -312,8 +320,10 @@ def optimize_command(run: RunRecord) -> str:
     return " ".join(words)
 
 
-def task_flags(task: GemmTask) -> str:
+def task_flags(task: Task) -> str:
     """The flags of a task. Defaults are left out, except the architecture."""
+    if isinstance(task, ModuleTask):
+        return _module_flags(task)
     flags = [f"--shape {task.shape}", f"--arch {task.arch}"]
     if task.accumulate is not AccumulatorType.F32:
         flags.append(f"--accumulate {task.accumulate}")
@@ -324,6 +334,14 @@ def task_flags(task: GemmTask) -> str:
     if task.mode is not TimingMode.OFFLINE:
         flags.append(f"--mode {task.mode}")
     return " ".join(flags)
+
+
+def _module_flags(task: ModuleTask) -> str:
+    flags = ["--task " + shlex.quote(task.name), f"--arch {task.arch}", f"--arithmetic {task.arithmetic}"]
+    if task.dims:
+        flags.append("--dims " + ",".join(f"{name}={size}" for name, size in task.dims.items()))
+    flags += ["--training"] if task.training else []
+    return " ".join(flags + ([f"--mode {task.mode}"] if task.mode is not TimingMode.OFFLINE else []))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

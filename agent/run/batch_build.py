@@ -11,7 +11,7 @@ from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.evaluation import Evaluation
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 
 
 class RoundProposal(NamedTuple):
@@ -40,7 +40,7 @@ class BatchBuild:
     def __init__(
         self,
         sandbox: Sandbox,
-        task: GemmTask,
+        task: Task,
         propose: Callable[[], RoundProposal],
         skip: Callable[[AnyCandidate], bool] = lambda _: False,
     ) -> None:

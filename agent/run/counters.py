@@ -13,8 +13,8 @@ from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.profile import Profile
-from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
 
 SHARE = 0.15  # of the run's time so far that profiling schedules may take, not counting the first profile
@@ -77,7 +77,7 @@ class CounterGuard:
     def able(self) -> bool:
         return self._able
 
-    def profile(self, built: Built, task: GemmTask) -> Profile | None:
+    def profile(self, built: Built, task: Task) -> Profile | None:
         """None where nothing can be profiled here. Raises: ProfileFailed where this candidate cannot be profiled."""
         if not self._able:
             return None

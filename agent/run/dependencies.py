@@ -10,10 +10,10 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.evaluation import Evaluation
 from cudal2_agent.contract.records.knowledge import Retriever
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.profile import Profile
-from cudal2_agent.contract.records.task import GemmTask
 
-Diagnose = Callable[[Built, GemmTask, Chip, Evaluation, Profile | None], Diagnosis]
+Diagnose = Callable[[Built, Task, Chip, Evaluation, Profile | None], Diagnosis]
 
 
 @dataclass(frozen=True)

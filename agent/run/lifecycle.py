@@ -22,7 +22,7 @@ from cudal2_agent.agent.run.versions import versions
 from cudal2_agent.contract.errors import Cudal2Error, StoreError, UsageError
 from cudal2_agent.contract.events import Emit, Notice, RunFinished, RunStarted
 from cudal2_agent.contract.file_system import require_local
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
 from cudal2_agent.contract.settings.settings import Settings
 
@@ -30,14 +30,14 @@ _NO_LIMIT = 1_000_000_000  # supersteps; the budget and the clock end a run
 _OWN_PARTS = ("evaluate", "agent")  # of a step's seconds; builds overlap them, and what is shared counts once per round
 
 
-def name_run(task: GemmTask) -> str:
+def name_run(task: Task) -> str:
     """An id for a new run. Runs of one shape sort by time."""
     return f"{task.shape}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def start_run(
     run_id: str,
-    task: GemmTask,
+    task: Task,
     settings: Settings,
     parts: Dependencies,
     emit: Emit,

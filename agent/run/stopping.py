@@ -6,7 +6,7 @@ from cudal2_agent.agent.observe.ranking import Ranked, fastest_of, is_ahead, lea
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.evaluation import Measured
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.reward.speedup import median_us
 
@@ -30,12 +30,12 @@ class Budget(Record):
         return self.total_s - (min(FINAL_SHARE * self.total_s, FINAL_MAX_S) if can_measure else 0.0)
 
 
-def roofline_fraction(measured: Measured, task: GemmTask, chip: Chip) -> float:
+def roofline_fraction(measured: Measured, task: Task, chip: Chip) -> float:
     """The roofline's time divided by the measured time; 1 is the limit."""
     return roofline_us(task, chip) / median_us(measured.timing)
 
 
-def near_roofline(best: Ranked | None, task: GemmTask, chip: Chip) -> bool:
+def near_roofline(best: Ranked | None, task: Task, chip: Chip) -> bool:
     """Whether the leader was measured within 2 % of the roofline, and no slower than cuBLASLt-AutoTuning where that was timed.
 
     A prediction ends no search, however near the roofline it is. A kernel that waits for a second witness ends no search.
@@ -64,7 +64,7 @@ class SearchEnd:
 
     def __init__(
         self,
-        task: GemmTask,
+        task: Task,
         chip: Chip,
         budget: Budget,
         *,

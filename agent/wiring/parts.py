@@ -11,7 +11,7 @@ from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.contract.events import Emit
 from cudal2_agent.contract.protocols import Policy, Sandbox
 from cudal2_agent.contract.records.knowledge import Retriever
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
 from cudal2_agent.sandbox.diagnosis.differences import explain
@@ -20,7 +20,7 @@ from cudal2_agent.store.store import Store
 
 
 @contextmanager
-def open_dependencies(task: GemmTask, settings: Settings, store: Store, run_id: str, emit: Emit) -> Iterator[Dependencies]:
+def open_dependencies(task: Task, settings: Settings, store: Store, run_id: str, emit: Emit) -> Iterator[Dependencies]:
     """Everything a run needs, checked before any work. `run_id`: the run in whose log the policy records its exchanges.
 
     Raises: UsageError for an impossible policy or operands that do not fit, MachineError for a missing compiler or device.

@@ -11,7 +11,7 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, Unmeasured
 from cudal2_agent.contract.records.knowledge import Hit, Retriever
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 
 
 class RunWorkbench:
@@ -21,7 +21,7 @@ class RunWorkbench:
     The parts are given later (`connect`), since a policy opens before them: its errors are the cheapest to find.
     """
 
-    def __init__(self, task: GemmTask) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
         self._parts: tuple[Sandbox, Retriever] | None = None
         self._proved: dict[str, Evaluation] = {}

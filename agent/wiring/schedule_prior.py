@@ -10,6 +10,7 @@ from pathlib import Path
 from cudal2_agent.agent.wiring.chip_rates import rates_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.run_settings import CHAT_MINUTES, TRAINED_BUDGET
 from cudal2_agent.contract.settings.settings import Settings
@@ -76,14 +77,14 @@ def _fallback(home: Path, chip: Chip) -> Prior:
     return ANALYTIC if rates is None else RatedPrior(rates.of(chip))
 
 
-def with_budget(settings: Settings, task: GemmTask, chip: Chip) -> Settings:
+def with_budget(settings: Settings, task: Task, chip: Chip) -> Settings:
     """The settings with the budget and the minutes that they name, else with those that suit the policy, task and chip.
 
     Raises: UsageError for a prior that cannot be used.
     """
     if "minutes" not in settings.model_fields_set and settings.policy in ("chat", "portfolio"):
         settings = settings.model_copy(update={"minutes": CHAT_MINUTES})
-    if "budget" in settings.model_fields_set or settings.policy != "schedule":
+    if "budget" in settings.model_fields_set or settings.policy != "schedule" or not isinstance(task, GemmTask):
         return settings
     prior = open_prior(settings)(task, chip)
     trained = isinstance(prior, LearnedPrior) and prior.knows(task, chip)

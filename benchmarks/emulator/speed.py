@@ -24,7 +24,7 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import CompileOptions
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
-from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel, Operands
+from cudal2_agent.sandbox.emulator.kernel import WORKSPACE, EmulatedKernel
 from cudal2_agent.sandbox.emulator.machine import Conditions
 
 TURNS = 7
@@ -72,7 +72,7 @@ def runner(task: GemmTask, candidate: Candidate, compiler: Compiler) -> Callable
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((task.m, task.k), (task.k, task.n)))
     d = np.zeros((task.m, task.n), np.float16)
     workspace = np.zeros(plan.workspace_bytes, np.uint8)
-    bound = kernel.bind(Operands(a.view(np.uint16), b.view(np.uint16), d.view(np.uint16), workspace))
+    bound = kernel.bind({"A": a.view(np.uint16), "B": b.view(np.uint16), "D": d.view(np.uint16), WORKSPACE: workspace})
 
     def once(races: bool) -> float:
         started = time.perf_counter()

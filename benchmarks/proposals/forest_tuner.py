@@ -19,6 +19,7 @@ from cudal2_agent.agent.bench.proposals.arms import BenchArm, MakeArm
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.policies.schedule.families.kernel_family import Family
@@ -75,7 +76,8 @@ class ForestTuner:
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
         """Fewer than `count`, or none, once the pool is exhausted."""
-        known = self._pool(observation.task, observation.chip)
+        task = gemm(observation.task, "this arm")
+        known = self._pool(task, observation.chip)
         rng = np.random.default_rng([self._seed, observation.seed, observation.round])
         tried = _tried(observation, known.pool)
         keys = {entry.key for entry, _ in tried}
@@ -87,7 +89,7 @@ class ForestTuner:
             if entry.key not in chosen and entry.key not in keys and groups[entry.group] < SAME_GROUP:
                 chosen[entry.key] = entry
                 groups[entry.group] += 1
-        return [entry.family.write(entry.schedule, observation.task) for entry in chosen.values()]
+        return [entry.family.write(entry.schedule, task) for entry in chosen.values()]
 
     def _pool(self, task: GemmTask, chip: Chip) -> TunerPool:
         if self._known is None or self._known[:2] != (task, chip):

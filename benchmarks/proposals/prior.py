@@ -55,7 +55,7 @@ def measured_tasks(store: Store, mode: TimingMode = TimingMode.OFFLINE) -> Itera
     times: dict[tuple[GemmTask, Chip], dict[Key, tuple[Values, list[float]]]] = defaultdict(dict)
     for trajectory in store.trajectories():
         run = trajectory.run
-        if run.task.mode is not mode or "H200" not in run.chip.name:
+        if not isinstance(run.task, GemmTask) or run.task.mode is not mode or "H200" not in run.chip.name:
             continue
         for step in trajectory.steps:
             values, time_us = step.candidate.origin.schedule, step.evaluation.time_us

@@ -17,6 +17,7 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, Origin
 from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, Rejected
 from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.settings.options import CompileOptions, EmulateOptions, TimeOptions, VerifyOptions, WorkerOptions
@@ -219,7 +220,7 @@ def _median_us(outcome: Evaluation) -> float | None:
     return outcome.time_us
 
 
-def _predict(candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction:  # noqa: ARG001 (only the task)
+def _predict(candidate: AnyCandidate, task: Task, inspection: Inspection) -> Prediction:  # noqa: ARG001 (only the task)
     """The roofline of the reference chip. Nothing here is ranked by it."""
     floor = roofline_us(task, REFERENCE_CHIPS[task.arch])
     return Prediction(predicted_us=floor, model="roofline", floor_us=floor)

@@ -18,6 +18,7 @@ from cudal2_agent.agent.campaign.winners import decides, gpu_seconds_of, ratios_
 from cudal2_agent.agent.observe.ranking import Ranked, rank
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
 from cudal2_agent.contract.reward.speedup import ScreenedTime, steady_speedups
@@ -115,7 +116,7 @@ def search_of(run: RunRecord, steps: Sequence[Step]) -> Search:
     for one in ranked:
         trials.append(_trial(one, again=one.step.candidate.id in known))
         known.add(one.step.candidate.id)
-    return Search(run.run_id, run.task, tuple(_under_equal_conditions(trials, ranked)))
+    return Search(run.run_id, gemm(run.task, "this comparison"), tuple(_under_equal_conditions(trials, ranked)))
 
 
 def runs_in(file: Path) -> Iterator[tuple[RunRecord, list[Step]]]:

@@ -1,6 +1,5 @@
 """The parts of a launcher that all launchers share: parameters as bytes, edges between launches, zeroing."""
 
-import itertools
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -68,9 +67,7 @@ def programmatic_edges(plan: ResolvedPlan) -> list[bool]:
     A programmatic edge leads from a kernel to a kernel. After the workspace's memset the first launch depends on a memset
     node, which triggers nothing, so it is launched without the attribute. Its `griddepcontrol.wait` then returns at once,
     because the memset has waited for the preceding kernel, and a graph capture sees no programmatic edge that it would
-    refuse.
+    refuse. The same holds after a library call, whose kernels may trigger whenever they like.
     """
-    return [
-        launch.programmatic and not (first and zeroes_every_run(plan))
-        for launch, first in zip(plan.launches, itertools.chain([True], itertools.repeat(False)), strict=False)
-    ]
+    after = {each.before for each in plan.calls} | ({0} if zeroes_every_run(plan) else set())
+    return [launch.programmatic and index not in after for index, launch in enumerate(plan.launches)]

@@ -6,7 +6,7 @@ from cudal2_agent.contract.plan.plan import ResolvedPlan
 from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
 from cudal2_agent.contract.records.inspection import Inspection
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 
 
 class Built(Record):
@@ -24,11 +24,11 @@ class Built(Record):
     artifact_path: str
     cached: bool
     seconds: float
-    task: GemmTask | None = None
+    task: Task | None = None
     plan: ResolvedPlan | None = None
     judged: bool = True
 
-    def plan_for(self, task: GemmTask, sms: int) -> ResolvedPlan | None:
+    def plan_for(self, task: Task, sms: int) -> ResolvedPlan | None:
         """The plan for a task on a chip with `sms` SMs; None for a host candidate.
 
         It is resolved again only for another task or chip than that of the build, and for a record of an older version.

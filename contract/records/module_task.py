@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.module_graph import Graph, Soundness
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferName, Role
 from cudal2_agent.contract.records.task import Arch, GemmTask, TimingMode
@@ -75,3 +76,10 @@ class ModuleTask(Record):
 
 
 Task = Annotated[GemmTask | ModuleTask, Field(discriminator="kind")]
+
+
+def gemm(task: Task, what: str) -> GemmTask:
+    """The task where it is a matrix product. `what`: what works on those only. Raises: UsageError."""
+    if isinstance(task, GemmTask):
+        return task
+    raise UsageError(f"{what} works on matrix products only, and {task.name} is a module")

@@ -10,6 +10,7 @@ from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.evaluation import Evaluation
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.knowledge import Hit
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.profile import Difference, Profile
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.settings.run_settings import RunSettings
@@ -115,7 +116,7 @@ class Observation(Record):
     `failures`: failed candidates without a schedule, latest first. `seconds_left`: wall-clock time left to the search.
     """
 
-    task: GemmTask
+    task: Task
     chip: Chip
     round: int
     seed: int
@@ -157,7 +158,7 @@ class RunRecord(Record):
     """A run in the store. `settings` and `versions`: those it ran with, for replay."""
 
     run_id: RunId
-    task: GemmTask
+    task: Task
     chip: Chip
     policy: str
     seed: int

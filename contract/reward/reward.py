@@ -18,7 +18,7 @@ from cudal2_agent.contract.records.evaluation import (
     Unmeasured,
     Wrong,
 )
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.reward.speedup import baseline_of, median_us, paired_ratio
 
@@ -31,7 +31,7 @@ MIN_GAP = 0.02  # medians of repeated measurements differ by up to 1.5 %
 _Score = Callable[[float, Timing], float | None]
 
 
-def reward(evaluation: Evaluation, task: GemmTask, chip: Chip, origin: Origin) -> float | None:
+def reward(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin) -> float | None:
     """Logarithm of the paired speedup over cuBLASLt-AutoTuning, smoothly clipped; the floor for anything not verified.
 
     r = CLIP · tanh(ln(speedup) / CLIP). So a doubling near 1× counts fully, and an outlier cannot dominate a group.
@@ -47,7 +47,7 @@ def reward(evaluation: Evaluation, task: GemmTask, chip: Chip, origin: Origin) -
     return _earned(evaluation, task, chip, origin, clipped_logarithm)
 
 
-def gap_closed(evaluation: Evaluation, task: GemmTask, chip: Chip, origin: Origin) -> float | None:
+def gap_closed(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin) -> float | None:
     """Share of the gap between cuBLASLt-AutoTuning and the roofline that a candidate closed; the floor where not verified.
 
     (t_ref - t) / (t_ref - roofline), within -1 and 1: 1 at the roofline or under it, 0 at the baseline, negative where slower.
@@ -67,7 +67,7 @@ def gap_closed(evaluation: Evaluation, task: GemmTask, chip: Chip, origin: Origi
     return _earned(evaluation, task, chip, origin, share)
 
 
-def _earned(evaluation: Evaluation, task: GemmTask, chip: Chip, origin: Origin, score: _Score) -> float | None:
+def _earned(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin, score: _Score) -> float | None:
     """The score of a time that counts, the floor for what is not verified or beyond the roofline, None for what is unknown."""
     match evaluation:
         case Measured():
@@ -90,7 +90,7 @@ def confirmed(measured: Measured, origin: Origin) -> bool:
     return origin.trusted_writer or (measured.witness is not None and measured.witness.confirms)
 
 
-def beyond_roofline(measured: Measured, task: GemmTask, chip: Chip) -> bool:
+def beyond_roofline(measured: Measured, task: Task, chip: Chip) -> bool:
     """Whether the measured time is implausible: far under the time of the arithmetic and one pass over memory.
 
     Both times count: the median, and that which the paired speedup says. A few rounds of no time at all could move the second

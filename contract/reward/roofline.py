@@ -3,7 +3,7 @@
 from typing import Literal
 
 from cudal2_agent.contract.plan.chip import FIGURES, Chip
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 
 Bound = Literal["arithmetic", "memory", "launch and latency"]
 
@@ -19,12 +19,12 @@ def dram_bytes_per_us(chip: Chip) -> float:
     return chip.dram_tbps * 1e6
 
 
-def arithmetic_us(task: GemmTask, chip: Chip) -> float:
+def arithmetic_us(task: Task, chip: Chip) -> float:
     """Time to multiply at the chip's full tensor rate."""
     return task.flops / tensor_flops_per_us(chip)
 
 
-def memory_us(task: GemmTask, chip: Chip) -> float:
+def memory_us(task: Task, chip: Chip) -> float:
     """Time to move A, B and D once through device memory."""
     return transfer_us(task.operand_bytes, chip)
 
@@ -34,12 +34,12 @@ def transfer_us(moved_bytes: float, chip: Chip) -> float:
     return moved_bytes / dram_bytes_per_us(chip)
 
 
-def roofline_us(task: GemmTask, chip: Chip) -> float:
+def roofline_us(task: Task, chip: Chip) -> float:
     """Minimum time of a task as one launch: the larger of arithmetic and memory time, plus the launch."""
     return max(arithmetic_us(task, chip), memory_us(task, chip)) + chip.launch_us
 
 
-def bound_of(task: GemmTask, chip: Chip) -> Bound:
+def bound_of(task: Task, chip: Chip) -> Bound:
     """What most of the minimum time is: launch and a first trip to memory, else the larger of the two rates' times."""
     figures = FIGURES.get(chip.arch)
     arithmetic, memory = arithmetic_us(task, chip), memory_us(task, chip)
@@ -58,7 +58,7 @@ def is_latency(time_us: float, launches: int, chip: Chip) -> bool:
     return time_us < _LATENCY_LAUNCHES * launches * chip.launch_us
 
 
-def spared_by_tensor_cores(task: GemmTask, chip: Chip) -> float:
+def spared_by_tensor_cores(task: Task, chip: Chip) -> float:
     """What tensor cores spare of the time that fused multiply-adds take, as a share of it."""
     minimum = max(memory_us(task, chip), arithmetic_us(task, chip))
     return 1 - minimum / max(memory_us(task, chip), _FUSED_SLOWER * arithmetic_us(task, chip))

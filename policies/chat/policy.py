@@ -10,6 +10,7 @@ from cudal2_agent.contract.events import Emit, Notice
 from cudal2_agent.contract.protocols import ExchangeLog, Workbench
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.policies.chat.account import Account
@@ -94,7 +95,7 @@ class ChatPolicy:
                 asked.add(opening.prompt.id)
                 yield Topic(
                     opening=opening,
-                    task=observation.task,
+                    task=gemm(observation.task, "the policy chat"),
                     chip=observation.chip,
                     round=observation.round,
                     sample=assignment.sample,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Trajectory
 from cudal2_agent.contract.whole_file import make_durable, whole_file
 from cudal2_agent.policies.chat.prompts.composition import Prompts
@@ -152,9 +153,10 @@ class _Export:
     def _add(self, trajectory: Trajectory, suspects: IO[bytes]) -> None:
         """Write the rows of one run. A row for training that may name a test shape waits until all test shapes are known."""
         task = trajectory.run.task
-        split = self._split.of((task.m, task.n, task.k))
-        if split == TEST:
-            self._test_shapes.add((task.m, task.n, task.k))
+        shape = (task.m, task.n, task.k) if isinstance(task, GemmTask) else task.shape
+        split = self._split.of(shape)
+        if split == TEST and not isinstance(shape, str):
+            self._test_shapes.add(shape)
         self._counts.add_run(trajectory.run, len(trajectory.steps), split)
         for row in self._rows(trajectory):
             if self._format not in ("steps", "parquet") and self._is_repeated(row):

@@ -13,6 +13,7 @@ from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Unmeasured, Wrong
 from cudal2_agent.contract.records.exchange import Exchange, Message, Prompt
 from cudal2_agent.contract.records.knowledge import NOTES
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, Step, Trajectory
 from cudal2_agent.contract.reward.reward import beyond_roofline, confirmed, gap_closed
@@ -140,7 +141,7 @@ def environments(steps: Sequence[Step]) -> dict[int, str]:
     return found
 
 
-def is_verified(step: Step, task: GemmTask, chip: Chip) -> bool:
+def is_verified(step: Step, task: Task, chip: Chip) -> bool:
     """Whether the candidate was executed and found right, with the second witness that a model's kernel needs."""
     evaluation, origin = step.evaluation, step.candidate.origin
     if isinstance(evaluation, Measured):

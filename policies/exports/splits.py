@@ -35,10 +35,12 @@ class ShapeSplit:
     def divides(self) -> bool:
         return self._share > 0 or bool(self.listed)
 
-    def of(self, shape: Shape) -> Split:
+    def of(self, shape: Shape | str) -> Split:
+        """The split of a shape, or of a module by its name."""
         if shape in self.listed:
             return TEST
-        drawn = hashlib.sha256(f"{self._seed}/{shape[0]}x{shape[1]}x{shape[2]}".encode()).digest()
+        text = shape if isinstance(shape, str) else "x".join(map(str, shape))
+        drawn = hashlib.sha256(f"{self._seed}/{text}".encode()).digest()
         return TEST if int.from_bytes(drawn[:8], "big") < self._share * 2**64 else TRAIN
 
     def test_shapes_in(self, row: dict[str, Any]) -> set[Shape]:

@@ -8,6 +8,7 @@ from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.events import Emit, Notice
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.exchange import Message, Prompt
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.trajectory import Attempt, Observation
 from cudal2_agent.contract.reward.contrast import draw_contrast
 from cudal2_agent.policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
@@ -106,7 +107,7 @@ def _given(
     text: str, cut: bool, observation: Observation, messages: tuple[Message, ...], known: frozenset[str]
 ) -> GivenCandidates:
     context = ReplyContext(
-        task=observation.task,
+        task=gemm(observation.task, "the policy lm"),
         chip=observation.chip,
         replies="schedule",
         max_schedules=1,

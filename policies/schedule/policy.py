@@ -12,6 +12,7 @@ import numpy as np
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Attempt, Observation, Precedent
 from cudal2_agent.policies.schedule.families.kernel_family import Family
@@ -65,7 +66,8 @@ class SchedulePolicy:
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
         """Fewer than `count`, or none, once the spaces are exhausted."""
-        pool, encode = self._pool(observation.task, observation.chip)
+        task = gemm(observation.task, "the policy schedule")
+        pool, encode = self._pool(task, observation.chip)
         if encode is None or count < 1:
             return []
         rng = np.random.default_rng([self._seed, observation.seed, observation.round])
@@ -80,7 +82,7 @@ class SchedulePolicy:
         for entry in chain(known, order):
             if len(candidates) == count:
                 break
-            candidate = entry.family.write(entry.schedule, observation.task)
+            candidate = entry.family.write(entry.schedule, task)
             if entry.key not in keys and candidate.id not in seen:
                 keys.add(entry.key)
                 seen.add(candidate.id)

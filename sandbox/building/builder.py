@@ -12,7 +12,7 @@ from cudal2_agent.contract.plan.chip import LIMITS, Chip
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate, HostCandidate
 from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Rejected, TimedOut
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.settings.options import CompileOptions
 from cudal2_agent.sandbox.building.check import check
 from cudal2_agent.sandbox.building.compiler import Cancelled, Compiler
@@ -40,7 +40,7 @@ class Builder:
     def build(
         self,
         candidates: Sequence[AnyCandidate],
-        task: GemmTask,
+        task: Task,
         cancel: threading.Event | None = None,
         *,
         briefly: bool = False,
@@ -78,7 +78,7 @@ class Builder:
         return Rejected(rule="host-candidate", message=message)
 
     def build_one(
-        self, candidate: AnyCandidate, task: GemmTask, cancel: threading.Event | None = None, *, briefly: bool = False
+        self, candidate: AnyCandidate, task: Task, cancel: threading.Event | None = None, *, briefly: bool = False
     ) -> Built | Evaluation:
         """Check, compile and inspect one candidate; an unexpected error becomes its `Crashed`.
 
@@ -110,7 +110,7 @@ class Builder:
             )
 
     def _build(
-        self, candidate: AnyCandidate, task: GemmTask, cancel: threading.Event | None, *, briefly: bool
+        self, candidate: AnyCandidate, task: Task, cancel: threading.Event | None, *, briefly: bool
     ) -> Built | Evaluation:
         started = time.monotonic()
         limits, judged = LIMITS[task.arch], not (briefly and candidate.origin.trusted_writer)

@@ -17,7 +17,7 @@ from cudal2_agent.contract.plan.plan import ResolvedPlan, parse_plan
 from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, HostCandidate
 from cudal2_agent.contract.records.evaluation import Rejected
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.sandbox.building.headers import NVRTC_HEADERS
 from cudal2_agent.sandbox.building.source import CppSource
 
@@ -107,7 +107,7 @@ class Checked:
     plan: ResolvedPlan | None
 
 
-def check(candidate: AnyCandidate, task: GemmTask, limits: ChipLimits, sms: int) -> Checked | Rejected:
+def check(candidate: AnyCandidate, task: Task, limits: ChipLimits, sms: int) -> Checked | Rejected:
     """The first rule that a candidate breaks, else its resolved plan. Rules have stable kebab-case names."""
     if isinstance(candidate, HostCandidate):
         return next(_host_rules(candidate), Checked(plan=None))

@@ -12,8 +12,8 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.diagnosis import Bottleneck, Diagnosis, Finding
 from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Prediction, Unmeasured
 from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.profile import Profile
-from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.roofline import arithmetic_us, is_latency, memory_us, roofline_us
 from cudal2_agent.sandbox.diagnosis.findings import judge, merged
 from cudal2_agent.sandbox.diagnosis.static_rules import code_findings, fence_findings, grid_findings, has_roles
@@ -27,9 +27,7 @@ _FAR_REMEDY = {
 }
 
 
-def diagnose_built(
-    built: Built, task: GemmTask, chip: Chip, evaluation: Evaluation, profile: Profile | None = None
-) -> Diagnosis:
+def diagnose_built(built: Built, task: Task, chip: Chip, evaluation: Evaluation, profile: Profile | None = None) -> Diagnosis:
     """`diagnose` of a built candidate and its evaluation. A host candidate launches by itself and has no plan."""
     measured = evaluation if isinstance(evaluation, Measured) else None
     found = diagnose(built.inspection, built.plan_for(task, chip.sms), task, chip, measured, profile)
@@ -40,7 +38,7 @@ def diagnose_built(
 def diagnose(
     inspection: Inspection,
     plan: ResolvedPlan | None,
-    task: GemmTask,
+    task: Task,
     chip: Chip,
     measured: Measured | None = None,
     profile: Profile | None = None,
@@ -68,7 +66,7 @@ def _unexplained(estimated: Sequence[Finding], counted: Sequence[Finding]) -> It
     yield from (one for one in estimated if not (explained and one.bottleneck.startswith("far-from-roofline")))
 
 
-def _time_findings(time_us: float, plan: ResolvedPlan | None, task: GemmTask, chip: Chip) -> Iterator[Finding]:
+def _time_findings(time_us: float, plan: ResolvedPlan | None, task: Task, chip: Chip) -> Iterator[Finding]:
     yield from _launch_finding(time_us, plan, chip)
     work_us, fraction = (
         max(memory_us(task, chip), arithmetic_us(task, chip)),

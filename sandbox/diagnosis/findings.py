@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.diagnosis import Bottleneck, Finding
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
-from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.roofline import spared_by_tensor_cores
 from cudal2_agent.sandbox.diagnosis.counter_rules import instructions, spread, stalls, throughput, traffic
 from cudal2_agent.sandbox.diagnosis.counter_rules.counted import MIN_FUSED_WEIGHT, MIN_WEIGHT, CountedLaunch
@@ -33,9 +33,7 @@ class Verdict:
     judged: frozenset[Bottleneck]
 
 
-def judge(
-    profile: Profile, task: GemmTask, chip: Chip, time_us: float | None, *, has_roles: bool, has_mma: bool = True
-) -> Verdict:
+def judge(profile: Profile, task: Task, chip: Chip, time_us: float | None, *, has_roles: bool, has_mma: bool = True) -> Verdict:
     """Findings from counters. `time_us`: measured; None where it was not. `has_roles`: whether warps of the code have roles;
     `has_mma`: whether it has tensor-core instructions at all.
 

@@ -12,7 +12,7 @@ from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.plan.plan import ResolvedLaunch, ResolvedPlan
 from cudal2_agent.contract.records.diagnosis import Finding
 from cudal2_agent.contract.records.inspection import Inspection, KernelResources
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask, Task
 from cudal2_agent.contract.reward.roofline import arithmetic_us, latency_share, memory_us, spared_by_tensor_cores
 from cudal2_agent.sandbox.diagnosis.counter_rules.counted import MIN_FUSED_WEIGHT, MMA_SYNC_RATE, worth
 from cudal2_agent.sandbox.diagnosis.counter_rules.spread import FULL_WAVE
@@ -52,8 +52,10 @@ def has_roles(inspection: Inspection) -> bool:
     return any(name.startswith(_ROLES) for name in inspection.mma)
 
 
-def code_findings(inspection: Inspection, task: GemmTask, chip: Chip) -> Iterator[Finding]:
-    if not inspection.mma:
+def code_findings(inspection: Inspection, task: Task, chip: Chip) -> Iterator[Finding]:
+    if isinstance(task, ModuleTask) and (not task.flops or task.arithmetic is Arithmetic.F32):
+        pass  # tensor cores have nothing to multiply, or nothing that they may
+    elif not inspection.mma:
         yield _no_tensor_cores(inspection, task, chip)
     else:
         yield from _legacy_mma(inspection, task, chip)
@@ -74,7 +76,7 @@ def grid_findings(inspection: Inspection, plan: ResolvedPlan, chip: Chip, time_u
             yield from _wave_findings(launch, per_sm, chip, time_us)
 
 
-def _no_tensor_cores(inspection: Inspection, task: GemmTask, chip: Chip) -> Finding:
+def _no_tensor_cores(inspection: Inspection, task: Task, chip: Chip) -> Finding:
     fused = inspection.opcodes.get("FFMA", 0) + inspection.opcodes.get("HFMA2", 0)
     return Finding(
         bottleneck="no-tensor-cores",
@@ -84,7 +86,7 @@ def _no_tensor_cores(inspection: Inspection, task: GemmTask, chip: Chip) -> Find
     )
 
 
-def _legacy_mma(inspection: Inspection, task: GemmTask, chip: Chip) -> Iterator[Finding]:
+def _legacy_mma(inspection: Inspection, task: Task, chip: Chip) -> Iterator[Finding]:
     """Weight: what the full tensor rate would save of the minimum time with mma.sync and a launch."""
     rate = MMA_SYNC_RATE.get(task.arch)
     if rate is None or has_roles(inspection):

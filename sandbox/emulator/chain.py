@@ -3,7 +3,8 @@
 A secondary launch starts when every CTA of the primary one has executed `launch_dependents` or has ended. Its
 `griddepcontrol.wait` returns when the primary launch has completed and its memory is flushed. A launch that does not wait may
 complete before the launches that precede it, so a wait for it alone does not order anything after those.
-A launch without a programmatic edge follows everything before it in its stream. Source: PTX ISA, griddepcontrol.
+A launch without a programmatic edge follows everything before it in its stream, as the kernels of a library call do.
+Source: PTX ISA, griddepcontrol.
 """
 
 from dataclasses import dataclass

@@ -14,6 +14,7 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import NOT_COVERED, REDUCED, Crashed, Prediction, TestResult, TimedOut, Wrong
 from cudal2_agent.contract.records.inspection import Inspection
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.symptoms import Symptoms
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import VerifyOptions
@@ -39,6 +40,7 @@ from cudal2_agent.sandbox.verification.probes.probing import with_symptoms
 from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure, tiers_not_run
 from cudal2_agent.sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 
+EMULATOR = "the emulator"
 ATTEMPT_SHARE = 0.25  # of a proof's time, for a part that can only strengthen it
 WHOLE_SHARE = 0.75  # of it, for whole grids of a task that a sample can stand for
 PROBED_WORK = 2**30  # multiply-adds of a task whose whole grid is run for each probe
@@ -112,6 +114,8 @@ class Evaluator:
 
     def _evaluate(self, request: Evaluate) -> tuple[TestResult, ...]:
         self._enter("load")
+        if not isinstance(request.task, GemmTask):
+            raise NotEmulated("the emulator executes no plan of a module yet")
         task, options, plan = request.task, request.verify, plan_of(request.built)
         resolved = request.built.plan_for(task, self._chip.sms)
         assert resolved is not None  # `plan_of` refuses host candidates
@@ -135,10 +139,10 @@ class Evaluator:
     def _smaller(self, request: Evaluate) -> EmulatedKernel | None:
         """The kernel at a reduced size, or the same source if none was written for it. None if the plan rules that out."""
         if (reduced := request.reduced) is not None:
-            built, task = reduced.built, reduced.task
+            built, task = reduced.built, gemm(reduced.task, EMULATOR)
             return load_kernel(built, resolve_for_few_sms(plan_of(built), task), task)
         plan = plan_of(request.built)
-        if (same := reduced_task(request.task, plan)) is None:
+        if (same := reduced_task(gemm(request.task, EMULATOR), plan)) is None:
             return None
         try:
             return load_kernel(request.built, resolve_for_few_sms(plan, same), same)
@@ -152,17 +156,17 @@ class Evaluator:
 
         Raises: NotEmulated where neither can be run, or only a smaller one with a source that may have its sizes compiled in.
         """
-        options, tile = request.verify, tile_of(plan_of(request.built), request.task)
+        options, tile = request.verify, tile_of(plan_of(request.built), gemm(request.task, EMULATOR))
         with ThreadPoolExecutor(2) as pool:
-            interleavings = Interleavings(kernel.task, seed_of(options), deadline)
+            interleavings = Interleavings(kernel.product, seed_of(options), deadline)
             sample = Sample(kernel, tile, interleavings, seed_of(options))
             sampled = pool.submit(lambda: run_until_failure(sample.tests()))
             if smaller is None:
-                proof: tuple[TestResult, ...] = (_not_reduced(kernel.task, "was not run at a smaller size"),)
+                proof: tuple[TestResult, ...] = (_not_reduced(kernel.product, "was not run at a smaller size"),)
             elif request.reduced is None:
-                proof = self._attempt(kernel.task, smaller, options)
+                proof = self._attempt(kernel.product, smaller, options)
             else:
-                proof = self._reduced(kernel.task, smaller, options, deadline)
+                proof = self._reduced(kernel.product, smaller, options, deadline)
         if not proof[-1].passed:
             return proof
         found = sampled.result()
@@ -170,9 +174,9 @@ class Evaluator:
             found = (*found, *run_until_failure(sample.other_tiers()))
         if request.reduced is None and all(test.name == NOT_COVERED for test in found):
             raise NotEmulated("; ".join(test.message for test in (proof[-1], *found)))
-        if not found[-1].passed and work_of(kernel.task) <= PROBED_WORK:
+        if not found[-1].passed and work_of(kernel.product) <= PROBED_WORK:
             whole = EmulatorExecutor(kernel, interleavings.as_before())
-            found = (*found[:-1], _explained(found[-1], whole, kernel.task, deadline))
+            found = (*found[:-1], _explained(found[-1], whole, kernel.product, deadline))
         return (*proof, *found)
 
     def _reduced(
@@ -181,9 +185,9 @@ class Evaluator:
         """All tiers on the kernel that its schedule writes for a smaller task, then a test that names the task."""
         proof = run_until_failure(self._whole(smaller, options, deadline))
         if not (last := proof[-1]).passed:
-            renamed = last.model_copy(update={"message": f"{last.message} (at the reduced size {smaller.task.shape})"})
+            renamed = last.model_copy(update={"message": f"{last.message} (at the reduced size {smaller.product.shape})"})
             return (*proof[:-1], renamed)
-        message = f"the tests before this one ran whole grids of {smaller.task.shape}, with the schedule of {task.shape}"
+        message = f"the tests before this one ran whole grids of {smaller.product.shape}, with the schedule of {task.shape}"
         return (*proof, TestResult(tier="emulator", name=REDUCED, passed=True, message=message))
 
     def _attempt(self, task: GemmTask, smaller: EmulatedKernel, options: VerifyOptions) -> tuple[TestResult, ...]:
@@ -191,12 +195,12 @@ class Evaluator:
         try:
             proof = run_until_failure(self._whole(smaller, options, _deadline(options, ATTEMPT_SHARE), probes=False))
         except (OutOfTime, Unsupported):
-            return (_not_reduced(task, f"was not executed to its end at {smaller.task.shape}"),)
+            return (_not_reduced(task, f"was not executed to its end at {smaller.product.shape}"),)
         if not (last := proof[-1]).passed:
-            why = f"fails at {smaller.task.shape} ({last.name}), as it may where a size is compiled in"
+            why = f"fails at {smaller.product.shape} ({last.name}), as it may where a size is compiled in"
             return (_not_reduced(task, why),)
         message = (
-            f"the tests before this one ran whole grids of {smaller.task.shape}, with the same source as it is; "
+            f"the tests before this one ran whole grids of {smaller.product.shape}, with the same source as it is; "
             f"code in it for {task.shape} alone is not covered by them"
         )
         return (*proof, TestResult(tier="emulator", name=REDUCED, passed=True, message=message))
@@ -205,10 +209,10 @@ class Evaluator:
         self, kernel: EmulatedKernel, options: VerifyOptions, deadline: float, *, probes: bool = True
     ) -> Iterator[TestResult]:
         """All tiers over whole grids. `probes`: whether a failure is looked into."""
-        executor = EmulatorExecutor(kernel, Interleavings(kernel.task, seed_of(options), deadline))
+        executor = EmulatorExecutor(kernel, Interleavings(kernel.product, seed_of(options), deadline))
         traits = Traits(atomics=kernel.atomics, programmatic=kernel.programmatic)
-        for test in Proof(executor, kernel.task, traits, self._cases(kernel.task), options).tests():
-            yield _explained(test, executor.again(), kernel.task, deadline) if probes and not test.passed else test
+        for test in Proof(executor, kernel.product, traits, self._cases(kernel.product), options).tests():
+            yield _explained(test, executor.again(), kernel.product, deadline) if probes and not test.passed else test
         yield executor.summary()
 
     def _cases(self, task: GemmTask) -> CaseStore:

@@ -6,17 +6,18 @@ Covered: what the tiers need of a backend, and the core's findings. Bounds are e
 import random
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.evaluation import TestResult
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.emulator import addressing
 from cudal2_agent.sandbox.emulator.judgement import run_and_judge
-from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel, Operands
+from cudal2_agent.sandbox.emulator.kernel import WORKSPACE, Arrays, EmulatedKernel
 from cudal2_agent.sandbox.emulator.machine import Conditions, Interleaving
 from cudal2_agent.sandbox.verification.elements import Array, Poisons
 from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Run, Violation
@@ -37,9 +38,9 @@ class Interleavings:
     `deadline`: of all runs together, on the monotonic clock.
     """
 
-    def __init__(self, task: GemmTask, seed: int, deadline: float) -> None:
+    def __init__(self, task: Task, seed: int, deadline: float) -> None:
         self.seed, self._deadline = seed, deadline
-        self._most = MIN_OPERATIONS + OPERATIONS_PER_PRODUCT * task.m * task.n * task.k
+        self._most = MIN_OPERATIONS + OPERATIONS_PER_PRODUCT * (task.flops // 2)
         self.used: Counter[str] = Counter()
         self._last: Conditions | None = None
 
@@ -80,10 +81,10 @@ class EmulatorExecutor:
     xp: Any = np
 
     def __init__(self, kernel: EmulatedKernel, interleavings: Interleavings) -> None:
-        self._kernel, self._task, self._interleavings = kernel, kernel.task, interleavings
+        self._kernel, self._task, self._interleavings = kernel, kernel.product, interleavings
         self._workspace = np.full(kernel.plan.workspace_bytes, POISON_BYTE, dtype=np.uint8)
-        operands = [allocate(kernel.task, self._workspace) for _ in range(SLOTS)]
-        self._slots = [kernel.bind(each, interleavings.seed + slot) for slot, each in enumerate(operands)]
+        arrays = [allocate(self._task, self._workspace) for _ in range(SLOTS)]
+        self._slots = [kernel.bind(each, interleavings.seed + slot) for slot, each in enumerate(arrays)]
         self._benign: Counter[str] = Counter()
         self._poisons = Poisons(interleavings.seed)
         self._renew_workspace()
@@ -112,16 +113,16 @@ class EmulatorExecutor:
 
     def _run(self, inputs: Inputs, slot: int, fill: Fill, *, fresh_workspace: bool) -> Run:
         bound = self._slots[slot]
-        load(bound.operands, inputs, self._task)
+        load(bound.arrays, inputs, self._task)
         if fresh_workspace:
             self._renew_workspace()
         poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
-            bound.operands.d.fill(poison or 0)
-        judged = run_and_judge(bound, self._interleavings.next(), Restorer(bound.operands))
+            bound.arrays["D"].fill(poison or 0)
+        judged = run_and_judge(bound, self._interleavings.next(), Restorer(bound.arrays, ("D", WORKSPACE)))
         self._benign.update(judged.benign)
         violations = (judged.fault,) if judged.fault is not None else self._unrestored()
-        return Run(bound.operands.d, violations, poison)
+        return Run(bound.arrays["D"], violations, poison)
 
     def _renew_workspace(self) -> None:
         self._workspace.fill(POISON_BYTE)
@@ -134,23 +135,22 @@ class EmulatorExecutor:
 
 
 class Restorer:
-    """Restores the state that D and the workspace had when it was made."""
+    """Restores what some arrays held when it was made."""
 
-    def __init__(self, operands: Operands) -> None:
-        self._operands = operands
-        self._d, self._workspace = operands.d.copy(), operands.workspace.copy()
+    def __init__(self, arrays: Arrays, names: Iterable[str]) -> None:
+        self._arrays = arrays
+        self._held = {name: arrays[name].copy() for name in names}
 
     def __call__(self) -> None:
-        self._operands.d[...] = self._d
-        self._operands.workspace[...] = self._workspace
+        for name, held in self._held.items():
+            self._arrays[name][...] = held
 
 
-def allocate(task: GemmTask, workspace: np.ndarray) -> Operands:
-    """Operands of a task around a workspace."""
-    a, b, d = (np.zeros(operand_shape(task, name), dtype=np.uint16) for name in ("A", "B", "D"))
-    return Operands(a=a, b=b, d=d, workspace=workspace)
+def allocate(task: GemmTask, workspace: np.ndarray) -> dict[str, np.ndarray]:
+    """A product's operands around a workspace, as bit patterns in the task's layout."""
+    return {each.name: np.zeros(each.shape, dtype=np.uint16) for each in task.buffers} | {WORKSPACE: workspace}
 
 
-def load(operands: Operands, inputs: Inputs, task: GemmTask) -> None:
+def load(arrays: Arrays, inputs: Inputs, task: GemmTask) -> None:
     """Copy inputs into their places, as the task's layout has them in memory."""
-    operands.a[...], operands.b[...] = inputs.stored(task.layout)
+    arrays["A"][...], arrays["B"][...] = inputs.stored(task.layout)

@@ -2,7 +2,7 @@
 
 A suspect finding is a fault only if the value read matters. For a read of uninitialised memory the run is repeated under the
 same interleaving with taint: old contents that reach an output, an address or a branch are a fault, whatever their values. For
-a race with a read the run is repeated with another poison in its place, and D is compared bit for bit.
+a race with a read the run is repeated with another poison in its place, and outputs are compared bit for bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from cudal2_agent.contract.plan.plan import ResolvedLaunch
 from cudal2_agent.contract.records.symptoms import BarrierWait
 from cudal2_agent.sandbox.emulator.core_module import core
 from cudal2_agent.sandbox.emulator.detector import Detector
-from cudal2_agent.sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, Launched
+from cudal2_agent.sandbox.emulator.kernel import BoundKernel, Launched
 from cudal2_agent.sandbox.emulator.lowering.program import Program
 from cudal2_agent.sandbox.emulator.machine import Conditions, Interleaving
 from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
@@ -54,7 +54,8 @@ def run_and_judge(
     *,
     ctas: Sequence[Sequence[int]] = (),
 ) -> Judged:
-    """Run once, and once more where a suspect must be judged. `prepare` puts D and the workspace into their first state.
+    """Run once, and once more where a suspect must be judged. `prepare` puts what the kernel may write into its
+    first state.
 
     `ctas`: as in `BoundKernel.run`.
 
@@ -75,7 +76,7 @@ def run_and_judge(
             return Judged(_with_read(reached, suspect if Detector.UNINITIALISED_READ in kinds else None))
     if not any(_races(each) for each in launched):
         return Judged(None, tuple(sorted(kinds)))
-    seen = bound.operands.d.copy()
+    seen = {each.name: bound.arrays[each.name].copy() for each in bound.kernel.outputs}
     prepare()
     again = bound.run(
         replace(conditions, poison=OTHER_POISONS[conditions.seed % len(OTHER_POISONS)]),
@@ -83,7 +84,7 @@ def run_and_judge(
         poisoned=[each.outcome.suspects for each in launched],
     )
     hard = _first(bound, again, conditions, suspect=False)
-    if hard is not None or not np.array_equal(seen, bound.operands.d):
+    if hard is not None or not all(np.array_equal(before, bound.arrays[name]) for name, before in seen.items()):
         return Judged(suspect)
     return Judged(None, tuple(sorted(kinds)))
 
@@ -96,16 +97,17 @@ def _races(launched: Launched) -> bool:
 
 
 def _tainted_output(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditions) -> Violation | None:
-    """The first element of D that was written with old contents, and not overwritten."""
-    left = bound.machine.memory.tainted("D")
-    if not left:
+    """The first element of an output that was written with old contents, and not overwritten."""
+    tainted = ((output, bound.machine.memory.tainted(output.name)) for output in bound.kernel.outputs)
+    output, left = next(((output, left) for output, left in tainted if left), (None, []))
+    if output is None:
         return None
     offset, _, launch, instruction = left[0]
-    row, column = divmod(offset // ELEMENT_BYTES, bound.operands.d.shape[1])
-    elements = -(-sum(size for _, size, _, _ in left) // ELEMENT_BYTES)
-    each = launched[launch]
+    element = ", ".join(str(int(index)) for index in np.unravel_index(offset // output.element.bytes, output.shape))
+    elements = -(-sum(size for _, size, _, _ in left) // output.element.bytes)
+    each = launched[bound.called.get(output.name, 0) + launch]
     parts = [
-        f"old, uninitialised contents reach an output, element ({row}, {column}) of D,"
+        f"old, uninitialised contents reach an output, element ({element}) of {output.name},"
         f" stored at {located(each.program, instruction)}",
         each.launch.entry,
         *([f"{elements} elements"] if elements > 1 else []),
@@ -150,17 +152,19 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
 def _cause(findings: Sequence[core.Finding], bound: BoundKernel) -> core.Finding:
     """The first finding. For a read of uninitialised memory: the race with the later write, if there is one.
 
-    D is an exception: it is written at the end, and no read of it was meant to wait for that.
+    Outputs are an exception: they are written at the end, and no read of them was meant to wait for that.
     """
     first = findings[0]
     if first.kind != Detector.UNINITIALISED_READ:
         return first
-    start = bound.machine.addresses["D"]
-    d = range(start, start + bound.operands.d.nbytes)
+    outputs = [bound.machine.addresses[each.name] for each in bound.kernel.outputs]
+    written = [range(at, at + each.bytes) for at, each in zip(outputs, bound.kernel.outputs, strict=True)]
     late = (
         finding
         for finding in findings
-        if finding.kind != first.kind and finding.other == first.instruction and finding.address not in d
+        if finding.kind != first.kind
+        and finding.other == first.instruction
+        and not any(finding.address in each for each in written)
     )
     return next(late, first)
 

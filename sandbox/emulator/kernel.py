@@ -1,8 +1,8 @@
-"""A candidate on the emulated machine: its plan's launches, over operands that lie in emulated memory."""
+"""A candidate on the emulated machine: its plan's launches and library calls, over named buffers in emulated memory."""
 
 import copy
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -11,9 +11,11 @@ import numpy as np
 
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
 from cudal2_agent.contract.plan.launching import argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
+from cudal2_agent.contract.plan.library_call import LibraryCall
 from cudal2_agent.contract.plan.plan import ResolvedLaunch, ResolvedPlan, TensorMapSpec
-from cudal2_agent.contract.plan.resolve import operand_shape
-from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.emulator.chain import OTHERS, Chain
 from cudal2_agent.sandbox.emulator.core_module import core
 from cudal2_agent.sandbox.emulator.lowering.program import Program, lower
@@ -21,26 +23,19 @@ from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine, Ord
 from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
 from cudal2_agent.sandbox.emulator.ptx.parser import parse
 
-_ELEMENT = {ElementType.F16: "f16", ElementType.BF16: "bf16"}
-ELEMENT_BYTES = 2
+WORKSPACE = "workspace"  # beside the names of buffers
 WARP_LANES = 32
+
+# As PTX names the elements of a tensor map, where a buffer's element has another name.
+_TENSOR_MAP_TYPES = {BufferElement.BOOL: "u8", BufferElement.I32: "s32", BufferElement.I64: "s64"}
+MAX_NUMBER = 31  # of a launch in the core; later launches of a plan share it
+
+Arrays = Mapping[str, np.ndarray]  # by buffer, in host memory, as the task and the plan lay them out; used in place
+RunCall = Callable[[LibraryCall, Arrays], None]
 
 
 class LaunchRefused(Exception):
     """A launch that a driver would refuse."""
-
-
-@dataclass(frozen=True)
-class Operands:
-    """Operands in host memory as bit patterns, laid out as the task says. Shape: a (M, K), b (K, N) or (N, K), d (M, N).
-
-    `workspace`: bytes; of size 0 where the plan asks for none.
-    """
-
-    a: np.ndarray
-    b: np.ndarray
-    d: np.ndarray
-    workspace: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -60,11 +55,20 @@ class EmulatedKernel:
     parameters than its plan passes.
     """
 
-    def __init__(self, name: str, ptx: str, plan: ResolvedPlan, task: GemmTask, *, atomics: bool = False) -> None:
+    def __init__(self, name: str, ptx: str, plan: ResolvedPlan, task: Task, *, atomics: bool = False) -> None:
         self.name = name
         self.plan, self.task = plan, task
         self.atomics = atomics
-        self.programmatic = any(programmatic_edges(plan))
+        self.edges = programmatic_edges(plan)
+        self.programmatic = any(self.edges)
+        if any((2 * self.edges if self.edges[0] else self.edges)[MAX_NUMBER:]):
+            raise Unsupported(f"programmatic launches behind the first {MAX_NUMBER} of a plan", 0)
+        self.scratch = tuple(
+            Buffer(name=each.name, shape=tuple(map(int, each.shape)), element=each.element, role=Role.OUTPUT)
+            for each in plan.scratch
+        )
+        self.buffers = {each.name: each for each in (*task.buffers, *self.scratch)}
+        self.outputs = tuple(each for each in task.buffers if each.role.written)
         self.zero: bool | Literal["restored"] = plan.zero
         entries = dict.fromkeys(launch.entry for launch in plan.launches)
         with _collector_paused():
@@ -83,30 +87,40 @@ class EmulatedKernel:
         other.plan = plan
         return other
 
-    def bind(self, operands: Operands, seed: int | None = None) -> "BoundKernel":
-        """Fix the operands; arrays are used in place. `seed`: of their addresses."""
-        return BoundKernel(self, operands, seed)
+    @property
+    def product(self) -> GemmTask:
+        """The task of a kernel that is known to be a matrix product's."""
+        assert isinstance(self.task, GemmTask)
+        return self.task
+
+    def bind(self, arrays: Arrays, seed: int | None = None, call: RunCall | None = None) -> "BoundKernel":
+        """Fix the arrays, which are used in place. `seed`: of their addresses. `call`: runs the plan's library calls."""
+        return BoundKernel(self, arrays, seed, call)
 
 
 class BoundKernel:
     """Launches ready to run on a machine of their own; not to be run from two threads at once."""
 
-    def __init__(self, kernel: EmulatedKernel, operands: Operands, seed: int | None = None) -> None:
-        self.operands = operands
+    def __init__(self, kernel: EmulatedKernel, arrays: Arrays, seed: int | None = None, call: RunCall | None = None) -> None:
+        """`arrays`: of every buffer of the task and the plan's scratch, and `WORKSPACE` where it has a size."""
+        self.arrays = arrays
         self.machine = Machine(seed)
-        self._kernel = kernel
-        self._edges = programmatic_edges(kernel.plan)
-        self.machine.add("A", operands.a)
-        self.machine.add("B", operands.b)
-        self.machine.add("D", operands.d, writable=True, written_bytes=0)
-        if operands.workspace.size:
-            self.machine.add("workspace", operands.workspace, writable=True, written_bytes=0)
+        self.kernel = kernel
+        self._call = call
+        for name, buffer in kernel.buffers.items():
+            if buffer.role.written:
+                self.machine.add(name, arrays[name], writable=True, written_bytes=_kept_bytes(buffer))
+            else:
+                self.machine.add(name, arrays[name])
+        if arrays[WORKSPACE].size:
+            self.machine.add(WORKSPACE, arrays[WORKSPACE], writable=True, written_bytes=0)
+        self.called: dict[str, int] = {}  # how many launches preceded the last library call that wrote a buffer
         self._maps: dict[TensorMapSpec, bytes] = {}
         self._pack()
 
     def _pack(self) -> None:
         """The parameters for the buffers' present addresses."""
-        plan, programs = self._kernel.plan, self._kernel.programs
+        plan, programs = self.kernel.plan, self.kernel.programs
         self._parameters = [
             pack_parameters(program, [pack_argument(arg, self.machine.addresses, self._encode) for arg in launch.args])
             for launch, program in zip(plan.launches, programs, strict=True)
@@ -119,52 +133,75 @@ class BoundKernel:
         ctas: Sequence[Sequence[int]] = (),
         poisoned: Sequence[Sequence[SuspectRead]] | None = None,
     ) -> tuple[Launched, ...]:
-        """Zero what the plan requires, then run every launch until one fails. D and workspace count as unwritten.
+        """Zero what the plan requires, then run every launch and call until one fails. Outputs, scratch and workspace count
+        as unwritten.
 
         The buffers' addresses are drawn by the seed of the conditions. Preceding kernels may still run when a first launch
         with a programmatic edge begins.
 
         `ctas`: by launch, those whose clusters are run, none of a launch that is left out; all where empty. `poisoned`: by
         launch, reads that give poison. If a launch may outlive the run, because a later one does not wait, the run is
-        followed by another.
+        followed by another, which leaves the outputs as they were.
         """
         self.machine.place(conditions.seed)
         self._pack()
-        plan, launched, chain = self._kernel.plan, list[Launched](), Chain()
+        plan, launched, chain = self.kernel.plan, list[Launched](), Chain()
         if zeroes_every_run(plan):
-            self.operands.workspace[: plan.zero_bytes] = 0
+            self.arrays[WORKSPACE][: plan.zero_bytes] = 0
         self.renew()
+        left: dict[str, np.ndarray] = {}
         for index in range(2 * len(plan.launches)):
             at, again = index % len(plan.launches), index >= len(plan.launches)
-            if again and not (at or (not ctas and self._edges[0] and chain.left & ~OTHERS)):
-                break
-            order = chain.next(index + 1, programmatic=self._edges[at])
+            if not at and again:
+                chain = self._calls(len(plan.launches), len(launched)) or chain
+                if ctas or not self.kernel.edges[0] or not chain.left & ~OTHERS:
+                    break
+                if any(each.role is Role.STATE for each in self.kernel.outputs):
+                    left = {each.name: self.arrays[each.name].copy() for each in self.kernel.outputs}
+            chain = self._calls(at, len(launched)) or chain
+            order = chain.next(min(index + 1, MAX_NUMBER), programmatic=self.kernel.edges[at])
             if ctas and not ctas[at]:
                 chain.ended(order, waited=True, held=True)
                 continue
             reads = poisoned[index] if poisoned is not None and index < len(poisoned) else ()
             outcome = self.machine.run(
-                self._kernel.programs[at], self._grid(at, order), conditions, ctas=ctas[at] if ctas else (), poisoned=reads
+                self.kernel.programs[at], self._grid(at, order), conditions, ctas=ctas[at] if ctas else (), poisoned=reads
             )
             # CTAs that were not run may have waited.
             chain.ended(order, waited=outcome.waited or bool(ctas), held=outcome.held or bool(ctas))
-            launched.append(Launched(plan.launches[at], self._kernel.programs[at], outcome, again))
+            launched.append(Launched(plan.launches[at], self.kernel.programs[at], outcome, again))
             if outcome.stopped:
                 break
+        for name, array in left.items():
+            self.arrays[name][...] = array
         return tuple(launched)
+
+    def _calls(self, before: int, launched: int) -> Chain | None:
+        """Run the library calls that so many launches of the plan precede. Returns the order after them, None without any."""
+        calls = [each.call for each in self.kernel.plan.calls if each.before == before]
+        for call in calls:
+            assert self._call is not None
+            self._call(call, self.arrays)
+            name = call.out.tensor
+            self.machine.memory.renew(name, self.arrays[name].nbytes)
+            self.called[name] = launched
+        return Chain() if calls else None
 
     def run_part(self, index: int, conditions: Conditions, ctas: Sequence[int], *, traced: int = 0) -> core.RunReport:
         """The report of some CTAs of one launch, run alone on the present memory. `traced`: as for `Machine.run`."""
-        program = self._kernel.programs[index]
+        program = self.kernel.programs[index]
         return self.machine.run(program, self._grid(index, Order(index + 1)), conditions, ctas=ctas, traced=traced)
 
     def renew(self) -> None:
-        """Forget what was written to D and the workspace."""
-        self.machine.memory.renew("D", 0)
-        self.machine.memory.renew("workspace", self._kernel.plan.zero_bytes)
+        """Forget what was written to outputs, scratch and the workspace."""
+        for name, buffer in self.kernel.buffers.items():
+            if buffer.role.written:
+                self.machine.memory.renew(name, _kept_bytes(buffer))
+        self.machine.memory.renew(WORKSPACE, self.kernel.plan.zero_bytes)
+        self.called = {}
 
     def _grid(self, index: int, order: Order) -> Grid:
-        launch, arch = self._kernel.plan.launches[index], self._kernel.task.arch
+        launch, arch = self.kernel.plan.launches[index], self.kernel.task.arch
         return Grid(
             grid=launch.grid,
             block=launch.block,
@@ -172,19 +209,24 @@ class BoundKernel:
             dynamic_smem=launch.dynamic_smem,
             parameters=self._parameters[index],
             order=order,
-            sms=self._kernel.plan.sms or REFERENCE_CHIPS[arch].sms,
+            sms=self.kernel.plan.sms or REFERENCE_CHIPS[arch].sms,
             warp_slots=LIMITS[arch].max_threads_per_sm // WARP_LANES,
         )
 
     def _encode(self, spec: TensorMapSpec) -> bytes:
         """A tensor map follows its buffer, so that it is encoded once."""
         if spec not in self._maps:
-            rows, columns = operand_shape(self._kernel.task, spec.of)
-            element = _ELEMENT[self._kernel.task.element]
-            sizes, strides = [columns, rows], [columns * ELEMENT_BYTES]
-            tensor = TensorMap(element, sizes, strides, spec.box, spec.swizzle)
+            buffer = self.kernel.buffers[spec.of]
+            rows, columns = buffer.rows_and_columns
+            element = _TENSOR_MAP_TYPES.get(buffer.element, buffer.element.value)
+            tensor = TensorMap(element, [columns, rows], [columns * buffer.element.bytes], spec.box, spec.swizzle)
             self._maps[spec] = self.machine.map(self.machine.addresses[spec.of], tensor)
         return self._maps[spec]
+
+
+def _kept_bytes(buffer: Buffer) -> int:
+    """How much of a buffer that may be written holds something before a run."""
+    return buffer.bytes if buffer.role is Role.STATE else 0
 
 
 @contextmanager

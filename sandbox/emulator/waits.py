@@ -122,8 +122,7 @@ def address_in_words(address: int, bound: BoundKernel) -> str:
     if not address:
         return ""
     for name, base in bound.machine.addresses.items():
-        size = {"A": bound.operands.a, "B": bound.operands.b, "D": bound.operands.d}.get(name, bound.operands.workspace).nbytes
-        if base <= address < base + size:
+        if base <= address < base + bound.arrays[name].nbytes:
             return f"byte {address - base} of {name}"
     if address < 1 << 32:
         rank, offset = divmod(address, 1 << core.rank_shift)

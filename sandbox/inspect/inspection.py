@@ -15,7 +15,8 @@ from cudal2_agent.contract.plan.plan import Arg, ResolvedLaunch, ResolvedPlan, S
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
 from cudal2_agent.contract.records.evaluation import Rejected
 from cudal2_agent.contract.records.inspection import Inspection, KernelResources
-from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
+from cudal2_agent.contract.records.task import AccumulatorType
 from cudal2_agent.sandbox.building.cache import CompileCache, sha256_of
 from cudal2_agent.sandbox.building.compiler import Compiled
 from cudal2_agent.sandbox.inspect.code import Entry
@@ -32,7 +33,7 @@ def inspect(
     compiled: Compiled,
     candidate: AnyCandidate,
     plan: ResolvedPlan | None,
-    task: GemmTask,
+    task: Task,
     limits: ChipLimits,
     cache: CompileCache | None = None,
     *,
@@ -66,7 +67,7 @@ def _described(compiled: Compiled, facts: CodeFacts, kernels: tuple[KernelResour
 
 
 def _broken_rules(
-    facts: CodeFacts, plan: ResolvedPlan | None, kernels: tuple[KernelResources, ...], task: GemmTask, limits: ChipLimits
+    facts: CodeFacts, plan: ResolvedPlan | None, kernels: tuple[KernelResources, ...], task: Task, limits: ChipLimits
 ) -> Iterator[Rejected]:
     for launch in plan.launches if plan else ():
         yield from _launch_rules(launch, facts.entries.get(launch.entry))
@@ -74,7 +75,7 @@ def _broken_rules(
         yield from _resource_rules(kernel, limits)
     if facts.fault is not None:
         yield facts.fault
-    if task.accumulate is AccumulatorType.F32:
+    if isinstance(task, ModuleTask) or task.accumulate is AccumulatorType.F32:
         yield from _accumulator_rules(facts)
 
 

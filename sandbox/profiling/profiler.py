@@ -16,8 +16,8 @@ from pathlib import Path
 from cudal2_agent.contract.errors import ProfileFailed, ProfilerUnavailable, WorkerError
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, HostCandidate
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
-from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import ProfileOptions, WorkerOptions
 from cudal2_agent.sandbox.profiling.metric_set import MetricSet, load_metric_set
 from cudal2_agent.sandbox.profiling.ncu import command_of, complaints_in, find_ncu, ncu_version, unavailable, unknown_metrics
@@ -69,17 +69,17 @@ class Profiler:
         self._absent: set[str] = set()
         self._isolated = True
 
-    def profile(self, built: Built, task: GemmTask) -> Profile:
+    def profile(self, built: Built, task: Task) -> Profile:
         """Counters of one run of a verified candidate; none of a host candidate. Raises: ProfilerUnavailable, ProfileFailed."""
         if isinstance(built.candidate, HostCandidate):  # its own CPU code would run in no jail here
             raise ProfileFailed("a host candidate is not profiled")
         return self._guarded(built, task)
 
-    def profile_library(self, detail: str, task: GemmTask) -> Profile:
+    def profile_library(self, detail: str, task: Task) -> Profile:
         """The same of cuBLASLt's kernel with this configuration. Raises: as `profile`."""
         return self._guarded(LibraryKernel(detail=detail), task)
 
-    def _guarded(self, subject: Subject, task: GemmTask) -> Profile:
+    def _guarded(self, subject: Subject, task: Task) -> Profile:
         if self._lacking is not None:
             raise ProfilerUnavailable(str(self._lacking), log=self._lacking.log)
         try:
@@ -93,7 +93,7 @@ class Profiler:
         except OSError as exc:
             raise ProfileFailed(f"its scratch folder cannot be used ({exc.strerror})") from exc
 
-    def _profile(self, subject: Subject, task: GemmTask) -> Profile:
+    def _profile(self, subject: Subject, task: Task) -> Profile:
         begin_s = time.monotonic()
         ncu = find_ncu(self._options.ncu)
         version, metrics = ncu_version(ncu), load_metric_set(task.arch)
@@ -101,7 +101,7 @@ class Profiler:
         self._tell_absent(set(metrics.metrics).difference(*(launch.metrics for launch in launches)))
         return Profile(tool=f"ncu {version}", metric_set=metrics.name, launches=launches, seconds=time.monotonic() - begin_s)
 
-    def _counted(self, ncu: str, metrics: MetricSet, subject: Subject, task: GemmTask) -> NcuRun:
+    def _counted(self, ncu: str, metrics: MetricSet, subject: Subject, task: Task) -> NcuRun:
         """The first run that nothing but the candidate can have spoilt.
 
         It is repeated without the metrics that this ncu lacks, and once without network isolation. The isolation takes away
@@ -131,7 +131,7 @@ class Profiler:
             logger.warning("not counted here: %s", ", ".join(sorted(new)))
             self._absent |= new
 
-    def _attempt(self, ncu: str, asked: list[str], subject: Subject, task: GemmTask) -> NcuRun:
+    def _attempt(self, ncu: str, asked: list[str], subject: Subject, task: Task) -> NcuRun:
         limit_s = self._options.timeout_s
         with tempfile.TemporaryDirectory(prefix="cudal2-profile-", ignore_cleanup_errors=True) as folder:
             scratch = Path(folder)

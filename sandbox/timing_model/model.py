@@ -103,7 +103,7 @@ def predict(kernel: EmulatedKernel, inspection: Inspection, chip: Chip) -> Predi
 
     Where it is not known how long a kernel goes on behind its trace, the roofline stands in, and its name says why.
     """
-    task = kernel.task
+    task = kernel.product
     if task.mode is not TimingMode.OFFLINE:
         return None
     traced = trace(kernel)

@@ -20,7 +20,7 @@ import numpy as np
 from cudal2_agent.contract.plan.plan import ResolvedLaunch
 from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.sandbox.emulator.core_module import core
-from cudal2_agent.sandbox.emulator.kernel import WARP_LANES, BoundKernel, EmulatedKernel, Operands
+from cudal2_agent.sandbox.emulator.kernel import WARP_LANES, WORKSPACE, BoundKernel, EmulatedKernel
 from cudal2_agent.sandbox.emulator.large.points import first_cta
 from cudal2_agent.sandbox.emulator.machine import Conditions, Interleaving
 
@@ -115,10 +115,10 @@ def trace(kernel: EmulatedKernel) -> tuple[Traced, ...]:
     return tuple(_traced(kernel, bound, index) for index in range(len(kernel.plan.launches)))
 
 
-def _operands(kernel: EmulatedKernel) -> Operands:
+def _operands(kernel: EmulatedKernel) -> dict[str, np.ndarray]:
     a, b = (_untouched(operand_shape(kernel.task, name)) for name in ("A", "B"))
     d = np.zeros(operand_shape(kernel.task, "D"), dtype=np.uint16)
-    return Operands(a=a, b=b, d=d, workspace=np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8))
+    return {"A": a, "B": b, "D": d, WORKSPACE: np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8)}
 
 
 def _untouched(shape: tuple[int, int]) -> np.ndarray:
@@ -147,7 +147,7 @@ def _traced(kernel: EmulatedKernel, bound: BoundKernel, index: int) -> Traced:
 
 def _counted(bound: BoundKernel, kernel: EmulatedKernel, index: int, cluster: int) -> int | None:
     """The operations of a cluster to its end; None where it does not come to one."""
-    bound.operands.workspace.fill(0)
+    bound.arrays[WORKSPACE].fill(0)
     conditions = replace(_UNCHECKED, most_instructions=MAX_COUNTED, deadline_s=COUNT_DEADLINE_S)
     report = bound.run_part(index, conditions, [first_cta(kernel.plan.launches[index], cluster)])
     return None if report.stopped else report.instructions
@@ -165,7 +165,7 @@ def _active(bound: BoundKernel, kernel: EmulatedKernel, index: int) -> tuple[int
     for count in (min(LOOKED_AT, clusters), min(MOST_LOOKED_AT, clusters)):
         for place in (0, *_spread(clusters, count)):
             if place not in operations:
-                bound.operands.workspace.fill(0)
+                bound.arrays[WORKSPACE].fill(0)
                 report = bound.run_part(index, conditions, [first_cta(launch, place)])
                 operations[place] = conditions.most_instructions if report.stopped else report.instructions
         most = max(operations.values())
@@ -183,7 +183,7 @@ def _spread(size: int, count: int) -> list[int]:
 
 def _with_other(kernel: EmulatedKernel, bound: BoundKernel, index: int, first: Traced, clusters: int) -> Traced:
     """The trace of the first cluster, with that of another one that reads beyond the operands, or else of the last one."""
-    task = kernel.task
+    task = kernel.product
     uneven = first.products * clusters / (task.m * task.n * task.k) - 1.0
     if clusters < 2 or not first.whole or not first.products or abs(uneven) < UNEVEN or first.count > MAX_OTHER_ROWS:
         return first
@@ -207,7 +207,7 @@ def _run(
 ) -> Traced:
     launch = kernel.plan.launches[index]
     conditions = replace(_UNCHECKED, interleaving=interleaving, most_instructions=MAX_OPERATIONS, deadline_s=DEADLINE_S)
-    bound.operands.workspace.fill(0)
+    bound.arrays[WORKSPACE].fill(0)
     report = bound.run_part(index, conditions, [first_cta(launch, each) for each in clusters], traced=MAX_ROWS)
     rows = _columns(report)
     outside = _outside(rows, kernel, bound)
@@ -256,10 +256,10 @@ def _splits(kernel: EmulatedKernel, bound: BoundKernel, traced: Traced) -> int:
         return 1
     clusters = traced.active_clusters
     sums = int(traced.rows["amount"][stores].sum()) / SUM_BYTES
-    return min(round(clusters * sums / (kernel.task.m * kernel.task.n)), MAX_SPLITS, clusters)
+    return min(round(clusters * sums / (kernel.product.m * kernel.product.n)), MAX_SPLITS, clusters)
 
 
 def _writes_d(kernel: EmulatedKernel, bound: BoundKernel, traced: Traced) -> bool:
     begin = bound.machine.addresses["D"]
     stores = traced.rows["address"][traced.of(KIND.STORE, KIND.BULK_STORE)]
-    return bool(((stores >= begin) & (stores < begin + 2 * kernel.task.m * kernel.task.n)).any())
+    return bool(((stores >= begin) & (stores < begin + 2 * kernel.product.m * kernel.product.n)).any())

@@ -16,7 +16,7 @@ from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Prediction, TestResult
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.settings.options import Effort, TimeOptions, VerifyOptions
 
 MAX_LINE_BYTES = 64 * 1024**2
@@ -30,7 +30,7 @@ class Reduced(Record):
     """The same schedule, written and built for a smaller task, whose whole grids the emulator runs."""
 
     built: Built
-    task: GemmTask
+    task: Task
 
 
 class Evaluate(Record):
@@ -42,7 +42,7 @@ class Evaluate(Record):
 
     message: Literal["evaluate"] = "evaluate"
     built: Built
-    task: GemmTask
+    task: Task
     verify: VerifyOptions
     time: TimeOptions | None = None
     effort: Effort | None = None
@@ -63,7 +63,7 @@ class CandidateBatch(Record):
     message: Literal["batch"] = "batch"
     effort: Literal["screen", "race"]
     built: tuple[Built, ...] = Field(min_length=1)
-    task: GemmTask
+    task: Task
     verify: VerifyOptions
     time: TimeOptions
     tuned: TunedBaseline | None = None

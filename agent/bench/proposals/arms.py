@@ -21,6 +21,7 @@ from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.protocols import Policy
 from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, Precedent
 from cudal2_agent.policies.schedule.families.kernel_family import Family, Schedule
@@ -62,10 +63,11 @@ class RandomSchedules:
         return list(found.values())
 
     def _drawn(self, observation: Observation) -> Iterator[Candidate]:
-        space = self._space(observation.task, observation.chip)
+        task = gemm(observation.task, "this arm")
+        space = self._space(task, observation.chip)
         for place in np.random.default_rng([self._seed, observation.seed]).permutation(len(space)):
             family, schedule = space[int(place)]
-            yield family.write(schedule, observation.task)
+            yield family.write(schedule, task)
 
     def _space(self, task: GemmTask, chip: Chip) -> list[tuple[Family[Any], Schedule]]:
         if self._known is None or self._known[:2] != (task, chip):

@@ -10,6 +10,7 @@ import numpy as np
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, TimingMode, parse_shape
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.policies.schedule.families.registry import families
@@ -49,12 +50,13 @@ class SpreadSchedules:
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
         """Fewer than `count` where the spaces hold fewer. What was tried is not proposed again."""
+        task = gemm(observation.task, "calibration")
         seen = {attempt.candidate_id for attempt in observation.attempts}
         found: dict[str, Candidate] = {}
-        for entry in self._order(observation.task, observation.chip, count):
+        for entry in self._order(task, observation.chip, count):
             if len(found) == count:
                 break
-            candidate = entry.family.write(entry.schedule, observation.task)
+            candidate = entry.family.write(entry.schedule, task)
             if candidate.id not in seen:
                 found[candidate.id] = candidate
         return list(found.values())

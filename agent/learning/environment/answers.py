@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, HostCandidate, Origin
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.contract.settings.options import ReplyKind
 from cudal2_agent.policies.chat.replies.candidates import ReplyContext, candidates_of, shown_kernels
@@ -42,7 +43,7 @@ def read_answer(answer: Answer, observation: Observation, forms: AnswerForms) ->
             return ReadAnswer(problem="; ".join(written.reasons))
         return ReadAnswer(candidates=(written,))
     context = ReplyContext(
-        task=observation.task,
+        task=gemm(observation.task, "this environment"),
         chip=observation.chip,
         replies=forms.replies,
         max_schedules=forms.schedules,

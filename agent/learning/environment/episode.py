@@ -11,6 +11,7 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
 from cudal2_agent.contract.reward.reward import reward
@@ -78,7 +79,7 @@ class Episode:
         return replace(one, attempt=described(one.attempt, step, self._run.task, self._run.chip, parent))
 
 
-def _diagnosis(candidate: AnyCandidate, evaluation: Evaluation, task: GemmTask, chip: Chip) -> Diagnosis | None:
+def _diagnosis(candidate: AnyCandidate, evaluation: Evaluation, task: Task, chip: Chip) -> Diagnosis | None:
     """What limits a candidate that was built, from its inspection and its time."""
     if (inspection := evaluation.inspection) is None:
         return None

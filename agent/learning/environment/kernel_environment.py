@@ -14,6 +14,7 @@ from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.contract.reward.reward import FLOOR
@@ -119,7 +120,7 @@ class KernelEnvironment:
         observation = self._running().observation
         read = read_answer(answer, observation, self._forms)
         unknown = [one for one in read.candidates if self._running().outcome(one.id) is None]
-        return OpenStep(read, observation.task, unknown)
+        return OpenStep(read, gemm(observation.task, "this environment"), unknown)
 
     def end(self, turn: OpenStep, found: Mapping[str, Scored]) -> StepResult:
         """The second half of a step. `found`: outcomes by candidate, as far as they are known."""

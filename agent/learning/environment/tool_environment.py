@@ -19,6 +19,7 @@ from cudal2_agent.agent.learning.environment.kernel_environment import (
     step_together,
 )
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.contract.reward.reward import FLOOR
@@ -156,7 +157,7 @@ class KernelTools(ScheduleTools):
 
 
 def _described(observation: Observation, turns: int) -> str:
-    task, chip = observation.task, observation.chip
+    task, chip = gemm(observation.task, "this environment"), observation.chip
     said = (
         f"D = A·B with M = {task.m}, N = {task.n}, K = {task.k}, {task.element}, accumulated in {task.accumulate}, "
         f"layout {task.layout}, on {chip.name} ({task.arch}). Submissions: at most {turns}. The fastest right kernel counts."

@@ -21,6 +21,7 @@ from benchmarks.emulator.timing_model.predicting import Prepared, prepared
 from benchmarks.harness import cache_argument, execute, script
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Step
 from cudal2_agent.sandbox.timing_model.rates import H200, TimingRates
@@ -50,7 +51,7 @@ def chosen(store: Store, shapes: int, each: int, source: random.Random) -> Itera
     for shape in source.sample(allowed, min(shapes, len(allowed))):
         families: dict[str, list[tuple[GemmTask, Step]]] = {}
         for run_id in of_shape[shape]:
-            task = store.run(run_id).task
+            task = gemm(store.run(run_id).task, "this fit")
             for step in store.steps(run_id):
                 schedule = step.candidate.origin.schedule
                 if isinstance(step.evaluation, Measured) and schedule:

@@ -27,6 +27,7 @@ from benchmarks.emulator.timing_model.sources import rows_by_name, scheduled
 from benchmarks.harness import cache_argument, execute, script
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import Measured
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.sandbox.timing_model.model import FITTED, LEAF, MAX_FACTOR, MIN_FACTOR, Correction
 from cudal2_agent.store.store import Store, open_store
@@ -103,7 +104,7 @@ def stored_times(store: Store, source: random.Random) -> list[Timed]:
             if not isinstance(evaluation, Measured) or not isinstance(candidate, Candidate):
                 continue
             if candidate.origin.schedule and evaluation.time_us < MAX_US:
-                known.setdefault(candidate.id, (candidate, store.run(run_id).task, evaluation.time_us))
+                known.setdefault(candidate.id, (candidate, gemm(store.run(run_id).task, "this fit"), evaluation.time_us))
         found += source.sample(list(known.values()), min(STORED_STEPS, len(known)))
     return found
 

@@ -59,7 +59,7 @@ def stored(store: Store) -> Iterator[tuple[TimedKernel, dict[str, Any]]]:
     shapes = set(json.loads(STORE_SHAPES.read_text())["shapes"])
     known: set[str] = set()
     for run in store.runs():
-        if run.task.shape not in shapes or run.task.mode is not TimingMode.OFFLINE:
+        if not isinstance(run.task, GemmTask) or run.task.shape not in shapes or run.task.mode is not TimingMode.OFFLINE:
             continue
         for step in store.steps(run.run_id):
             name = f"{step.candidate.id} {run.task.shape}"

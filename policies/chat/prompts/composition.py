@@ -22,6 +22,7 @@ from cudal2_agent.contract.plan.plan import parse_plan
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import Evaluation
 from cudal2_agent.contract.records.exchange import Message, Prompt
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.contract.records.trajectory import Failure, Observation
 from cudal2_agent.contract.reward.roofline import arithmetic_us, bound_of, memory_us, roofline_us
@@ -221,7 +222,7 @@ def _primitives(digests: list[str]) -> str:
 
 def _values(observation: Observation, assignment: Assignment) -> dict[str, Any]:
     """The values that the templates may name."""
-    task, chip = observation.task, observation.chip
+    task, chip = gemm(observation.task, "this prompt"), observation.chip
     return {
         "form": None,
         "kernel_shown": False,

@@ -14,6 +14,7 @@ from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, HostCandidate
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Trajectory
 from cudal2_agent.contract.reward.speedup import ratio_over
@@ -119,7 +120,11 @@ class _DatasetFiles:
     def add(self, each: Attempted) -> bool:
         """Write a step with what it refers to; whether a data set can express it."""
         status = status_of(each)
-        named = None if status is None else self.add_solution(each.run.task, each.run.chip, each.step.candidate)
+        named = (
+            None
+            if status is None
+            else self.add_solution(gemm(each.run.task, "this export"), each.run.chip, each.step.candidate)
+        )
         if named is None or status is None:
             return False
         trace = BenchTrace(

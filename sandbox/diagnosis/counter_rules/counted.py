@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.diagnosis import Bottleneck, Finding
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.profile import LaunchProfile
-from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.task import Arch
 
 SECTOR_BYTES = 32
 SCHEDULERS = 4  # of an SM
@@ -47,7 +48,7 @@ class CountedLaunch:
     """
 
     launch: LaunchProfile
-    task: GemmTask
+    task: Task
     chip: Chip
     share: float
     time_us: float

@@ -46,7 +46,7 @@ def dram(counted: CountedLaunch) -> Iterator[Finding]:
     busy, read = counted.busy(), counted.get("dram_read_bytes") or 0.0
     if busy["dram"] < FULL or _fullest(busy) != "dram" or not read:
         return
-    least = 2 * counted.task.k * (counted.task.m + counted.task.n)
+    least = sum(buffer.bytes for buffer in counted.task.buffers if not buffer.role.written)
     yield Finding(
         bottleneck="dram-bound",
         evidence=f"{counted.launch.entry}: DRAM is {busy['dram']:.0%} busy; {read / 2**20:,.1f} MiB are read, the operands are "

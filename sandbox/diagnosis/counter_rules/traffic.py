@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.diagnosis import Finding
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.roofline import transfer_us
 from cudal2_agent.sandbox.diagnosis.counter_rules.counted import SECTOR_BYTES, CountedLaunch, Rule, worth
@@ -21,6 +22,8 @@ _SECTORS_OF_A_WARP = 4  # that 32 threads touch with 4 bytes each
 
 def redundant(counted: CountedLaunch) -> Iterator[Finding]:
     """Weight: L2's share of the time, times the share of it that larger tiles would save. Spilled registers are left out."""
+    if not isinstance(counted.task, GemmTask):
+        return
     spilled = _SECTORS_OF_A_WARP * counted.total("local_load_instructions")
     busy, read = counted.busy().get("l2", 0.0), max(0.0, counted.total("l2_read_sectors") - spilled) * SECTOR_BYTES
     tile, least = min_reads(counted.task, counted.chip)
@@ -119,8 +122,8 @@ def bank_conflicts(counted: CountedLaunch) -> Iterator[Finding]:
     )
 
 
-def _output_sectors(task: GemmTask) -> float:
-    return 2 * task.m * task.n / SECTOR_BYTES
+def _output_sectors(task: Task) -> float:
+    return sum(buffer.bytes for buffer in task.buffers if buffer.role.written) / SECTOR_BYTES
 
 
 RULES = (

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from cudal2_agent.contract.records.task import ElementType, GemmTask
-from cudal2_agent.sandbox.emulator.kernel import ELEMENT_BYTES
 from cudal2_agent.sandbox.verification.cases import Case
 from cudal2_agent.sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
 from cudal2_agent.sandbox.verification.reference import Block, Reference
@@ -50,7 +49,6 @@ class OperandLines:
 
 def _doubled(bits: np.ndarray, element: ElementType) -> np.ndarray:
     """Twice the numbers, exactly; those of the largest binade must not occur."""
-    assert bits.itemsize == ELEMENT_BYTES
     unit = np.uint16(_SMALLEST_NORMAL[element])
     size = bits & ~_SIGN
     return np.asarray(np.where(size < unit, size << np.uint16(1), size + unit) | (bits & _SIGN))

@@ -23,7 +23,7 @@ from cudal2_agent.contract.records.symptoms import Symptoms
 from cudal2_agent.sandbox.emulator.detector import Detector
 from cudal2_agent.sandbox.emulator.executor import POISON_BYTE, Interleavings, allocate, load
 from cudal2_agent.sandbox.emulator.judgement import run_and_judge
-from cudal2_agent.sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, EmulatedKernel
+from cudal2_agent.sandbox.emulator.kernel import WORKSPACE, BoundKernel, EmulatedKernel
 from cudal2_agent.sandbox.emulator.large.coverage import Tile, work_of
 from cudal2_agent.sandbox.emulator.large.expectation import PERIODS, Expected, OperandLines
 from cudal2_agent.sandbox.emulator.large.points import (
@@ -72,16 +72,17 @@ class Sample:
     """Points of one kernel's grid, run one after another. Raises: as `run_and_judge`."""
 
     def __init__(self, kernel: EmulatedKernel, tile: Tile, interleavings: Interleavings, seed: int) -> None:
-        self._kernel, self._task, self._tile, self._interleavings = kernel, kernel.task, tile, interleavings
+        self._kernel, self._task, self._tile, self._interleavings = kernel, kernel.product, tile, interleavings
         self._seed = seed
         self._random = random.Random(f"{seed}/{kernel.name}")
         self._target = last_to_write(kernel.plan.launches)
         self._launch = kernel.plan.launches[self._target]
         self._writers = [Writers(launch, self._prober(i)) for i, launch in enumerate(kernel.plan.launches[: self._target])]
         self._clusters = math.prod(self._launch.grid) // math.prod(self._launch.cluster)
-        self._work = kernel.task.m * kernel.task.n * kernel.task.k
+        self._work = self._task.m * self._task.n * self._task.k
         self._places = places_of(self._task, tile)
         self._rasters = list(rasters(self._task, tile, self._clusters))
+        self._element_bytes = kernel.buffers["D"].element.bytes
         self._workspace = np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8)
         self._bound: BoundKernel | None = None
         self._last_written: np.ndarray | None = None
@@ -134,7 +135,7 @@ class Sample:
         for _ in range(2):
             if not (judged := self._case(expected, "sampled", iter([point]))).passed:
                 return judged
-            outputs.append(self._loaded().operands.d.copy())
+            outputs.append(self._loaded().arrays["D"].copy())
         differing = int((outputs[0] != outputs[1]).sum())
         message = f"{differing} outputs differ between two runs on equal inputs at full size" if differing else ""
         return TestResult(tier="repeatability", name="bitwise-sampled", passed=not differing, message=message)
@@ -184,7 +185,7 @@ class Sample:
             OperandLines.drawn(source, size, period, most) for size, most in zip((task.m, task.n), powers, strict=True)
         )
         b = columns.spread(np.ascontiguousarray(inputs.b.T), task.element).T
-        load(bound.operands, Inputs(rows.spread(inputs.a, task.element), b), task)
+        load(bound.arrays, Inputs(rows.spread(inputs.a, task.element), b), task)
         return Expected(case, task, Reference(np, small, inputs, keep=False).whole(), rows, columns)
 
     def _case(self, expected: Expected, part: str, points: Iterator[tuple[int, ...]]) -> TestResult:
@@ -216,7 +217,7 @@ class Sample:
             message, symptoms = f"{fault.message} (at full size)", Symptoms(waits=fault.waits) if fault.waits else None
             return TestResult(tier=fault.tier, name=fault.kind, passed=False, message=message, symptoms=symptoms)
         self.tally.compared.reshape(-1)[self._written()] = True
-        comparison = expected.compare(self._loaded().operands.d, self._written())
+        comparison = expected.compare(self._loaded().arrays["D"], self._written())
         if comparison.first is None:
             return TestResult(tier=case.tier, name=case.name, passed=True, worst=comparison.worst)
         index, _, got, want = comparison.first
@@ -230,7 +231,7 @@ class Sample:
     def _as_much(self, point: tuple[int, ...]) -> TestResult | None:
         """A failure if the point wrote less than on its first inputs: outputs are stored whatever they are."""
         written = sum(end - start for start, end in self._loaded().machine.memory.ranges("D", self._target + 1))
-        left = (self._first_written.setdefault(point, written) - written) // ELEMENT_BYTES
+        left = (self._first_written.setdefault(point, written) - written) // self._element_bytes
         if left <= 0:
             return None
         message = f"{left} outputs were not written that were written on other inputs (at full size)"
@@ -291,7 +292,7 @@ class Sample:
         """Clusters of each earlier launch that write what the last run found unwritten. Raises: NotCovered."""
         memory, found = self._loaded().machine.memory, []
         try:
-            missing = pieces({name: memory.ranges(name, 0) for name in ("D", "workspace")}) if self._writers else {}
+            missing = pieces({name: memory.ranges(name, 0) for name in ("D", WORKSPACE)}) if self._writers else {}
             for writers in reversed(self._writers):
                 more, missing = writers.of(missing)
                 found.append(more)
@@ -311,7 +312,7 @@ class Sample:
             outcome = bound.run_part(index, self._interleavings.aside(), [first_cta(launch, cluster)])
             if outcome.stopped:
                 raise NotCovered(f"a cluster of {launch.entry} does not end by itself")
-            return {name: bound.machine.memory.ranges(name, index + 1) for name in ("D", "workspace")}
+            return {name: bound.machine.memory.ranges(name, index + 1) for name in ("D", WORKSPACE)}
 
         return probe
 
@@ -341,7 +342,7 @@ class Sample:
         self._rasters = [raster for raster in self._rasters if raster.agrees(tiles, clusters)]
 
     def _poison(self) -> None:
-        self._loaded().operands.d.fill(POISON)
+        self._loaded().arrays["D"].fill(POISON)
         self._workspace.fill(POISON_BYTE)
         if self._kernel.zero == "restored":
             self._workspace[: self._kernel.plan.zero_bytes] = 0
@@ -354,10 +355,10 @@ class Sample:
     def _written(self) -> np.ndarray:
         """The outputs that the last run wrote, counted along the rows of D."""
         if self._last_written is None:
-            self._last_written = np.flatnonzero(self._loaded().operands.d.reshape(-1) != POISON)
+            self._last_written = np.flatnonzero(self._loaded().arrays["D"].reshape(-1) != POISON)
             if self._writers and self._in_part:  # what the target did not write may be half of a sum
                 spans = {"D": self._loaded().machine.memory.ranges("D", self._target + 1)}
-                own = pieces(spans).get("D", np.zeros(0, dtype=np.int64)) // ELEMENT_BYTES
+                own = pieces(spans).get("D", np.zeros(0, dtype=np.int64)) // self._element_bytes
                 self._last_written = np.intersect1d(self._last_written, own)
         return self._last_written
 
