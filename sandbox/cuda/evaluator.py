@@ -13,7 +13,7 @@ from cudal2_agent.contract.records.candidate import Candidate, HostCandidate
 from cudal2_agent.contract.records.evaluation import Crashed, Measured, TestResult, Wrong
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.contract.settings.options import Effort, TimeOptions
+from cudal2_agent.contract.settings.options import Effort, TimeOptions, VerifyOptions
 from cudal2_agent.sandbox.cuda.contender import Contender
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.driver import Fault

@@ -103,6 +103,11 @@ def _unowned(result: torch.Tensor) -> Callable[[], torch.Tensor]:
     return look
 
 
+def place_of(index: int) -> torch.device:
+    """A GPU as torch names it."""
+    return torch.device("cuda", index)
+
+
 class ModuleBaselines:
     """Opens a module's baselines on first use and keeps them. `sample`: one sample, judged the first time.
 
@@ -115,7 +120,7 @@ class ModuleBaselines:
     def __init__(
         self, task: ModuleTask, device: int, sample: Callable[[Any], float], example: Callable[[], NamedOperands]
     ) -> None:
-        self._task, self._device, self._sample, self._example = task, torch.device("cuda", device), sample, example
+        self._task, self._device, self._sample, self._example = task, place_of(device), sample, example
         self._opened: dict[str, tuple[ModuleBaseline, ...] | Unavailable] = {}
         self._program: Any = None
 
