@@ -5,7 +5,7 @@ or wider; a graph with an operation left out.
 Not covered: memory; a graph of gigabytes takes what its values take, each until its last reader has run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ TYPES = {
 }
 ELEMENTS = {value: key for key, value in TYPES.items()}
 _VIEW = "aten.view.default"
+# Runs a node's operation, `call(*args, **kwargs)`, or something in its place.
+Around = Callable[[GraphNode, Callable[..., Any], list[Any], dict[str, Any]], Any]
 _LITERAL = "aten.lift_fresh_copy.default"  # its first argument may be numbers
 
 
@@ -42,8 +44,9 @@ class Interpreter:
         self._operators = self._resolved(graph)
         self._last_readers = _last_readers(graph)
 
-    def run(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Values of the outputs and states by their names. `values`: of every input, parameter and state.
+    def run(self, values: Mapping[str, torch.Tensor], around: Around | None = None) -> dict[str, torch.Tensor]:
+        """Values of the outputs and states by their names. `values`: of every input, parameter and state. `around`: runs every
+        operation in place of a plain call.
 
         Raises: ValueError for a value that is missing, or an operation that these values do not suit.
         """
@@ -51,14 +54,16 @@ class Interpreter:
         with torch.no_grad():
             for node, call in zip(self._graph.nodes, self._operators, strict=True):
                 try:
-                    known[node.name] = self._result(node, call, known)
+                    known[node.name] = self._result(node, call, known, around)
                 except (RuntimeError, IndexError, TypeError, KeyError, NotImplementedError) as exc:
                     reason = f"no value for {exc}" if isinstance(exc, KeyError) else str(exc).split("\n", 1)[0]
                     raise ValueError(f"{node.name} ({node.op}): {reason}") from exc
                 for name in self._last_readers.get(node.name, ()):
                     known.pop(name, None)
         # A view of an input, or one value under two names, must not change with the other.
-        return {name: known[source].clone(memory_format=torch.contiguous_format) for name, source in self._graph.outputs.items()}
+        return {
+            name: known[source].clone(memory_format=torch.contiguous_format) for name, source in self._graph.outputs.items()
+        }
 
     def _resolved(self, graph: Graph) -> list[Any]:
         return [None if node.op == "getitem" else operator(node.op, drawing=self._drawing) for node in graph.nodes]
@@ -67,7 +72,7 @@ class Interpreter:
         floating = TYPES[self._floating] if self._floating and value.is_floating_point() else value.dtype
         return value.to(self._device, floating)
 
-    def _result(self, node: GraphNode, call: Any, known: Mapping[str, Any]) -> Any:
+    def _result(self, node: GraphNode, call: Any, known: Mapping[str, Any], around: Around | None) -> Any:
         args = [self._argument(value, known) for value in node.args]
         kwargs = {name: self._argument(value, known) for name, value in node.kwargs.items()}
         if call is None:
@@ -79,7 +84,7 @@ class Interpreter:
             kwargs["device"] = self._device
         if node.op == _VIEW:  # of a value in another order of memory too
             return args[0].reshape(args[1])
-        return call(*args, **kwargs)
+        return around(node, call, args, kwargs) if around else call(*args, **kwargs)
 
     def _type(self, element: BufferElement) -> torch.dtype:
         return TYPES[self._floating if self._floating and element.floating else element]
@@ -137,4 +142,3 @@ def _last_readers(graph: Graph) -> dict[str, list[str]]:
         if value not in kept:
             found.setdefault(reader, []).append(value)
     return found
-

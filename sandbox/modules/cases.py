@@ -1,0 +1,246 @@
+"""The inputs of every test of a module: what each consists of, and what a wrong kernel would show on it.
+
+Floating inputs follow the case. Parameters are drawn anew with every seed, by what the graph uses them for: matrices and
+filters by their fan-in, so that activations stay of order 1; factors of norms away from 0; variances positive. Indices lie in
+the range of what they index. Where the reference makes no finite number of a case's inputs, as a logarithm of negative ones,
+their magnitudes are taken, then the distribution of the problem's own inputs.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cudal2_agent.contract.base import digest
+from cudal2_agent.contract.records.module_graph import Graph
+from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
+from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
+from cudal2_agent.sandbox.modules.executor import STORED
+from cudal2_agent.sandbox.modules.noise import operation
+
+Inputs = dict[str, torch.Tensor]
+
+
+class Source:
+    """Random numbers on one device from one seed, in f32."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.device = device
+        self._generator = torch.Generator(device).manual_seed(seed % 2**63)
+
+    def normal(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(shape, generator=self._generator, device=self.device)
+
+    def uniform(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """In [0, 1)."""
+        return torch.rand(shape, generator=self._generator, device=self.device)
+
+    def whole(self, shape: tuple[int, ...], low: int, high: int) -> torch.Tensor:
+        """Whole numbers from `low` to before `high`. Shape: int64."""
+        return torch.randint(low, max(high, low + 1), shape, generator=self._generator, device=self.device)
+
+    def signs(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return self.whole(shape, 0, 2).float() * 2 - 1
+
+    def rows(self, shape: tuple[int, ...], low: int, high: int) -> torch.Tensor:
+        """A power of two for each row of the last dimension, from 2^low to 2^high. Shape: the last dimension is 1."""
+        return torch.exp2(self.whole((*shape[:-1], 1) if shape else (), low, high + 1).float())
+
+
+Draw = Callable[[Source, tuple[int, ...]], torch.Tensor]
+
+
+def _uneven(source: Source, shape: tuple[int, ...]) -> torch.Tensor:
+    values = source.signs(shape) * 2.0**-7 * (1 + source.whole(shape, 0, 2))
+    if shape:
+        lead = values[..., : max(1, shape[-1] // 16)]
+        lead.copy_(source.signs(tuple(lead.shape)) * (1.5 + source.whole(tuple(lead.shape), 0, 3)))
+    return values
+
+
+def _with(value: float) -> Draw:
+    """Normal inputs in which the first, the last and some rows hold one special value, at a drawn place."""
+
+    def draw(source: Source, shape: tuple[int, ...]) -> torch.Tensor:
+        values = source.normal(shape)
+        rows = values.reshape(-1, shape[-1] if shape else 1)
+        if rows.numel():
+            count = min(len(rows), 2 + len(rows) // 16)
+            chosen = source.whole((count,), 0, len(rows))
+            chosen[:1] = 0
+            chosen[1:2] = len(rows) - 1
+            signs = source.signs((count,)) if math.isinf(value) else torch.ones(count, device=source.device)
+            rows[chosen, source.whole((count,), 0, rows.shape[1])] = value * signs
+        return rows.reshape(shape)
+
+    return draw
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of inputs. `whole`: parameters are small whole numbers too, so that sums are exact. `alike`: inputs of one shape
+    are equal. `special`: the reference may be NaN or infinite; of `inf`, NaN is free.
+    """
+
+    name: str
+    draw: Draw | None
+    whole: bool = False
+    alike: bool = False
+    special: bool = False
+    nan_is_free: bool = False
+
+    @property
+    def tier(self) -> str:
+        return "special" if self.special else "exact" if self.whole else "accuracy"
+
+
+OWN = Case("own", None)
+NORMAL = Case("normal", lambda source, shape: source.normal(shape))
+WIDE = Case("wide", lambda source, shape: source.normal(shape) * source.rows(shape, -12, 12))
+SMALL = Case("small", lambda source, shape: source.normal(shape) * 2.0**-10)
+LARGE = Case("large", lambda source, shape: source.normal(shape) * 2.0**6)
+WHOLE = Case("whole-numbers", lambda source, shape: source.whole(shape, -4, 5).float(), whole=True)
+TIES = Case("ties", lambda source, shape: source.whole(shape, -2, 3).float() / 2, alike=True)
+OFFSET = Case("offset", lambda source, shape: 256 + source.normal(shape))
+UNEVEN = Case("uneven", _uneven)
+NAN = Case("nan", _with(math.nan), special=True)
+INFINITE = Case("infinite", _with(math.inf), special=True, nan_is_free=True)
+CASES = (WHOLE, NORMAL, OWN, WIDE, LARGE, SMALL, OFFSET, TIES, UNEVEN, NAN, INFINITE)
+# A half-precision module may overflow on what an f32 one holds.
+_MOST = {Arithmetic.F16: 2.0**5, Arithmetic.BF16: 2.0**12, Arithmetic.F32: 2.0**12, Arithmetic.TF32: 2.0**12}
+
+
+def draw(task: ModuleTask, case: Case, seed: int, device: torch.device, *, domain: int = 0) -> Inputs:
+    """Values for every input, parameter and state, in their stored types.
+
+    `domain`: 0 as the case has them, 1 their magnitudes, 2 the problem's own values, drawn anew.
+    """
+    found, uses = Inputs(), parameter_uses(task.graph)
+    limits = index_limits(task.graph, {buffer.name: buffer.shape for buffer in task.buffers})
+    for buffer in task.buffers:
+        if buffer.role is Role.OUTPUT:
+            continue
+        source = Source(int(digest([seed, task.id, case.name, buffer.name], 15), 16), device)
+        if not buffer.element.floating:
+            values = _whole_numbers(source, buffer, limits.get(buffer.name))
+        elif buffer.role is Role.INPUT:
+            values = _input(task, case, source, buffer, domain)
+        else:
+            values = _parameter(source, buffer, uses.get(buffer.name, ""), whole=case.whole)
+        found[buffer.name] = values.to(STORED[buffer.element])
+    if case.alike:
+        _make_alike(task, found)
+    return found
+
+
+def _input(task: ModuleTask, case: Case, source: Source, buffer: Buffer, domain: int) -> torch.Tensor:
+    if case.draw is None or domain == 2:
+        return source.uniform(buffer.shape)
+    values, most = case.draw(source, buffer.shape), _MOST[task.arithmetic]
+    values = torch.where(values.isfinite(), values.clamp(-most, most), values)
+    return values.abs() if domain else values
+
+
+def _whole_numbers(source: Source, buffer: Buffer, limit: int | None) -> torch.Tensor:
+    if buffer.element is BufferElement.BOOL:
+        return source.whole(buffer.shape, 0, 2)
+    return source.whole(buffer.shape, 0, limit if limit is not None else 2)
+
+
+def _parameter(source: Source, buffer: Buffer, use: str, *, whole: bool) -> torch.Tensor:
+    shape = buffer.shape
+    if use == "variance":
+        return 0.5 + source.uniform(shape) if not whole else 1 + source.whole(shape, 0, 2).float()
+    if use == "factor":
+        return source.signs(shape) * (0.5 + source.uniform(shape) if not whole else 1 + source.whole(shape, 0, 2).float())
+    if whole:
+        return source.whole(shape, -2, 3).float()
+    if use == "matrix":
+        fan_in = max(math.prod(shape) // max(shape[0], 1), 1)
+        return source.normal(shape) * math.sqrt(2 / fan_in)
+    return source.normal(shape) * 0.5
+
+
+def _make_alike(task: ModuleTask, found: Inputs) -> None:
+    """An input holds what the preceding one of its shape and type holds, so that what is added to their difference counts."""
+    last: dict[tuple[Any, ...], torch.Tensor] = {}
+    for buffer in task.buffers:
+        if buffer.role is Role.INPUT and buffer.element.floating and buffer.shape:
+            before = last.get((buffer.shape, buffer.element))
+            if before is not None:
+                found[buffer.name] = before.clone()
+            last[buffer.shape, buffer.element] = found[buffer.name]
+
+
+_MATRIX = {
+    "mm": (0, 1),
+    "bmm": (0, 1),
+    "addmm": (1, 2),
+    "linear": (1,),
+    "convolution": (1,),
+    "embedding": (0,),
+    "baddbmm": (1, 2),
+}
+_FACTOR = {
+    "native_batch_norm": 1,
+    "_native_batch_norm_legit_no_training": 1,
+    "_native_batch_norm_legit": 1,
+    "native_layer_norm": 2,
+    "native_group_norm": 1,
+}
+_VARIANCE = {"native_batch_norm": 4, "_native_batch_norm_legit_no_training": 4, "_native_batch_norm_legit": 4}
+_SAME = frozenset(
+    (
+        *("view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "_to_copy", "clone", "alias"),
+        *("_unsafe_view", "contiguous"),
+    )
+)
+
+
+def parameter_uses(graph: Graph) -> dict[str, str]:
+    """By buffer what the graph uses it for: `matrix`, `factor` of a norm, `variance`; others are added or multiplied."""
+    uses, stands_for = dict[str, str](), dict[str, str]()
+    for node in graph.nodes:
+        name, reads = operation(node), [_node(arg) for arg in node.args]
+        names = [stands_for.get(each, each) for each in reads]
+        for position, each in enumerate(names):
+            if not each:
+                continue
+            if position in _MATRIX.get(name, ()):
+                uses.setdefault(each, "matrix")
+            elif _FACTOR.get(name) == position:
+                uses[each] = "factor"
+            elif _VARIANCE.get(name) == position or name in ("rsqrt", "sqrt", "log"):
+                uses[each] = "variance"
+        if names and names[0] and name in _SAME:
+            stands_for[node.name] = names[0]
+    return uses
+
+
+def _node(arg: Any) -> str:
+    return arg["node"] if isinstance(arg, Mapping) and isinstance(arg.get("node"), str) else ""
+
+
+def index_limits(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """By buffer of indices, the size of the dimension that it indexes."""
+    known = dict(shapes) | {node.name: node.results[0].shape for node in graph.nodes}
+    limits, stands_for = dict[str, int](), dict[str, str]()
+    for node in graph.nodes:
+        name, reads = operation(node), [_node(arg) for arg in node.args]
+        if name in _SAME and reads and reads[0]:
+            stands_for[node.name] = stands_for.get(reads[0], reads[0])
+        found: dict[str, int] = {}
+        if name == "embedding":
+            found[reads[1]] = known[reads[0]][0]
+        elif name in ("gather", "index_select", "scatter", "scatter_add") and len(known[reads[0]]):
+            found[reads[2]] = known[reads[0]][node.args[1]]
+        elif name.startswith(("nll_loss", "cross_entropy")):
+            found[reads[1]] = known[reads[0]][-1 if len(known[reads[0]]) == 1 else 1]
+        elif name == "index":
+            found = {_node(each): known[reads[0]][place] for place, each in enumerate(node.args[1]) if _node(each)}
+        for each, limit in found.items():
+            each = stands_for.get(each, each)
+            limits[each] = min(limits.get(each, limit), limit)
+    return limits

@@ -1,0 +1,150 @@
+"""What rounding may do to the operations of a graph, as random numbers: Monte Carlo arithmetic.
+
+A right kernel differs from the reference by roundings that depend on the order of its sums and on its formulas. Each operation
+is therefore run with its result moved at random by as much as its rounding may move it:
+
+    u_result |r|                      of every operation that rounds; an f32 result gets two, for approximate functions
+    0.3 u_f32 sqrt(K) |r|             of sums of K terms: a serial sum of one sign
+    0.35 u_f32 sqrt(K) |x|            of the terms of such a sum: a serial sum of random signs, and what norms subtract
+
+The differences to the reference are samples of what right kernels may show, with the conditioning of each element in them.
+Source: Parker, Monte Carlo Arithmetic (UCLA CSD-970002, 1997). Growth by the square root: Higham and Mary, SISC 41 (2019).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cudal2_agent.contract.records.module_graph import GraphNode
+from cudal2_agent.contract.records.module_task import Arithmetic
+
+ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-23, torch.float64: 2.0**-52}
+U_SUM, U_TF32 = 2.0**-24, 2.0**-11
+_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "linear", "convolution"})
+_NORMS = frozenset({"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "var", "std"})
+_SUMS = frozenset({"sum", "mean", "prod", "linalg_vector_norm", "norm", "logsumexp", "mse_loss"})
+_SCANS = frozenset({"cumsum", "cumprod", "_softmax", "_log_softmax", "softmax", "log_softmax", "logcumsumexp"})
+_LOGARITHMS = frozenset({"logsumexp", "_log_softmax", "log_softmax", "logcumsumexp"})
+# Operations whose results are their operands, one of them, or whole numbers.
+_EXACT = frozenset(
+    (
+        *(
+            "abs",
+            "neg",
+            "relu",
+            "relu6",
+            "hardtanh",
+            "threshold",
+            "clamp",
+            "clamp_min",
+            "clamp_max",
+            "maximum",
+            "minimum",
+            "max",
+        ),
+        *("min", "amax", "amin", "argmax", "argmin", "topk", "sort", "max_pool2d_with_indices", "max_pool3d_with_indices"),
+        *("max_pool1d", "adaptive_max_pool2d", "where", "masked_fill", "eq", "ne", "lt", "le", "gt", "ge", "logical_and"),
+        *("logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not", "sign", "sgn", "floor", "ceil", "round"),
+        *("trunc", "isnan", "isinf", "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "expand_as"),
+        *(
+            "squeeze",
+            "unsqueeze",
+            "flatten",
+            "cat",
+            "stack",
+            "select",
+            "slice",
+            "split",
+            "split_with_sizes",
+            "unbind",
+            "unfold",
+        ),
+        *("index", "index_select", "gather", "scatter", "flip", "roll", "repeat", "constant_pad_nd", "reflection_pad2d"),
+        *("replication_pad2d", "triu", "tril", "diagonal", "diag_embed", "clone", "copy", "alias", "detach", "_to_copy", "to"),
+        *("contiguous", "lift_fresh_copy", "dropout", "full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "empty"),
+        *("empty_like", "arange", "scalar_tensor", "embedding", "one_hot", "getitem", "upsample_nearest2d", "pixel_shuffle"),
+        *("select_scatter", "slice_scatter", "as_strided", "view_copy", "any", "all"),
+    )
+)
+
+
+def operation(node: GraphNode) -> str:
+    """`relu` of `aten.relu.default`."""
+    return node.op.split(".")[1] if "." in node.op else node.op
+
+
+def is_exact(node: GraphNode) -> bool:
+    """Whether an operation rounds nothing."""
+    return operation(node) in _EXACT
+
+
+class Noise:
+    """Runs operations in place of an interpreter's plain calls (`Interpreter.run(values, around=...)`)."""
+
+    def __init__(self, seed: int, device: torch.device, arithmetic: Arithmetic) -> None:
+        self._source = torch.Generator(device).manual_seed(seed)
+        self._product_roundoff = U_TF32 if arithmetic is Arithmetic.TF32 else 0.0
+
+    def __call__(self, node: GraphNode, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+        name, terms = operation(node), summed(node, args)
+        if name in _PRODUCTS or name in _NORMS or name in _SUMS or "cum" in name or "pool" in name:
+            roundoff = 0.35 * U_SUM * math.sqrt(terms) if terms > 1 and name not in _LOGARITHMS else 0.0
+            if name in _PRODUCTS:
+                roundoff += self._product_roundoff
+            args = [self._moved(arg, roundoff) for arg in args] if roundoff else args
+        result = function(*args, **kwargs)
+        if is_exact(node):
+            return result
+        growth = 0.3 * U_SUM * math.sqrt(terms) if terms > 1 else 0.0
+        if isinstance(result, torch.Tensor):
+            return self._rounded(result, growth, absolute=name in _LOGARITHMS)
+        return type(result)(self._rounded(each, growth) for each in result)
+
+    def _moved(self, value: Any, roundoff: float) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+            return value
+        return value + value * (roundoff * self._signs(value)).to(value.dtype)
+
+    def _rounded(self, value: Any, growth: float, *, absolute: bool = False) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+            return value
+        size = value.abs() * (ROUNDOFF[value.dtype] + (0 if absolute else growth)) + (growth if absolute else 0)
+        return torch.where(value.isfinite(), value + size.to(value.dtype) * self._signs(value), value)
+
+    def _signs(self, like: torch.Tensor) -> torch.Tensor:
+        drawn = torch.empty(like.shape, dtype=torch.float32, device=like.device).uniform_(-1.5, 1.5, generator=self._source)
+        return drawn.to(like.dtype)
+
+
+def summed(node: GraphNode, args: list[Any]) -> int:
+    """How many terms each sum of an operation has; 1 where it sums nothing."""
+    name = operation(node)
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if not tensors:
+        return 1
+    first = tensors[0]
+    if name in ("mm", "bmm", "linear"):
+        return first.shape[-1]
+    if name in ("addmm", "baddbmm"):
+        return tensors[1].shape[-1]
+    if name == "convolution":
+        weight, transposed, groups = args[1], args[6], args[8]
+        return weight.numel() // (weight.shape[1] * groups if transposed else weight.shape[0])
+    if name == "native_group_norm":
+        return int(args[4] * args[3] // args[6])
+    if name == "native_layer_norm":
+        return math.prod(args[1])
+    if "batch_norm" in name:
+        return first.numel() // max(first.shape[1], 1)
+    if name in _SCANS:
+        return first.shape[args[1]] if first.dim() else 1
+    if name in _SUMS or name in ("var", "std", "var_mean"):
+        return max(first.numel() // max(math.prod(node.results[0].shape), 1), 1)
+    if "scaled_dot_product" in name:
+        return max(first.shape[-1], tensors[1].shape[-2])
+    if "avg_pool" in name:
+        adaptive = "adaptive" in name
+        return first.numel() // max(math.prod(node.results[0].shape), 1) if adaptive else math.prod(args[1])
+    return 1

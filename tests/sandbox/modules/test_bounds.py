@@ -1,0 +1,131 @@
+"""What the bounds of a module accept and refuse: right kernels in another order or formula, narrower arithmetic, less work."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.sandbox.modules.bounds import Judge, Verdict
+from cudal2_agent.sandbox.modules.cases import CASES, NAN, NORMAL, OFFSET, OWN, TIES, WIDE, Case, Inputs, draw
+from cudal2_agent.sandbox.modules.executor import Run, filled
+from tests.sandbox.modules import small_tasks as small
+
+CPU = torch.device("cpu")
+Kernel = Callable[[Inputs], torch.Tensor]
+FINITE = [case for case in CASES if not case.special]
+
+
+def verdict(task: ModuleTask, kernel: Kernel, case: Case = NORMAL, seed: int = 1) -> Verdict:
+    values = draw(task, case, seed, CPU)
+    return Judge(task, values, seed).judge(Run({"out": kernel(values)}))
+
+
+def serial(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(x.shape[0], y.shape[1])
+    for k in range(x.shape[1]):
+        total = total + x[:, k : k + 1] * y[k : k + 1]
+    return total
+
+
+def tf32(x: torch.Tensor) -> torch.Tensor:
+    bits = (x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF
+    return bits.view(torch.float32)
+
+
+def exp_approx(x: torch.Tensor) -> torch.Tensor:
+    """ex2.approx of a rounded product: up to two ulp too large or too small, and exact at 0."""
+    return torch.exp2(x * 1.4426950408889634) * (1 + 2.0**-22 * torch.cos(1e4 * x) * (x != 0))
+
+
+def online_softmax(values: Inputs) -> torch.Tensor:
+    x = values["x"]
+    most, total = x[:, :1], torch.ones(x.shape[0], 1)
+    for column in range(1, x.shape[1]):
+        new = torch.maximum(most, x[:, column : column + 1])
+        total = total * exp_approx(most - new) + exp_approx(x[:, column : column + 1] - new)
+        most = new
+    return exp_approx(x - most) / total
+
+
+def welford(values: Inputs) -> torch.Tensor:
+    x = values["x"]
+    mean, squares = torch.zeros(x.shape[0], 1), torch.zeros(x.shape[0], 1)
+    for index in range(x.shape[1]):
+        column = x[:, index : index + 1]
+        delta = column - mean
+        mean = mean + delta / (index + 1)
+        squares = squares + delta * (column - mean)
+    return (x - mean) * torch.rsqrt(squares / x.shape[1] + 1e-5) * values["weight"] + values["bias"]
+
+
+def one_pass(values: Inputs) -> torch.Tensor:
+    x = values["x"]
+    mean = x.mean(1, keepdim=True)
+    variance = (x * x).mean(1, keepdim=True) - mean * mean
+    return (x - mean) * torch.rsqrt(variance.clamp(min=0) + 1e-5) * values["weight"] + values["bias"]
+
+
+RIGHT = [
+    (small.linear_relu(), lambda v: (v["bias"] + serial(v["x"], v["weight"])).relu()),
+    (small.linear_relu(), lambda v: (v["bias"] + v["x"].flip(1) @ v["weight"].flip(0)).relu()),
+    (small.softmax(), online_softmax),
+    (small.layer_norm(), welford),
+]
+
+
+@pytest.mark.parametrize(("task", "kernel"), RIGHT)
+@pytest.mark.parametrize("case", FINITE, ids=lambda case: case.name)
+def test_another_order_or_formula_is_right(task: ModuleTask, kernel: Kernel, case: Case) -> None:
+    found = [verdict(task, kernel, case, seed) for seed in range(5)]
+    assert [each.describe() for each in found] == [""] * 5
+
+
+WRONG = [
+    (small.linear_relu(), lambda v: (v["bias"] + tf32(v["x"]) @ tf32(v["weight"])).relu()),
+    (small.linear_relu(k=4096), lambda v: (v["bias"] + tf32(v["x"]) @ tf32(v["weight"])).relu()),
+    (small.linear_relu(), lambda v: (v["bias"] + v["x"] @ v["weight"]).relu().half().float()),
+    (small.linear_relu(), lambda v: (v["bias"] + v["x"][:, :51] @ v["weight"][:51]).relu()),
+    (small.linear_relu(), lambda v: (v["x"] @ v["weight"]).relu()),
+    (small.linear_relu(), lambda v: v["x"] @ v["weight"] + v["bias"]),
+    (small.softmax(), lambda v: v["x"].half().softmax(1).float()),
+    (small.softmax(), lambda v: torch.zeros_like(v["x"])),
+    (small.softmax(), lambda v: torch.full_like(v["x"], 1 / 96)),
+]
+
+
+@pytest.mark.parametrize(("task", "kernel"), WRONG)
+def test_narrower_arithmetic_and_less_work_are_wrong(task: ModuleTask, kernel: Kernel) -> None:
+    assert not verdict(task, kernel).right
+
+
+def test_a_variance_that_cancels_is_wrong() -> None:
+    assert not verdict(small.layer_norm(), one_pass, OFFSET).right
+    assert verdict(small.layer_norm(), one_pass, OWN).right
+
+
+def test_a_nan_is_carried_and_nothing_else() -> None:
+    task = small.linear_relu()
+    assert verdict(task, lambda v: (v["bias"] + v["x"] @ v["weight"]).relu(), NAN).right
+    assert not verdict(task, lambda v: (v["bias"] + v["x"] @ v["weight"]).relu().nan_to_num(), NAN).right
+
+
+def test_an_index_may_be_that_of_an_equal_value() -> None:
+    task = small.argmax()
+    last = verdict(task, lambda v: v["x"].shape[1] - 1 - v["x"].flip(1).argmax(1), TIES)
+    other = verdict(task, lambda v: (v["x"].argmax(1) + 1) % v["x"].shape[1], WIDE)
+    outside = verdict(task, lambda v: torch.full((v["x"].shape[0],), 2**40), TIES)
+    assert (last.right, other.right, outside.wrong) == (True, False, 8)
+
+
+def test_what_holds_the_poison_is_unwritten() -> None:
+    task = small.softmax()
+    values, poison = draw(task, NORMAL, 1, CPU), 0xFF81
+    output = values["x"].softmax(1)
+    output[3] = filled((96,), task.buffers[1].element, poison, CPU)
+    found = Judge(task, values, 1).judge(Run({"out": output}, poison=poison))
+    assert (found.wrong, found.unwritten) == (96, 96)
+    assert "out[3, 0] is nan" in found.describe()
+    covered = torch.ones_like(output, dtype=torch.bool)
+    covered[3] = False
+    assert Judge(task, values, 1).judge(Run({"out": output}, poison=poison, covered={"out": covered})).right
