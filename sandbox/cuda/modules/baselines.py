@@ -71,7 +71,7 @@ class BoundProgram:
             self._results = ()
             self._results = self._program(*self._inputs)
             if not self._keeps:
-                self._results, self._views = (), [_unowned(result) for result in self._results]
+                self._results, self._views = (), [unowned(result) for result in self._results]
                 BoundProgram._last = self
 
     def deliver(self) -> bool:
@@ -87,7 +87,7 @@ class BoundProgram:
         return True
 
 
-def _unowned(result: torch.Tensor) -> Callable[[], torch.Tensor]:
+def unowned(result: torch.Tensor) -> Callable[[], torch.Tensor]:
     """Looks at a tensor's memory after it was freed; nothing else allocates from the pool between a sample and its judgement."""
     import cupy
 

@@ -21,7 +21,7 @@ from tests.doubles import ENVIRONMENT
 from tests.sandbox.cuda.timing.test_operand_pools import Mapping, Trusted
 
 F32 = BufferElement.F32
-ROWS, COLUMNS = 6, 40
+ROWS, COLUMNS, SETS = 6, 40, 6
 
 
 def node(name, op, *args, shape=(ROWS, COLUMNS)):
@@ -67,7 +67,7 @@ def right(arrays, _workspace):
 class GraphDouble:
     """Runs its launches; each takes the time that its contender says."""
 
-    def __init__(self, _device, bounds, *, programmatic=None):
+    def __init__(self, _device, bounds, **_):
         self._bounds = bounds
 
     def run_us(self):
@@ -114,6 +114,7 @@ def timed(monkeypatch, memory=1 << 30):
     for module in (operand_pools, track, value_pools):
         monkeypatch.setattr(module, "Mapping", Mapping)
     monkeypatch.setattr(module_track, "TrustedTiming", TrustedDouble)
+    monkeypatch.setattr(module_track, "MAX_SETS", SETS)
     monkeypatch.setattr(track, "call", lambda *_: None)
     monkeypatch.setattr(module_track, "use_stream", lambda _: torch.device("cpu"))
     monkeypatch.setattr(baselines, "place_of", lambda _: torch.device("cpu"))

@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 
-from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
-from cudal2_agent.sandbox.cuda.guard.buffers import Guarded
-from cudal2_agent.sandbox.cuda.modules.executor import CudaModuleExecutor
-from cudal2_agent.sandbox.cuda.modules.guarded_values import GuardedValues
-from cudal2_agent.sandbox.verification.executor import Fill
+from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role  # noqa: E402
+from cudal2_agent.sandbox.cuda.guard.buffers import Guarded  # noqa: E402
+from cudal2_agent.sandbox.cuda.modules.executor import CudaModuleExecutor  # noqa: E402
+from cudal2_agent.sandbox.cuda.modules.guarded_values import GuardedValues  # noqa: E402
+from cudal2_agent.sandbox.verification.executor import Fill  # noqa: E402
 
 BUFFERS = (
     Buffer(name="x", shape=(3, 5), element=BufferElement.F32, role=Role.INPUT),
