@@ -7,7 +7,7 @@ pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 
 from cudal2_agent.contract.records.evaluation import EAGER, MODULE_BASELINES  # noqa: E402
-from cudal2_agent.sandbox.cuda.modules import baselines  # noqa: E402
+from cudal2_agent.sandbox.cuda.modules import baselines, module_track  # noqa: E402
 from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed  # noqa: E402
 from tests.sandbox.cuda.modules.bench import OPTIONS, TASK, right, timed  # noqa: E402
 
@@ -108,7 +108,7 @@ def test_a_changed_parameter_is_a_fault(measure):
         right(arrays, workspace)
         arrays["weight"].view(np.float32)[0] += 1
 
-    with pytest.raises(WrongWhileTimed, match="parameter weight was changed|elements of out are wrong"):
+    with pytest.raises(WrongWhileTimed, match=r"parameter weight was changed|elements of out are wrong"):
         measure(kernel)
 
 
@@ -118,7 +118,7 @@ def test_what_a_workspace_kept_is_gone_in_the_next_sample(measure):
 
 
 def test_a_launch_that_writes_beside_its_slot_is_a_fault(measure):
-    with pytest.raises(WrongWhileTimed, match="pieces of 16 bytes of the outputs|elements of out are wrong"):
+    with pytest.raises(WrongWhileTimed, match=r"pieces of 16 bytes of the outputs|elements of out are wrong"):
         measure(neighbour)
 
 
@@ -148,3 +148,48 @@ def test_little_memory_gives_few_sets(monkeypatch):
 def test_a_task_that_does_not_fit_says_so(monkeypatch):
     with pytest.raises(MemoryError, match="one set of linear and relu"):
         timed(monkeypatch, memory=1000)(right)
+
+
+class Late:
+    """A predecessor that writes when the consumer is enqueued; a kernel that waits runs then too."""
+
+    def __init__(self):
+        self.pending, self.held = [], []
+
+    def compile(self):
+        pass
+
+    def produce_values(self, late, watched, early):
+        def write():
+            early[0] = sum(int((now != before).sum()) for now, before in watched)
+            for value, place in late:
+                place[...] = value
+
+        self.pending.append(write)
+
+    def consume_values(self, copies, _stream):
+        self.pending.pop()()
+        while self.held:
+            self.held.pop()()
+        for now, seen in copies:
+            seen[...] = now
+
+
+@pytest.mark.parametrize(
+    ("waits", "fault"), [(True, None), (False, "before its predecessor had finished|elements of out are wrong")]
+)
+def test_a_launch_that_does_not_wait_for_its_predecessor_is_a_fault(measure, monkeypatch, waits, fault):
+    late = Late()
+    monkeypatch.setattr(module_track, "Bystanders", lambda: late)
+
+    def kernel(arrays, workspace):
+        if waits and late.pending:
+            late.held.append(lambda: right(arrays, workspace))
+        else:
+            right(arrays, workspace)
+
+    if fault is None:
+        assert measure(kernel, programmatic=True).timing.name == "k"
+        return
+    with pytest.raises(WrongWhileTimed, match=fault):
+        measure(kernel, programmatic=True)
