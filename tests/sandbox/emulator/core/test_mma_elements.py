@@ -398,28 +398,8 @@ _FORMS = [
     "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%r1,%r1,%r1,%r1}, %rd1, %rd1, %p1, 1, 1;",
     "wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {%r1,%r1,%r1,%r1}, {%r1,%r1,%r1,%r1}, %rd1, %p1;",
 ]
-_WORDS = [
-    "row",
-    "m16n8k8",
-    "m8n8k4",
-    "m16n8k32",
-    "m16n16k16",
-    "m64n8k16",
-    "f32",
-    "f16",
-    "bf16",
-    "tf32",
-    "f64",
-    "s32",
-    "s8",
-    "u4",
-    "e4m3",
-    "satfinite",
-    "rn",
-    "rz",
-    "sp",
-    "shared",
-]
+_WORDS = ["row", "m16n8k8", "m8n8k4", "m16n8k32", "m16n16k16", "m64n8k16", "satfinite", "rn", "rz", "sp", "shared"]
+_WORDS += ["f32", "f16", "bf16", "tf32", "f64", "s32", "s8", "u4", "e4m3"]
 _OPERANDS = ["{%r1}", "{%rd1,%rd1}", "{%r1,_}", "{%r1,3}", "[%rd1]", "%r1", "%p1", "7", "_", "{%h1,%h1}"]
 
 
