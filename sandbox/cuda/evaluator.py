@@ -183,7 +183,7 @@ def open_verifier(task: Task, device: Device) -> Verifies:
     """Raises: MemoryError."""
     if isinstance(task, GemmTask):
         return Verifier(task, device)
-    from cudal2_agent.sandbox.cuda.modules.verifier import ModuleVerifier  # torch, which products do without
+    from cudal2_agent.sandbox.cuda.modules.module_verifier import ModuleVerifier  # torch, which products do without
 
     return ModuleVerifier(task, device)
 

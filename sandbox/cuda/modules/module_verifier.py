@@ -10,7 +10,7 @@ from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.cuda.contender import Contender
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.guard.buffers import map_guarded
-from cudal2_agent.sandbox.cuda.modules.executor import CudaModuleExecutor
+from cudal2_agent.sandbox.cuda.modules.cuda_executor import CudaModuleExecutor
 from cudal2_agent.sandbox.cuda.modules.guarded_values import GuardedValues
 from cudal2_agent.sandbox.cuda.modules.tensors import use_stream
 from cudal2_agent.sandbox.modules.cases import CASES

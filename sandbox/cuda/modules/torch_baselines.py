@@ -22,8 +22,8 @@ from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines
 from cudal2_agent.sandbox.cuda.contender import NamedOperands
-from cudal2_agent.sandbox.cuda.modules.program import program_of, read_buffers, written_buffers
 from cudal2_agent.sandbox.cuda.modules.tensors import allocating, as_computed, view
+from cudal2_agent.sandbox.cuda.modules.torch_program import program_of, read_buffers, written_buffers
 from cudal2_agent.sandbox.modules.library_calls import arithmetic_of
 
 Program = Callable[..., Sequence[torch.Tensor]]
