@@ -125,6 +125,7 @@ class Evaluator:
     def _time(self, request: Evaluate, options: TimeOptions, contender: Contender, tests: tuple[TestResult, ...]) -> Done:
         verifier, timer = self._prepare(request.task)
         self._begin("time")
+        verifier.release()
         try:
             measurement = timer.measure(contender, options)
         except WrongWhileTimed as exc:

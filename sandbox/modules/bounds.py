@@ -27,6 +27,7 @@ from cudal2_agent.sandbox.modules.noise import Noise, operation
 MULTIPLE, TYPICAL = 8.0, 3.0
 NOISY_RUNS = 3
 _ROW, _MANY = 64, 256  # elements of a row at least; of an output whose typical error tells
+_LONG, _SAMPLED = 2**12, 2**20  # elements of a row, and of an output, that a median is taken of
 _ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-52}
 _TINY = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-126, torch.float32: 2.0**-126, torch.float64: 2.0**-1022}
 _EXTREMA = frozenset({"argmax", "argmin", "max", "min", "topk", "sort"})
@@ -176,6 +177,11 @@ class _Spread:
         return Expected(reference, bound, explained, self._free if bool(self._free.any()) else None)
 
 
+def _sampled(values: torch.Tensor) -> torch.Tensor:
+    """Every so many of very many elements, flat: a GPU takes the median of one row by one CTA."""
+    return values.reshape(-1)[:: max(1, values.numel() // _SAMPLED)]
+
+
 def _typical(errors: torch.Tensor) -> torch.Tensor:
     """Of each row the median of the errors that are not zero; 0 where all are. A row has at least _ROW elements, if there are
     so many. Shape: as `errors`, or broadcast to it.
@@ -186,7 +192,7 @@ def _typical(errors: torch.Tensor) -> torch.Tensor:
         length *= errors.shape[kept]
     if not errors.numel():
         return errors
-    rows = errors.reshape(-1, length)
+    rows = errors.reshape(-1, length)[:, :: max(1, length // _LONG)]
     found = torch.where(rows.isfinite() & (rows > 0), rows, math.nan).nanmedian(dim=1).values.nan_to_num(0.0)
     return found.reshape((*errors.shape[:kept], *[1] * (errors.dim() - kept)))
 
@@ -223,8 +229,10 @@ def _compare(
         verdict.worst = max(
             verdict.worst, float(torch.where(error.isfinite(), error / expected.bound, 0.0).max()) if got.numel() else 0
         )
+        explained = expected.explained.expand(want.shape)
+        error, told, size, explained = (_sampled(each) for each in (error, told, want.abs(), explained))
         if int(told.sum()) >= _MANY:
-            ratio = (error[told] - _ROUNDOFF[got.dtype] * want[told].abs()).clamp(min=0) / expected.explained[told]
+            ratio = (error[told] - _ROUNDOFF[got.dtype] * size[told]).clamp(min=0) / explained[told]
             verdict.typical = max(verdict.typical, float(ratio.median()))
     elif expected.source is not None:
         right = _as_extreme(expected.source, got, want, expected.dim)

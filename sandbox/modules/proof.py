@@ -36,7 +36,7 @@ class PreparedCases:
     def __init__(self, task: ModuleTask, device: torch.device, budget_bytes: int) -> None:
         self.task, self.device = task, device
         written = sum(buffer.elements for buffer in task.buffers if buffer.role.written)
-        self._capacity = budget_bytes // max(task.operand_bytes + 24 * written, 1)
+        self.capacity = budget_bytes // max(task.operand_bytes + 24 * written, 1)
         self._drawn = seed_of(VerifyOptions())
         self._kept: dict[tuple[str, int], Prepared | None] = {}
 
@@ -47,7 +47,7 @@ class PreparedCases:
         if key in self._kept:
             return self._kept[key], wanted
         found = self.fresh(case, wanted)
-        if len(self._kept) < self._capacity:
+        if len(self._kept) < self.capacity:
             self._kept[key] = found
         return found, wanted
 
