@@ -40,7 +40,7 @@ from cudal2_agent.sandbox.workers.witness import WitnessPool
 Prover = Literal["nothing", "emulator", "gpu"]
 
 # The same schedule written for another task; None where a candidate has none, or none that fits.
-Rewrite = Callable[[Candidate, GemmTask], Candidate | None]
+Rewrite = Callable[[Candidate, Task], Candidate | None]
 
 # Operand sets that verification and timing hold at the same time: one under test, its unchanged copy, one to rotate to.
 MIN_OPERAND_SETS = 3

@@ -109,7 +109,8 @@ class BoundKernel:
         self._call = call
         for name, buffer in kernel.buffers.items():
             if buffer.role.written:
-                self.machine.add(name, arrays[name], writable=True, written_bytes=_kept_bytes(buffer))
+                piece_bytes = min(buffer.element.bytes, 2)
+                self.machine.add(name, arrays[name], writable=True, written_bytes=_kept_bytes(buffer), piece_bytes=piece_bytes)
             else:
                 self.machine.add(name, arrays[name])
         if arrays[WORKSPACE].size:

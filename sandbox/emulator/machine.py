@@ -103,12 +103,17 @@ class Machine:
         self._random = random.Random(self.seed)
         self._end = LOWEST_ADDRESS + self._random.randrange(ADDRESS_SPAN // GRANULE_BYTES) * GRANULE_BYTES
 
-    def add(self, name: str, array: np.ndarray, *, writable: bool = False, written_bytes: int | None = None) -> int:
-        """Put an array into memory and return its address. `written_bytes`: how much of it counts as initialised."""
+    def add(
+        self, name: str, array: np.ndarray, *, writable: bool = False, written_bytes: int | None = None, piece_bytes: int = 2
+    ) -> int:
+        """Put an array into memory and return its address. `written_bytes`: how much of it counts as initialised.
+
+        `piece_bytes`: of the smallest part whose writers are told apart, 1 or 2.
+        """
         data = array.reshape(-1).view(np.uint8)
         address = self._end
         known = array.nbytes if written_bytes is None else written_bytes
-        self.memory.add_buffer(name, address, data, writable=writable, written_bytes=known)
+        self.memory.add_buffer(name, address, data, writable=writable, written_bytes=known, piece_bytes=piece_bytes)
         granules = -(-array.nbytes // GRANULE_BYTES) + self._random.randint(1, MAX_GRANULES_BETWEEN)
         self._end += granules * GRANULE_BYTES
         self.addresses[name], self._sizes[name] = address, array.nbytes

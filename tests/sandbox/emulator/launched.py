@@ -55,12 +55,19 @@ def launch(
     most_instructions: int = 1_000_000,
     deadline_s: float = 0.0,
     sms: int = 132,
+    piece_bytes: int = 2,
 ) -> Launched:
     """Run entry `k` of a module on arrays, which its parameters point to and which it may write unless `read_only`."""
     program = lower(parse(HEADER + text), "k")
     machine = Machine()
     addresses = [
-        machine.add(f"b{i}", array, writable=i not in read_only, written_bytes=0 if i in unwritten else None)
+        machine.add(
+            f"b{i}",
+            array,
+            writable=i not in read_only,
+            written_bytes=0 if i in unwritten else None,
+            piece_bytes=piece_bytes,
+        )
         for i, array in enumerate(arrays)
     ]
     parameters = pack_parameters(program, [address.to_bytes(8, "little") for address in addresses])

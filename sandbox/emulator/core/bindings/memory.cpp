@@ -20,7 +20,9 @@ using Bytes = nb::ndarray<u8, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 }  // namespace
 
-void Memory::add_buffer(const std::string& name, u64 base, nb::object array, bool writable, bool constant, u64 written_bytes) {
+void Memory::add_buffer(const std::string& name, u64 base, nb::object array, bool writable, bool constant, u64 written_bytes,
+                        u32 piece_bytes) {
+  if (piece_bytes != 1 && piece_bytes != 2) throw std::invalid_argument("a piece of a buffer has one or two bytes");
   const auto bytes = nb::cast<Bytes>(array);
   Buffer buffer;
   buffer.name = name;
@@ -30,7 +32,8 @@ void Memory::add_buffer(const std::string& name, u64 base, nb::object array, boo
   buffer.writable = writable;
   buffer.constant = constant;
   buffer.written_bytes = written_bytes;
-  if (writable) buffer.shadow = std::make_unique<GlobalShadow>(buffer.size, written_bytes);
+  buffer.piece_bytes = piece_bytes;
+  if (writable) buffer.shadow = std::make_unique<GlobalShadow>(buffer.size, written_bytes, piece_bytes);
   buffers.push_back(std::move(buffer));
   arrays_.push_back(std::move(array));
 }
@@ -88,7 +91,7 @@ std::vector<std::pair<u64, u64>> Memory::ranges(const std::string& name, u32 lau
 void Memory::renew(const std::string& name, u64 written_bytes) {
   for (Buffer& buffer : buffers) {
     if (buffer.name != name || !buffer.shadow) continue;
-    buffer.shadow = std::make_unique<GlobalShadow>(buffer.size, written_bytes);
+    buffer.shadow = std::make_unique<GlobalShadow>(buffer.size, written_bytes, buffer.piece_bytes);
     buffer.written_bytes = written_bytes;
     buffer.taint.reset();
   }
@@ -118,7 +121,7 @@ void bind_memory(nb::module_& module) {
   nb::class_<Memory>(module, "Memory")
       .def(nb::init<>())
       .def("add_buffer", &Memory::add_buffer, nb::arg("name"), nb::arg("base"), nb::arg("array"), nb::arg("writable"),
-           nb::arg("constant") = false, nb::arg("written_bytes") = 0)
+           nb::arg("constant") = false, nb::arg("written_bytes") = 0, nb::arg("piece_bytes") = 2)
       .def("add_map", &Memory::add_map, nb::arg("address"), nb::arg("type"), nb::arg("element_bytes"), nb::arg("swizzle"),
            nb::arg("sizes"), nb::arg("strides"), nb::arg("box"), nb::arg("nan_fill") = false)
       .def("move", &Memory::move, nb::arg("bases"))

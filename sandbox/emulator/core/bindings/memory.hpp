@@ -20,7 +20,8 @@ class Memory {
   Memory() = default;
   Memory(const Memory&) = delete;
 
-  void add_buffer(const std::string& name, u64 base, nb::object array, bool writable, bool constant, u64 written_bytes);
+  void add_buffer(const std::string& name, u64 base, nb::object array, bool writable, bool constant, u64 written_bytes,
+                  u32 piece_bytes);
   void add_map(u64 address, u32 type, u32 element_bytes, u32 swizzle, const std::vector<u64>& sizes,
                const std::vector<u64>& strides, const std::vector<u32>& box, bool nan_fill);
 

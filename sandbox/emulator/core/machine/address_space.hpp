@@ -29,6 +29,7 @@ struct Buffer {
   bool constant = false;  // part of the program: no preceding kernel can have written it
   std::unique_ptr<GlobalShadow> shadow;
   u64 written_bytes = 0;  // initialised before the first kernel
+  u32 piece_bytes = 2;    // of the shadow
   std::unique_ptr<GlobalTaint> taint;
 };
 

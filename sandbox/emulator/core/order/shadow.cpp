@@ -201,20 +201,21 @@ void SharedShadow::note_reader(Cell& cell, const Toucher& by) {
 }
 
 // ---- global memory ----------------------------------------------------------------------------------------------------------
-GlobalShadow::GlobalShadow(u64 bytes, u64 written_bytes) : written_bytes_(written_bytes), pages_((bytes / 2 + kPage) / kPage) {}
+GlobalShadow::GlobalShadow(u64 bytes, u64 written_bytes, u32 piece_bytes)
+    : written_bytes_(written_bytes), piece_bytes_(piece_bytes), pages_((bytes / piece_bytes + kPage) / kPage) {}
 
 Conflict GlobalShadow::touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster) {
   Conflict worst;
   Toucher each = by;
-  if (size < 2) each.lane = kAnybody;  // the other half of the piece may be another lane's
-  for (u64 index = offset / 2; 2 * index < offset + size; ++index) {
+  if (size < piece_bytes_) each.lane = kAnybody;  // the other half of the piece may be another lane's
+  for (u64 index = offset / piece_bytes_; piece_bytes_ * index < offset + size; ++index) {
     worst.worsen(touch_piece(piece(index), access, each, cluster));
   }
   return worst;
 }
 
 bool GlobalShadow::written(u64 offset, u32 size) {
-  for (u64 index = offset / 2; 2 * index < offset + size; ++index) {
+  for (u64 index = offset / piece_bytes_; piece_bytes_ * index < offset + size; ++index) {
     if (!piece(index).written) return false;
   }
   return true;
@@ -225,7 +226,7 @@ GlobalShadow::Piece& GlobalShadow::piece(u64 index) {
   if (!page) {
     page = std::make_unique<Page>();
     const u64 first = index / kPage * kPage;
-    for (u64 i = 0; i < kPage && 2 * (first + i) < written_bytes_; ++i) page->pieces[i].written = true;
+    for (u64 i = 0; i < kPage && piece_bytes_ * (first + i) < written_bytes_; ++i) page->pieces[i].written = true;
   }
   return page->pieces[index % kPage];
 }
@@ -300,11 +301,11 @@ std::vector<std::pair<u64, u64>> GlobalShadow::ranges(u32 launch) const {
     for (u64 i = 0; i < kPage; ++i) {
       const Piece& piece = pages_[page]->pieces[i];
       if (launch ? piece.write_launch != launch : !piece.missed) continue;
-      const u64 at = 2 * (page * kPage + i);
+      const u64 at = piece_bytes_ * (page * kPage + i);
       if (!found.empty() && found.back().second == at) {
-        found.back().second = at + 2;
+        found.back().second = at + piece_bytes_;
       } else {
-        found.emplace_back(at, at + 2);
+        found.emplace_back(at, at + piece_bytes_);
       }
     }
   }

@@ -107,11 +107,11 @@ class SharedShadow {
   std::vector<std::unique_ptr<Parts>> parts_;
 };
 
-// Global memory of one buffer that the kernel may write, in pieces of two bytes.
+// Global memory of one buffer that the kernel may write, in pieces of two bytes, or of one where its elements are bytes.
 class GlobalShadow {
  public:
   // `written_bytes`: at the beginning, initialised before the kernel runs.
-  GlobalShadow(u64 bytes, u64 written_bytes);
+  GlobalShadow(u64 bytes, u64 written_bytes, u32 piece_bytes);
 
   Conflict touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster);
 
@@ -142,6 +142,7 @@ class GlobalShadow {
   static Conflict touch_piece(Piece& piece, Access access, const Toucher& by, u32 cluster);
 
   u64 written_bytes_;
+  u32 piece_bytes_;
   std::vector<std::unique_ptr<Page>> pages_;
 };
 

@@ -47,10 +47,10 @@ class GlobalTaint {
   u32 launch = 0;  // since it was made
 
  private:
-  static constexpr u64 kPage = 4096, kWriters = kPage / 2, kSlack = 128;
+  static constexpr u64 kPage = 4096, kSlack = 128;
   struct Page {
     u8 old[kPage + kSlack];
-    u64 writers[kWriters];  // of two bytes each: 0 none, else the launch and 1 + the instruction
+    u64 writers[kPage];  // of each byte: 0 none, else the launch and 1 + the instruction
   };
   Page& page(u64 offset);
   void note_writer(u64 offset, u64 bytes, u32 instruction);

@@ -352,3 +352,29 @@ OUT: mad.lo.u64 %a0, %wide, 8, %a0; cvt.u32.u64 %r3, %rd3; st.global.v2.u32 [%a0
         first = scale(lane, lane % 4)
         expected.append((scale(first, 2), lane) if lane % 4 == 3 else (first, 0))
     np.testing.assert_array_equal(got.reshape(32, 2), expected)
+
+
+BYTE_OF_A_CTA = "mov.u32 %r1, %ctaid.x; cvt.u64.u32 %rd1, %r1; add.u64 %rd1, %rd1, %a0; st.global.u8 [%rd1+{at}], {value};"
+
+
+@pytest.mark.parametrize(("element_bytes", "at", "kinds"), [(1, 0, []), (1, 1, []), (2, 0, ["global-race"])])
+def test_writers_of_neighbouring_bytes_are_told_apart_where_elements_are_bytes(element_bytes, at, kinds):
+    """CTA i writes byte i, as a row of booleans of odd length begins where the row before it ends."""
+    body = kernel(BYTE_OF_A_CTA.format(at=at, value=1), 1)
+    written = np.zeros(9, np.uint8)
+    assert launch(body, written, grid=(8, 1, 1), block=(1, 1, 1), piece_bytes=element_bytes).kinds[:1] == kinds
+    assert written.sum() == 8
+
+
+def test_two_writers_of_one_byte_race():
+    body = kernel("st.global.u8 [%a0+3], 1;", 1)
+    found = launch(body, np.zeros(9, np.uint8), grid=(2, 1, 1), block=(1, 1, 1), piece_bytes=1)
+    assert found.kinds == ["global-race"]
+
+
+def test_the_byte_beside_a_written_one_is_not_taken_for_its_writers():
+    """Of nine unwritten bytes one is written with old contents: those of the byte beside it were never stored."""
+    body = kernel("ld.global.u8 %r1, [%a1]; st.global.u8 [%a0+8], %r1;", 2)
+    arrays = np.zeros(9, np.uint8), np.zeros(1, np.uint8)
+    found = launch(body, *arrays, unwritten=(0, 1), block=(1, 1, 1), taint=True, piece_bytes=1)
+    assert [(offset, size) for offset, size, _, _ in found.tainted] == [(8, 1)]
