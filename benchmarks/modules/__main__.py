@@ -61,7 +61,7 @@ def of_problems(paths: Sequence[Path], device: Device) -> Iterator[tuple[str, Mo
                     task = ModuleTask.model_validate_json(file.read_text())
                 else:
                     task = tracer.trace(file.read_text(), name, arch=device.arch)
-                yield name, task, FusionPolicy().propose(Observation(task=task, chip=device.chip), 1)
+                yield name, task, FusionPolicy().propose(Observation(task=task, chip=device.chip, round=0, seed=0), 1)
             except Exception as exc:  # noqa: BLE001 (one task's failure is a line of the results)
                 print(f"{name}: {type(exc).__name__}: {str(exc)[:300]}", flush=True)
 
@@ -113,7 +113,7 @@ def main() -> None:
     device, stages, begin = Device(0), Stages(), time.monotonic()
     evaluator = BatchEvaluator(device, stages)
     builder = Builder(CompileOptions(cache_dir=given.cache, jobs=4), device.chip)
-    options = TimeOptions(rounds=given.rounds, all_baselines=not given.without_autotune)
+    options = TimeOptions(rounds=given.rounds, all_baselines=not given.without_autotune, side=False)
     written = (each for each in by_hand() if given.only is None or each[0] in given.only)
     tasks = [*written] if not given.problems else of_problems(given.problems, device)
     with given.out.open("a") as out:

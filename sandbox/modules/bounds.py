@@ -13,6 +13,7 @@ is as large, within its own bound.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -117,6 +118,10 @@ class Judge:
                     each.reference, each.bound, each.explained, source=found[f"{buffer.name}.of"].expected(), dim=source[1]
                 )
             self.expected[buffer.name] = each
+
+    def parts(self) -> "Iterator[tuple[None, Judge]]":
+        """The whole, as one piece."""
+        yield None, self
 
     @property
     def finite(self) -> float:

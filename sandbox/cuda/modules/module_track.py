@@ -28,9 +28,9 @@ from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch, launches_n
 from cudal2_agent.sandbox.cuda.timing.track import WRITTEN_EARLY, WRITTEN_LATE, BaseTrack, Residue
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 from cudal2_agent.sandbox.cuda.trusted import Bystanders
-from cudal2_agent.sandbox.modules.bounds import Judge
 from cudal2_agent.sandbox.modules.cases import NORMAL, OWN
 from cudal2_agent.sandbox.modules.prepared import prepare
+from cudal2_agent.sandbox.modules.rows import AnyJudge, judge_of
 
 MAX_SETS = 128
 SETS_SHARE = 0.45  # of the free memory, for sets with their outputs and references
@@ -125,7 +125,7 @@ class ModuleTrack(BaseTrack):
             return self.pools.state(buffer.name, launch.a)
         return view(self._rings[buffer.name].slot(launch.slot), buffer)
 
-    def _drawn(self, seed: int) -> tuple[dict[str, torch.Tensor], Judge]:
+    def _drawn(self, seed: int) -> tuple[dict[str, torch.Tensor], AnyJudge]:
         """Normal numbers as tests draw them; the problem's own distribution where the reference of those is not finite."""
         with memory_told():
             for case in (NORMAL, OWN):
@@ -133,8 +133,8 @@ class ModuleTrack(BaseTrack):
                     return prepared.values, prepared.judge
         raise MachineError(f"{self.task.name}: its reference is not finite on any inputs that are drawn")
 
-    def _judge_of(self, values: Mapping[str, torch.Tensor]) -> Judge:
-        return Judge(self.task, values, secrets.randbits(32))
+    def _judge_of(self, values: Mapping[str, torch.Tensor]) -> AnyJudge:
+        return judge_of(self.task, values, secrets.randbits(32))
 
 
 def count_sets(task: ModuleTask, launches: int, free_bytes: int) -> int:

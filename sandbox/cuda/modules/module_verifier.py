@@ -33,6 +33,7 @@ class ModuleVerifier:
         self._task, self._device = task, device
         self._place = use_stream(device)
         self._slots: tuple[GuardedValues, ...] = ()
+        self.large = SLOTS * task.operand_bytes > LARGE * device.chip.memory_bytes
         free_bytes, _ = torch.cuda.mem_get_info()
         self._cases = PreparedCases(task, self._place, int(CASE_SHARE * free_bytes))
 
@@ -59,7 +60,7 @@ class ModuleVerifier:
 
     def release(self) -> None:
         """Give the buffers of a large task back; they are made again when they are needed."""
-        if SLOTS * self._task.operand_bytes < LARGE * self._device.chip.memory_bytes:
+        if not self.large:
             return
         self._slots = ()
         torch.cuda.empty_cache()
