@@ -82,11 +82,13 @@ class RowJudge:
         """Each piece with its judge. Raises: MachineError where rows do not stand alone."""
         for rows in pieces(self._task, self._batch, self._count):
             try:
-                yield rows, Judge(rows.task, rows.of(self._values), self._seed, nan_is_free=self._nan_is_free)
+                judge = Judge(rows.task, rows.of(self._values), self._seed, nan_is_free=self._nan_is_free)
             except ValueError as exc:
-                raise MachineError(
-                    f"{self._task.name} is too large for references, and its rows do not stand alone: {exc}"
-                ) from exc
+                if isinstance(exc.__cause__, torch.OutOfMemoryError):
+                    raise
+                why = f"{self._task.name} is too large for its references, and cannot be cut along its batch"
+                raise MachineError(f"{why}: {exc}") from exc
+            yield rows, judge
 
     @property
     def finite(self) -> float:
@@ -131,8 +133,11 @@ def judge_of(task: ModuleTask, values: Values, seed: int, *, nan_is_free: bool =
 
 
 def free_bytes(device: torch.device) -> float:
-    """Free memory of a GPU; no limit on a CPU, whose tasks are small."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
+    """Free memory of a GPU, with what torch holds unused; no limit on a CPU, whose tasks are small."""
+    if device.type != "cuda":
+        return math.inf
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 def reference_bytes(task: ModuleTask) -> int:

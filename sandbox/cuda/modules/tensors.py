@@ -42,8 +42,10 @@ def memory_told() -> Iterator[None]:
     """Torch's lack of memory as Python's own. Raises: MemoryError."""
     try:
         yield
-    except torch.OutOfMemoryError as exc:
-        raise MemoryError(" ".join(str(exc).split())[:200]) from exc
+    except (torch.OutOfMemoryError, ValueError) as exc:
+        if isinstance(exc, torch.OutOfMemoryError) or isinstance(exc.__cause__, torch.OutOfMemoryError):
+            raise MemoryError(" ".join(str(exc).split())[:200]) from exc
+        raise
 
 
 @functools.cache
