@@ -8,5 +8,6 @@
 - `tracing.py`: buffers and graph of a module
 - `graph_export.py`: the graph, from torch.export
 - `drawing.py`: how the problem makes its inputs and parameters
+- `reducing.py`: smaller sizes at which a problem still runs
 - `simplifying.py`: the graph without copies
 """

@@ -24,6 +24,7 @@ from cudal2_agent.sandbox.modules.interpreter import ELEMENTS
 from cudal2_agent.sandbox.modules.tracing import graph_export
 from cudal2_agent.sandbox.modules.tracing.drawing import Tape, with_ranges
 from cudal2_agent.sandbox.modules.tracing.problem import dims_of, load
+from cudal2_agent.sandbox.modules.tracing.reducing import smaller_dims
 from cudal2_agent.sandbox.modules.tracing.simplifying import over, simplified
 from cudal2_agent.sandbox.modules.tracing.trace_messages import TracedModule, TraceRequest
 
@@ -44,6 +45,9 @@ def prepare() -> None:
 def trace(request: TraceRequest) -> TracedModule:
     """Raises: UsageError for a file that is no task; whatever the file or torch raises."""
     dims = dims_of(request.problem) | request.dims
+    if request.most_work is not None:
+        dims = smaller_dims(dims, request.most_work, lambda tried: _loaded(request, tried, []))
+        request = request.model_copy(update={"dims": dims})
     try:
         return _trace(request, dims, FakeTensorMode(allow_non_fake_inputs=True))
     except DataDependentOutputException:
@@ -57,9 +61,7 @@ def _trace(request: TraceRequest, dims: Mapping[str, int], mode: FakeTensorMode 
     with context:
         torch.manual_seed(0)
         with tape:
-            module = load(request.problem, request.dims)
-            model = _model(module, request)
-            inputs = _inputs(module, request, notes)
+            model, inputs = _loaded(request, request.dims, notes)
         named = _named_inputs(model, inputs)
         exported = graph_export.export(model, inputs)
     buffers, graph, tensors = _recorded(exported, named)
@@ -82,6 +84,11 @@ def _trace(request: TraceRequest, dims: Mapping[str, int], mode: FakeTensorMode 
     )
     weights = {id(value) for value in model.parameters()}
     return with_ranges(found, [name for name, value in tensors.items() if id(value) in weights])
+
+
+def _loaded(request: TraceRequest, dims: Mapping[str, int], notes: list[str]) -> tuple[torch.nn.Module, list[Any]]:
+    module = load(request.problem, dims)
+    return _model(module, request), _inputs(module, request, notes)
 
 
 def _model(module: ModuleType, request: TraceRequest) -> torch.nn.Module:
