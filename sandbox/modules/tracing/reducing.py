@@ -18,7 +18,7 @@ from cudal2_agent.contract.errors import UsageError
 
 OPERATIONS_PER_ELEMENT = 32  # of products and sums that count as one element
 _FACTORS = (16, 4, 2)
-_SMALL = (16, 4)  # sizes up to here stay, in a first and a second pass: kernel sizes, strides, heads
+_SMALL = (16, 8)  # sizes up to here stay, in a first and a second pass: kernel sizes, strides, heads
 _PATIENCE_S = 60.0
 
 Load = Callable[[Mapping[str, int]], tuple[torch.nn.Module, list[Any]]]  # the module and its inputs at these sizes

@@ -65,6 +65,7 @@ REFUSED = [
     ("draws random numbers", problem(forward="return x + torch.rand_like(x)")),
     ("line 11: what the module computes depends on values", problem(forward="return x if x.sum() > 0 else -x")),
     ("depends on values", problem(forward="return x[x > 0]")),
+    ("computes another out", problem(forward="sys.calls = getattr(sys, 'calls', 0) + 1; return x * sys.calls")),
     ("line 11: ZeroDivisionError", problem(forward="return x / (1 // 0)")),
     ("aten._fft_r2c.default, which is not among the operators", problem(forward="return torch.fft.fft(x)")),
     ("must be dense", problem(inputs="return [torch.rand(3, 3).to_sparse()]")),
