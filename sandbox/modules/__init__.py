@@ -9,5 +9,6 @@
 - `prepared.py`: a case with its references
 - `executor.py`: what a backend must provide
 - `proof.py`: the tests of a candidate, over an executor
+- `redundancy.py`: operations that change nothing for any input
 - `soundness.py`: whether a task's tests tell wrong programs from right ones
 """

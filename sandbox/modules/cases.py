@@ -80,14 +80,18 @@ def _with(value: float) -> Draw:
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of inputs. `whole`: parameters are small whole numbers too, so that sums are exact. `alike`: inputs of one shape
-    are equal. `special`: the reference may be NaN or infinite; of `inf`, NaN is free.
+    """One kind of inputs. `draw`: None for the problem's own.
+
+    `whole`: parameters are small whole numbers too, so that sums are exact. `alike`: inputs of one shape are equal. `shift`: of
+    parameters that are added, so that what follows is far on one side. `special`: the reference may be NaN or infinite;
+    `nan_is_free`: whether a formula makes a NaN of an infinity is its own affair.
     """
 
     name: str
     draw: Draw | None
     whole: bool = False
     alike: bool = False
+    shift: float = 0.0
     special: bool = False
     nan_is_free: bool = False
 
@@ -105,9 +109,11 @@ WHOLE = Case("whole-numbers", lambda source, shape: source.whole(shape, -4, 5).f
 TIES = Case("ties", lambda source, shape: source.whole(shape, -2, 3).float() / 2, alike=True)
 OFFSET = Case("offset", lambda source, shape: 256 + source.normal(shape))
 UNEVEN = Case("uneven", _uneven)
+LOW = Case("low", lambda source, shape: source.normal(shape), shift=-12.0)
+HIGH = Case("high", lambda source, shape: source.normal(shape), shift=12.0)
 NAN = Case("nan", _with(math.nan), special=True)
 INFINITE = Case("infinite", _with(math.inf), special=True, nan_is_free=True)
-CASES = (WHOLE, NORMAL, OWN, WIDE, LARGE, SMALL, OFFSET, TIES, UNEVEN, NAN, INFINITE)
+CASES = (WHOLE, NORMAL, OWN, WIDE, LARGE, SMALL, OFFSET, TIES, UNEVEN, LOW, HIGH, NAN, INFINITE)
 # A half-precision module may overflow on what an f32 one holds.
 _MOST = {Arithmetic.F16: 2.0**5, Arithmetic.BF16: 2.0**12, Arithmetic.F32: 2.0**12, Arithmetic.TF32: 2.0**12}
 
@@ -128,7 +134,7 @@ def draw(task: ModuleTask, case: Case, seed: int, device: torch.device, *, domai
         elif buffer.role is Role.INPUT:
             values = _input(task, case, source, buffer, domain)
         else:
-            values = _parameter(source, buffer, uses.get(buffer.name, ""), whole=case.whole)
+            values = _parameter(source, buffer, uses.get(buffer.name, ""), case)
         found[buffer.name] = values.to(STORED[buffer.element])
     if case.alike:
         _make_alike(task, found)
@@ -149,18 +155,18 @@ def _whole_numbers(source: Source, buffer: Buffer, limit: int | None) -> torch.T
     return source.whole(buffer.shape, 0, limit if limit is not None else 2)
 
 
-def _parameter(source: Source, buffer: Buffer, use: str, *, whole: bool) -> torch.Tensor:
-    shape = buffer.shape
+def _parameter(source: Source, buffer: Buffer, use: str, case: Case) -> torch.Tensor:
+    shape, whole = buffer.shape, case.whole
     if use == "variance":
         return 0.5 + source.uniform(shape) if not whole else 1 + source.whole(shape, 0, 2).float()
     if use == "factor":
         return source.signs(shape) * (0.5 + source.uniform(shape) if not whole else 1 + source.whole(shape, 0, 2).float())
     if whole:
         return source.whole(shape, -2, 3).float()
-    if use == "matrix":
+    if use == "matrix" or (not use and sum(size > 1 for size in shape) > 1):
         fan_in = max(math.prod(shape) // max(shape[0], 1), 1)
         return source.normal(shape) * math.sqrt(2 / fan_in)
-    return source.normal(shape) * 0.5
+    return source.normal(shape) * 0.5 + (case.shift if use != "mean" else 0.0)
 
 
 def _make_alike(task: ModuleTask, found: Inputs) -> None:
@@ -212,6 +218,8 @@ def parameter_uses(graph: Graph) -> dict[str, str]:
                 uses.setdefault(each, "matrix")
             elif _FACTOR.get(name) == position:
                 uses[each] = "factor"
+            elif position == 3 and name in _VARIANCE:
+                uses[each] = "mean"
             elif _VARIANCE.get(name) == position or name in ("rsqrt", "sqrt", "log"):
                 uses[each] = "variance"
         if names and names[0] and name in _SAME:
