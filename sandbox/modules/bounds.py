@@ -26,7 +26,7 @@ from cudal2_agent.sandbox.modules.interpreter import Interpreter
 from cudal2_agent.sandbox.modules.noise import Noise, operation
 
 MULTIPLE, TYPICAL = 8.0, 3.0
-NOISY_RUNS = 3
+NOISY_RUNS = 7
 _ROW, _MANY = 64, 256  # elements of a row at least; of an output whose typical error tells
 _LONG, _SAMPLED = 2**12, 2**20  # elements of a row, and of an output, that a median is taken of
 _ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-52}
