@@ -149,7 +149,7 @@ def _own(task: ModuleTask, case: Case, seed: int, device: torch.device, domain: 
     if task.own is None:
         return {}
     if case.draw is None or domain == OWN_VALUES:
-        return own_values(task, seed, str(device))
+        return own_values(task, int(digest([seed, task.id], 8), 16), str(device))
     graph = made_without_drawing(task.own, {buffer.name for buffer in task.buffers if buffer.role is Role.PARAMETER})
     made = drawn(graph, device=str(device)) if graph.outputs else {}
     return {name: value for name, value in made.items() if value.numel() and bool((value != value.reshape(-1)[0]).any())}

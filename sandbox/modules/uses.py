@@ -63,8 +63,9 @@ def index_limits(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
     limits, stands_for = dict[str, int](), dict[str, str]()
     for node in graph.nodes:
         name, reads = operation(node), [_node(arg) for arg in node.args]
-        if name in _SAME and reads and reads[0]:
-            stands_for[node.name] = stands_for.get(reads[0], reads[0])
+        moved = reads[1] if name == "where" and len(reads) > 1 else reads[0] if name in _SAME and reads else ""
+        if moved:
+            stands_for[node.name] = stands_for.get(moved, moved)
         found: dict[str, int] = {}
         if name == "embedding":
             found[reads[1]] = known[reads[0]][0]
