@@ -6,7 +6,6 @@ FOLDER holds problem files in KernelBench's form. A right program must pass ever
 """
 
 import argparse
-import math
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,42 +20,9 @@ from cudal2_agent.sandbox.modules.executor import Run
 from cudal2_agent.sandbox.modules.interpreter import Interpreter
 from cudal2_agent.sandbox.modules.prepared import prepare
 from cudal2_agent.sandbox.modules.soundness import check
-from cudal2_agent.sandbox.modules.tracing.problem import dims_of
-from cudal2_agent.sandbox.modules.tracing.tracer import TraceOptions, Tracer, open_tracer
+from cudal2_agent.sandbox.modules.tracing.tracer import open_tracer
 
-# (largest size, largest batch), tried in this order until a problem traces and no value has more than MOST elements.
-CAPS = ((64, 2), (32, 2), (24, 2), (16, 2), (12, 2), (8, 1), (128, 2), (48, 2), (256, 2), (1024, 2), (4096, 1))
-MOST, GROUPS = 250_000, 8
-_KEPT = ("kernel", "stride", "pad", "dilat", "head", "scal", "divis", "pool", "min_", "max_")
-
-
-def reduced(tracer: Tracer, source: str, name: str) -> ModuleTask:
-    """The problem at sizes that a CPU runs in milliseconds. Raises: UsageError where it traces at none."""
-    last: UsageError | None = None
-    for cap, batch in CAPS:
-        dims = {key: _halved(key, value, batch if "batch" in key else cap) for key, value in dims_of(source).items()}
-        try:
-            task = tracer.trace(source, name, dims)
-        except UsageError as exc:
-            last = exc
-            continue
-        largest = max(math.prod(result.shape) for node in task.graph.nodes for result in node.results)
-        if max(largest, task.operand_bytes // 8) <= MOST and _runs(task):
-            return task
-    raise last or UsageError(f"{name}: it is large at every size")
-
-
-def _halved(name: str, value: int, cap: int) -> int:
-    if any(part in name for part in _KEPT):
-        return value
-    cap = min(cap, GROUPS) if "group" in name else cap
-    while value > cap:
-        value //= 2
-    return value
-
-
-def _runs(task: ModuleTask) -> bool:
-    return prepare(task, CASES[0], 0, torch.device("cpu")) is not None
+MOST_WORK = 1 << 20  # elements of all results of a problem at the sizes that are tried
 
 
 def rated(task: ModuleTask, seed: int) -> dict[str, str | None]:
@@ -83,12 +49,12 @@ def main() -> None:
     torch.set_num_threads(1)
     only, applied, accepted, sound = {*filter(None, asked.only.split(","))}, Counter[str](), Counter[str](), Counter[str]()
     files = sorted(asked.folder.glob("*.py"), key=lambda path: (len(path.name.split("_")[0]), path.name))
-    with open_tracer(TraceOptions()) as tracer:
+    with open_tracer() as tracer:
         for path in files:
             if only and path.name.split("_")[0] not in only:
                 continue
             try:
-                task = reduced(tracer, path.read_text("utf-8"), path.stem)
+                task = tracer.reduced(tracer.trace(path.read_text("utf-8"), path.stem), MOST_WORK)
                 started = time.monotonic()
                 found = check(task, asked.seed)
                 took = time.monotonic() - started

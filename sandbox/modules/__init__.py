@@ -9,6 +9,7 @@
 - `bounds.py`: how far a right kernel may be from the reference
 - `prepared.py`: a case with its references
 - `executor.py`: what a backend must provide
+- `library_calls.py`: runs the library calls of a plan
 - `proof.py`: the tests of a candidate, over an executor
 - `redundancy.py`: operations that change nothing for any input
 - `soundness.py`: whether a task's tests tell wrong programs from right ones
