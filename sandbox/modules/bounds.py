@@ -33,6 +33,7 @@ NOISY_RUNS = 7
 OF_MEAN = 1.25  # root mean square of what is normal, by the mean of its magnitudes
 BLOCK_ELEMENTS = 2**24
 _ROW, _MANY = 64, 256  # elements of a row at least; of an output whose typical error tells
+_LONG, _SAMPLED = 2**12, 2**20  # elements of a row, and of a piece of an output, that a median is taken of
 _ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-52}
 _TINY = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-126, torch.float32: 2.0**-126, torch.float64: 2.0**-1022}
 _EXTREMA = frozenset({"argmax", "argmin", "max", "min", "topk", "sort"})
@@ -76,7 +77,7 @@ class Verdict:
 @dataclass(frozen=True)
 class Expected:
     """One output's reference in float64, and what rounding explains in f32. Shape: the output's; `explained` is 0 for what must
-    be exact.
+    be exact. `element`: of the output.
 
     `free`: elements where PyTorch's own result is not finite and the reference is, or the reverse; None where there are none.
     `source`, `dim`: of indices, the values of which they are an extremum; `source` None elsewhere.
@@ -84,9 +85,15 @@ class Expected:
 
     reference: torch.Tensor
     explained: torch.Tensor
+    element: torch.dtype
     free: torch.Tensor | None = None
     source: "Expected | None" = None
     dim: int | None = None
+
+    @property
+    def bound(self) -> torch.Tensor:
+        """The largest error that is allowed, in float64."""
+        return _bound(self.reference, self.explained, self.element)
 
 
 class Judge:
@@ -122,6 +129,10 @@ class Judge:
                 of = found[f"{buffer.name}.of"].expected()
                 each = replace(each, source=of, dim=source[1])
             self.expected[buffer.name] = each
+
+    def parts(self) -> "Iterator[tuple[None, Judge]]":
+        """The whole, as one piece."""
+        yield None, self
 
     @property
     def finite(self) -> float:
@@ -171,14 +182,14 @@ class _Spread:
     def expected(self) -> Expected:
         reference = self._reference
         if not self._dtype.is_floating_point:
-            return Expected(reference, torch.zeros((), device=reference.device))
+            return Expected(reference, torch.zeros((), device=reference.device), self._dtype)
         explained = self._sum.mul_(OF_MEAN / max(self._count, 1))
         length = _row_length(reference.shape)
         for errors, want in _blocks(explained, reference, length=length):
             rows, size = errors.view(-1, length), want.abs().float().view(-1, length)
             least = torch.maximum(_typical(rows), size * _typical(torch.where(size > 0, rows / size, 0.0)))
             torch.maximum(rows, least, out=rows)
-        return Expected(reference, explained, self._free if bool(self._free.any()) else None)
+        return Expected(reference, explained, self._dtype, self._free if bool(self._free.any()) else None)
 
 
 def _bound(reference: torch.Tensor, explained: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -207,9 +218,15 @@ def _row_length(shape: torch.Size) -> int:
     return max(length, 1)
 
 
+def _sampled(values: torch.Tensor) -> torch.Tensor:
+    """Every so many of very many elements: a GPU takes the median of one row by one CTA."""
+    return values[:: max(1, values.numel() // _SAMPLED)]
+
+
 def _typical(errors: torch.Tensor) -> torch.Tensor:
     """Of each row the median of the errors that are not zero; 0 where all are. Shape: (rows, length) in, (rows, 1) out."""
-    found = torch.where(errors.isfinite() & (errors > 0), errors, math.nan)
+    some = errors[:, :: max(1, errors.shape[1] // _LONG)]
+    found = torch.where(some.isfinite() & (some > 0), some, math.nan)
     return found.nanmedian(dim=1, keepdim=True).values.nan_to_num(0.0)
 
 
@@ -271,7 +288,8 @@ def _is_close(
     verdict.worst = max(verdict.worst, float(torch.where(counted, error / bound, 0.0).max()))
     told = counted & (explained > 0)
     if int(told.sum()) >= _MANY:
-        beyond = (error[told] - _ROUNDOFF[got.dtype] * want[told].abs()).clamp(min=0) / explained[told]
+        error, size, told, explained = (_sampled(each) for each in (error, want.abs(), told, explained))
+        beyond = (error[told] - _ROUNDOFF[got.dtype] * size[told]).clamp(min=0) / explained[told]
         verdict.typical = max(verdict.typical, float(beyond.median()))
     right = (error <= bound) | (wide == want) | (wide.isnan() & want.isnan())
     return right | (wide.isinf() & (wide.sign() == want.sign()) & (want.abs() + bound > limit))
