@@ -38,6 +38,8 @@ def with_dims(source: str, dims: Mapping[str, int]) -> ast.Module:
         raise UsageError(f"{unknown[0]!r} is no size of the problem: its whole numbers at the top are {known}")
     for name, value in dims.items():
         holder, field, index = places[name]
+        if differing := [other for other in dims if places[other] == places[name] and dims[other] != value]:
+            raise UsageError(f"{name} and {differing[0]} have one value in the file, so they must have one here")
         number = ast.copy_location(ast.Constant(value), getattr(holder, field) if index is None else holder.elts[index])
         if index is None:
             setattr(holder, field, number)
@@ -76,7 +78,7 @@ def _assigned(tree: ast.Module) -> list[tuple[str, tuple[Any, str, int | None], 
         targets = [statement.target] if isinstance(statement, ast.AnnAssign) and statement.value is not None else targets
         for name, value, place in _pairs(targets, statement):
             names.append(name)
-            if len(targets) == 1 and len(name) <= _MOST_NAME and (number := _whole(value)) is not None:
+            if len(name) <= _MOST_NAME and (number := _whole(value)) is not None:
                 found.append((name, place, number))
     return [each for each in found if names.count(each[0]) == 1]
 
