@@ -51,7 +51,9 @@ class GuardedValues:
                 continue
             value = values[name].view(torch.uint8) if values[name].dtype is torch.bool else values[name]
             if tuple(value.shape) != buffer.shape or value.dtype != self.targets[name].dtype:
-                raise ValueError(f"{name} should be {buffer.shape} of {buffer.element}, not {tuple(value.shape)} of {value.dtype}")
+                raise ValueError(
+                    f"{name} should be {buffer.shape} of {buffer.element}, not {tuple(value.shape)} of {value.dtype}"
+                )
             self.targets[name].copy_(value)
             if buffer.role is not Role.STATE:
                 self._expected[name] = value.contiguous()

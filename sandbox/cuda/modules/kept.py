@@ -97,7 +97,9 @@ class KeptJudge:
         judged = OutputJudgement(None, 0.0, 0.0, elements)
         for (index, buffer, allowed), count in zip(places, torch.stack(counts).tolist() if counts else [], strict=True):
             if count > allowed:
-                fault = f"{count} of {buffer.elements} elements of {buffer.name} are wrong, in launch {index} of {len(launches)}"
+                fault = (
+                    f"{count} of {buffer.elements} elements of {buffer.name} are wrong, in launch {index} of {len(launches)}"
+                )
                 return OutputJudgement(fault, 0.0, 0.0, elements)
         return judged
 
