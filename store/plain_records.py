@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cudal2_agent.contract.base import digest
-from cudal2_agent.contract.records.evaluation import AUTOTUNED, Environment
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, MODULE_BASELINES, Environment
 
 Plain = dict[str, Any]
 Kind = str  # of a content: candidate, prompt, chunk or profile
@@ -167,12 +167,19 @@ class Figures(NamedTuple):
     environment: str | None = None
 
 
+def _yardstick(baselines: Sequence[Plain]) -> list[float] | None:
+    """The samples of `contract.reward.speedup.yardstick_of`."""
+    samples = {one["name"]: one["samples_us"] for one in baselines}
+    of_module = [samples[name] for name in MODULE_BASELINES if name in samples]
+    return samples.get(AUTOTUNED) or min(of_module, key=statistics.median, default=None)
+
+
 def figures(evaluation: Plain) -> Figures:
-    """The columns of a plain evaluation. Units: microseconds; the speedup is the median paired ratio over AutoTuning."""
+    """The columns of a plain evaluation. Units: microseconds; the speedup as `speedup_that_counts`."""
     if evaluation["status"] != "measured":
         return Figures()
     samples = evaluation["timing"]["samples_us"]
-    paired = next((one["samples_us"] for one in evaluation["baselines"] if one["name"] == AUTOTUNED), None)
+    paired = _yardstick(evaluation["baselines"])
     ratios = [theirs / own for own, theirs in zip(samples, paired, strict=True)] if paired else None
     environment = Environment.model_validate(evaluation["environment"])
     return Figures(statistics.median(samples), statistics.median(ratios) if ratios else None, environment.key)

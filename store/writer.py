@@ -175,7 +175,7 @@ class PlainWriter:
 
 def shape_of(task: Plain) -> str:
     """M×N×K of a matrix product; the beginning of a module's name, as long as the column is."""
-    return str(task["name"])[:SHAPE_CHARS] if task["kind"] == "module" else f"{task['m']}x{task['n']}x{task['k']}"
+    return str(task["name"])[:SHAPE_CHARS] if "problem" in task else f"{task['m']}x{task['n']}x{task['k']}"
 
 
 def run_columns(run: Plain) -> dict[str, str]:

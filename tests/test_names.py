@@ -26,6 +26,7 @@ SHARED_CLASSES = {
     "Evaluator": BACKENDS,
 }
 SHARED_MODULES = {
+    "fusion": "policies/fusion fuses operations into kernels, knowledge/search fuses rankings",
     "advise": "agent/library/advise works out what a model gains, `advise` is its verb",
     "bench": "agent/bench is the engine of benches, `bench` the verb that times files",
     "campaign": "contract holds the record, agent/campaign makes it, agent/cli/campaign has the verbs",

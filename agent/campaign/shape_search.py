@@ -51,7 +51,7 @@ class ShapeSearch:
         sandbox, run_id, retriever = self._sandbox(task.arch), name_run(task), EmptyRetriever()
         workbench = RunWorkbench(task)
         workbench.connect(sandbox, retriever)
-        with open_policy(task.arch, self._settings, self._store, run_id, self._emit, workbench) as policy:
+        with open_policy(task, self._settings, self._store, run_id, self._emit, workbench) as policy:
             parts = joined(sandbox, policy, retriever, self._store)
             # A shape takes seconds, so that a killed one starts anew: no checkpoint, no folder.
             return start_run(run_id, task, self._settings, parts, self._emit, resumable=False)

@@ -48,7 +48,7 @@ def read_task(
 ) -> GemmTask:
     """The task that the flags describe. Raises: UsageError, naming the wrong flag."""
     m, n, k = parse_shape(shape)
-    chosen = choice("--arch", Arch, arch) if arch is not None else _default_arch(settings)
+    chosen = read_target(arch, settings)
     try:
         return GemmTask(
             m=m,
@@ -78,7 +78,8 @@ def choice(flag: str, choices: type[E], text: str) -> E:
         raise UsageError(f"{flag} {text!r} is not known; choose from {', '.join(choices)}") from exc
 
 
-def _default_arch(settings: "Settings") -> Arch:
+def read_target(arch: str | None, settings: "Settings") -> Arch:
+    """The target that `--arch` names, else the device's. Raises: UsageError."""
     from cudal2_agent.agent.wiring.gpus import default_arch
 
-    return default_arch(settings.device)
+    return choice("--arch", Arch, arch) if arch is not None else default_arch(settings.device)

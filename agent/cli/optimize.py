@@ -17,10 +17,12 @@ from cudal2_agent.agent.cli.arguments import (
     read_task,
 )
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.settings.run_settings import CHAT_MINUTES, TRAINED_BUDGET, RunSettings
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent optimize --shape 4096x1024x512 --minutes 4 --out my-kernel\n"
+    "  cudal2-agent optimize --problem my_module.py --dims batch_size=16 --out my-module\n"
     "  cudal2-agent optimize --shape 4096x1024x512 --policy portfolio --model MODEL --base-url http://127.0.0.1:8000/v1"
 )
 
@@ -87,6 +89,20 @@ Minutes = Annotated[
 
 def optimize(
     shape: Annotated[str | None, typer.Option("--shape", help="M x N x K, like 4096x1024x512.", show_default=False)] = None,
+    problem: Annotated[
+        Path | None,
+        typer.Option("--problem", metavar="FILE", help="A PyTorch module in KernelBench's form.", show_default=False),
+    ] = None,
+    task_name: Annotated[
+        str | None,
+        typer.Option("--task", help="A problem of an added collection, like kernelbench:1/19.", show_default=False),
+    ] = None,
+    dims: Annotated[
+        str | None,
+        typer.Option("--dims", help="Other sizes of a module, like batch_size=16,dim=64.", show_default="the file's"),
+    ] = None,
+    arithmetic: Annotated[str, typer.Option("--arithmetic", help="Of a module: f32, tf32, f16 or bf16.")] = "f32",
+    training: Annotated[bool, typer.Option("--training", help="Run a module in training mode.")] = False,
     accumulate: Accumulate = "f32",
     element: Element = "f16",
     layout: LayoutName = "nn",
@@ -114,7 +130,7 @@ def optimize(
     replay: Replay = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write, verify and time kernels for one shape and keep the best."""
+    """Write, verify and time kernels for one shape and keep the best; with --problem or --task, for a PyTorch module."""
     from cudal2_agent.agent.cli.session import optimize_task, replay_by_id, resume_by_id
     from cudal2_agent.contract.settings.settings import load_settings
 
@@ -122,18 +138,36 @@ def optimize(
     flags |= {"use_knowledge": False if no_knowledge else None, "profile": "off" if no_profile else None}
     flags |= {"model": model, "base_url": base_url, "chat_replies": replies, "chat_tools": chat_tools}
     flags |= {"tokens": tokens, "money": money, "schedule_prior": prior, "lm": lm}
+    named = [flag for flag, given in (("--shape", shape), ("--problem", problem), ("--task", task_name)) if given is not None]
     if replay is not None:
-        if shape is not None or resume is not None:
-            raise UsageError("--replay repeats a run with its own shape; leave out --shape and --resume")
+        if named or resume is not None:
+            raise UsageError(f"--replay repeats a run with its own task; leave out {' and '.join(named) or '--resume'}")
         code = replay_by_id(replay, out, as_json=as_json, **flags)
     elif resume is not None:
-        if shape is not None or out is not None:
-            raise UsageError("--resume continues a run with its own shape and output folder; leave out --shape and --out")
+        if named or out is not None:
+            left = " and ".join([*named, *(["--out"] if out is not None else [])])
+            raise UsageError(f"--resume continues a run with its own task and output folder; leave out {left}")
         code = resume_by_id(resume, as_json=as_json, **flags)
     else:
-        if shape is None:
-            raise UsageError("--shape is missing; write for example --shape 4096x1024x512")
+        if len(named) > 1:
+            raise UsageError(f"{' and '.join(named)} name two tasks; a run has one")
         settings = load_settings(**flags)
-        task = read_task(shape, accumulate, element, layout, arch, mode, settings)
+        module_flags = {"--dims": dims, "--arithmetic": arithmetic != "f32", "--training": training}
+        product_flags = {"--accumulate": accumulate != "f32", "--element": element != "f16", "--layout": layout != "nn"}
+        of_other_kind = [flag for flag, given in (module_flags if shape is not None else product_flags).items() if given]
+        if not named:
+            raise UsageError("--shape is missing; write for example --shape 4096x1024x512, or --problem FILE for a module")
+        if of_other_kind:
+            kind = "a matrix product" if shape is not None else "a module"
+            raise UsageError(f"{kind} has no {of_other_kind[0]}; leave it out")
+        task: Task
+        if shape is not None:
+            task = read_task(shape, accumulate, element, layout, arch, mode, settings)
+        else:
+            from cudal2_agent.agent.cli.module_task import read_module, read_named, read_problem
+
+            text = read_problem(problem) if problem is not None else read_named(task_name or "", settings)
+            name = problem.stem if problem is not None else task_name or ""
+            task = read_module(text, name, dims, arithmetic, training, arch, mode, settings)
         code = optimize_task(task, settings, out, as_json=as_json)
     raise typer.Exit(code)

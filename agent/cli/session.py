@@ -9,6 +9,7 @@ from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.lifecycle import check_resumable, name_run, resume_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.agent.wiring.parts import open_dependencies
+from cudal2_agent.agent.wiring.policy import with_policy_of
 from cudal2_agent.agent.wiring.schedule_prior import with_budget
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.build import Built
@@ -23,6 +24,7 @@ INTERRUPTED = 130
 
 def optimize_task(task: Task, settings: Settings, out: Path | None, *, as_json: bool) -> int:
     """Start a new run and return the exit code. Wrong input fails before any work."""
+    settings = with_policy_of(settings, task)
     if out is not None:
         reserve(out.absolute())
     run_id = name_run(task)

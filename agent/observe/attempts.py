@@ -8,11 +8,11 @@ from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, Chip
 from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, ScheduleValue
-from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Unmeasured
+from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Unmeasured
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.trajectory import Attempt, AttemptResources, Step
 from cudal2_agent.contract.reward.reward import confirmed
-from cudal2_agent.contract.reward.speedup import ratio_over
+from cudal2_agent.contract.reward.speedup import speedup_that_counts
 
 AXES = 8  # of a schedule that are named where they differ
 
@@ -28,7 +28,7 @@ def outcome_of(candidate: AnyCandidate, evaluation: Evaluation) -> Attempt:
         time_us=evaluation.time_us,
         predicted_us=evaluation.predicted_us,
         is_floor=evaluation.prediction.is_floor if isinstance(evaluation, Unmeasured) else None,
-        speedup=ratio_over(evaluation, AUTOTUNED),
+        speedup=speedup_that_counts(evaluation),
     )
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from cudal2_agent.agent.observe.attempts import attempt_of
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Candidate
-from cudal2_agent.contract.records.evaluation import AUTOTUNED, Measured, Unmeasured
+from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import TimingMode
 from cudal2_agent.contract.records.trajectory import Attempt, Step
 from cudal2_agent.contract.reward.reward import beyond_roofline
-from cudal2_agent.contract.reward.speedup import ScreenedTime, baseline_of, paired_ratio, steady_speedups, tied
+from cudal2_agent.contract.reward.speedup import ScreenedTime, paired_ratio, steady_speedups, tied, yardstick_of
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class Ranked:
 
     @property
     def plain_speedup(self) -> float | None:
-        """Speedup over the autotuned baseline with plain launches; None where that was not measured."""
+        """Speedup over the baseline that counts with plain launches; None where that was not measured."""
         evaluation, candidate = self.step.evaluation, self.step.candidate
         if not isinstance(evaluation, Measured) or not isinstance(candidate, Candidate):
             return None
         if not any(launch.programmatic for launch in candidate.plan.kernels):
             return self.attempt.speedup
-        autotuned = baseline_of(evaluation, AUTOTUNED)
-        return paired_ratio(evaluation.plain, autotuned) if evaluation.plain and autotuned else None
+        yardstick = yardstick_of(evaluation)
+        return paired_ratio(evaluation.plain, yardstick) if evaluation.plain and yardstick else None
 
     @property
     def time_us(self) -> float:
@@ -170,7 +170,7 @@ def _standing(one: Ranked) -> tuple[bool, bool]:
 
 
 def _fastest_first(timed: Sequence[Ranked]) -> list[Ranked]:
-    """By speedup under equal conditions, then by time. Where one lacks the autotuned baseline, time alone decides."""
+    """By speedup under equal conditions, then by time. Where one lacks that baseline, time alone decides."""
     paired = [(one, one.attempt.speedup) for one in timed if one.attempt.speedup is not None]
     if len(paired) < len(timed):
         return sorted(timed, key=lambda one: one.time_us)

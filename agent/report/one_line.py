@@ -3,15 +3,17 @@
 from cudal2_agent.contract.records.candidate import Origin
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Prediction, Unmeasured
 from cudal2_agent.contract.reward.reward import confirmed
-from cudal2_agent.contract.reward.speedup import median_us, speedup_over
+from cudal2_agent.contract.reward.speedup import median_us, speedup_that_counts, yardstick_of
+
+_NAMES = {AUTOTUNED: "cuBLASLt-AutoTuning"}  # where prose differs from what records say
 
 
 def result_of(evaluation: Evaluation) -> str:
     """The time, marked as measured or predicted, or the fault."""
     match evaluation:
         case Measured():
-            speedup = speedup_over(evaluation, AUTOTUNED)
-            versus = f", {speedup.ratio:.3f}x cuBLASLt-AutoTuning" if speedup else ""
+            yardstick, ratio = yardstick_of(evaluation), speedup_that_counts(evaluation)
+            versus = f", {ratio:.3f}x {_NAMES.get(yardstick.name, yardstick.name)}" if yardstick and ratio else ""
             return f"{median_us(evaluation.timing):.2f} us{versus}"
         case Unmeasured():
             return f"{predicted_of(evaluation.prediction)}, {evaluation.headline}"

@@ -15,6 +15,7 @@ from cudal2_agent.agent.run.stopping import roofline_fraction
 from cudal2_agent.contract.records.candidate import Origin
 from cudal2_agent.contract.records.evaluation import (
     BASELINES,
+    MODULE_BASELINES,
     NOT_COVERED,
     Measured,
     Prediction,
@@ -36,6 +37,7 @@ from cudal2_agent.contract.reward.speedup import median_us, speedup_over
 
 OPCODES = 10
 NO_KERNEL = "No candidate passed; there is no kernel to show."
+_VERSUS = {"gemm": "over AutoTuning", "module": "over PyTorch's fastest"}
 # What 'in part' means, wherever it is said of a proof.
 IN_PART = "some tests ran a part of the grid only, or a smaller size; the result lists what was run and compared"
 
@@ -148,7 +150,7 @@ def measured_section(measured: Measured, run: RunRecord) -> str:
     parts = [
         f"**{time_us:.2f} us** ({tflops:.0f} TFLOP/s, {fraction:.0%} of the roofline), {measured.mode} timing, "
         f"median of {len(measured.timing.samples_us)} rounds; {len(measured.tests)} verification tests passed.",
-        speedup_table(measured),
+        speedup_table(measured, baselines_of(run.task)),
         _ruler(measured.ruler),
         _side(measured.side),
         f"{measured.environment.gpu}, driver {measured.environment.driver}, CUDA {measured.environment.cuda}, "
@@ -158,10 +160,16 @@ def measured_section(measured: Measured, run: RunRecord) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def speedup_table(measured: Measured) -> str:
+def baselines_of(task: Task) -> tuple[str, ...]:
+    """The baselines that a full measurement of a task has, in the order a report shows them."""
+    return BASELINES if isinstance(task, GemmTask) else MODULE_BASELINES
+
+
+def speedup_table(measured: Measured, baselines: Sequence[str]) -> str:
+    """`baselines`: those that a reader expects."""
     rows = []
     known = {timing.name: timing for timing in measured.baselines}
-    for name in [*BASELINES, *(name for name in known if name not in BASELINES)]:
+    for name in [*baselines, *(name for name in known if name not in baselines)]:
         speedup = speedup_over(measured, name)
         if speedup is None:
             rows.append((name, "not measured", "", "", ""))
@@ -246,7 +254,7 @@ def _attempts(outcome: RunResult) -> str:
         if isinstance(step.evaluation, Measured) and (witness := witness_of(step.evaluation, step.candidate.origin)):
             said = f"{said}, {witness}"
         rows.append((str(step.index), step.candidate.label, said, time, speedup, earned))
-    head = ("step", "candidate", "status", "time, us", "over AutoTuning", "reward")
+    head = ("step", "candidate", "status", "time, us", _VERSUS[outcome.run.task.kind], "reward")
     return "## Attempts\n\n" + (table(head, rows) if rows else "None.")
 
 
@@ -271,7 +279,7 @@ def _not_done(outcome: RunResult) -> str:
     best = outcome.best
     if best and isinstance(best.evaluation, Measured):
         known = {timing.name for timing in best.evaluation.baselines}
-        missing += [f"baseline {name} was not measured" for name in BASELINES if name not in known]
+        missing += [f"baseline {name} was not measured" for name in baselines_of(outcome.run.task) if name not in known]
         if not confirmed(best.evaluation, best.candidate.origin):
             said = witness_of(best.evaluation, best.candidate.origin)
             missing.append(f"the best candidate is {said}; its time earns no reward")

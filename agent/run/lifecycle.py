@@ -1,5 +1,6 @@
 """Starts a run, resumes it after a kill, and ends it."""
 
+import re
 import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,13 +27,15 @@ from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
 from cudal2_agent.contract.settings.settings import Settings
 
+SHAPE_CHARS = 80  # of a module's name in the id of a run
 _NO_LIMIT = 1_000_000_000  # supersteps; the budget and the clock end a run
 _OWN_PARTS = ("evaluate", "agent")  # of a step's seconds; builds overlap them, and what is shared counts once per round
 
 
 def name_run(task: Task) -> str:
     """An id for a new run. Runs of one shape sort by time."""
-    return f"{task.shape}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    shape = re.sub(r"[^A-Za-z0-9._+-]+", "-", task.shape[:SHAPE_CHARS]).strip("-._+") or "module"
+    return f"{shape}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def start_run(

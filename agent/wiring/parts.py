@@ -28,7 +28,7 @@ def open_dependencies(task: Task, settings: Settings, store: Store, run_id: str,
     # The sandbox opens before the index, so that errors of task and machine appear before minutes of indexing.
     workbench = RunWorkbench(task)
     with (
-        open_policy(task.arch, settings, store, run_id, emit, workbench) as policy,
+        open_policy(task, settings, store, run_id, emit, workbench) as policy,
         open_sandbox_of(task.arch, settings, emit, baselines=store) as sandbox,
     ):
         require_memory(task, sandbox.chip)

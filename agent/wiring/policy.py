@@ -1,4 +1,4 @@
-"""Opens the policy of the settings: schedule, chat, portfolio or lm."""
+"""Opens the policy of the settings: schedule, chat, portfolio or lm; for a module the fuser."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -8,7 +8,7 @@ from cudal2_agent.agent.wiring.schedule_prior import open_prior
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Emit, Notice
 from cudal2_agent.contract.protocols import Policy, TrajectoryStore, Workbench
-from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.chat.account import Account
@@ -17,6 +17,7 @@ from cudal2_agent.policies.chat.server.chat_server import ChatServer
 from cudal2_agent.policies.chat.server.connection import open_server
 from cudal2_agent.policies.chat.server.key import checked_base_url, resolve_key
 from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
+from cudal2_agent.policies.fusion.policy import FusionPolicy
 from cudal2_agent.policies.lm.needs import SAMPLING, require
 from cudal2_agent.policies.portfolio.policy import Portfolio
 from cudal2_agent.policies.schedule.families.registry import families
@@ -26,24 +27,37 @@ from cudal2_agent.store.precedents import StoredPrecedents
 from cudal2_agent.store.store import RunExchanges, Store
 
 POLICIES = ("schedule", "chat", "portfolio", "lm")
+FUSION = "fusion"  # of modules, which have no schedules of matrix products
+
+
+def with_policy_of(settings: Settings, task: Task) -> Settings:
+    """The settings of a run of the task: where no policy is named, a module gets its own."""
+    if isinstance(task, ModuleTask) and settings.policy == "schedule":
+        return settings.model_copy(update={"policy": FUSION})
+    return settings
 
 
 @contextmanager
 def open_policy(
-    arch: Arch, settings: Settings, store: Store, run_id: str, emit: Emit, workbench: Workbench | None = None
+    task: Task, settings: Settings, store: Store, run_id: str, emit: Emit, workbench: Workbench | None = None
 ) -> Iterator[Policy]:
     """The policy of a run. No request is sent yet. `workbench`: the tools that a model may use; None for none.
 
     Raises: UsageError for an unknown policy, or for a missing model, key, address, price or run to replay.
     """
     checked_base_url(settings.chat.base_url)  # before the run records it: it may hold a password
+    if isinstance(task, ModuleTask):
+        if settings.policy != FUSION:
+            raise UsageError(f"the policy {settings.policy} works on matrix products only; leave out --policy for a module")
+        yield FusionPolicy()
+        return
     if settings.policy not in POLICIES:
         raise UsageError(f"policy {settings.policy!r} is not known; choose from {', '.join(POLICIES)}")
     if settings.policy == "lm":
         yield _open_lm(settings, emit)
         return
     near = partial(StoredPrecedents(store).near, count=settings.precedents)
-    schedule = SchedulePolicy(families(arch), settings.seed, precedents=near, prior_of=open_prior(settings))
+    schedule = SchedulePolicy(families(task.arch), settings.seed, precedents=near, prior_of=open_prior(settings))
     if settings.policy == "schedule":
         yield schedule
         return

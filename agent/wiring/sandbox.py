@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 
+from cudal2_agent.agent.wiring.modules import predicted, rewritten
 from cudal2_agent.agent.wiring.schedule_prior import open_prior
 from cudal2_agent.contract.events import Emit
 from cudal2_agent.contract.records.baseline import BaselineBook
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import Tier
 from cudal2_agent.contract.settings.settings import Settings
-from cudal2_agent.policies.schedule.families.registry import rewrite
-from cudal2_agent.policies.schedule.prediction import predict
 from cudal2_agent.sandbox.building.headers import find_headers
 from cudal2_agent.sandbox.building.toolchain import nvrtc_version
 from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox
@@ -35,24 +34,26 @@ def open_sandbox_of(
     """
     nvrtc_version()
     find_headers()
-    with closing(
-        open_sandbox(
-            arch=arch,
-            device=settings.device,
-            compile_options=settings.compile_options().model_copy(update={"trust_host": trust_host}),
-            verify_options=settings.verify_options().model_copy(update={"tier": tier}),
-            quick=settings.time_options(full=False),
-            full=settings.time_options(full=True),
-            worker=settings.worker_options(),
-            predict=partial(predict, prior_of=open_prior(settings)),
-            emit=emit,
-            profile=settings.profiler,
-            emulate=settings.emulate,
-            rewrite=rewrite,
-            race=settings.race_options(),
-            baselines=baselines,
-        )
-    ) as sandbox:
+    with (
+        closing(
+            open_sandbox(
+                arch=arch,
+                device=settings.device,
+                compile_options=settings.compile_options().model_copy(update={"trust_host": trust_host}),
+                verify_options=settings.verify_options().model_copy(update={"tier": tier}),
+                quick=settings.time_options(full=False),
+                full=settings.time_options(full=True),
+                worker=settings.worker_options(),
+                predict=partial(predicted, prior_of=open_prior(settings)),
+                emit=emit,
+                profile=settings.profiler,
+                emulate=settings.emulate,
+                rewrite=rewritten,
+                race=settings.race_options(),
+                baselines=baselines,
+            )
+        ) as sandbox,
+    ):
         yield sandbox
 
 

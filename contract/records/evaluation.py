@@ -404,8 +404,7 @@ HEURISTIC = "cublaslt-heuristic"
 CUBLAS = "cublas"
 TORCH = "torch.matmul"
 BASELINES = (TORCH, CUBLAS, HEURISTIC, AUTOTUNED)
-
-# Those of a module; the fastest of them counts.
+# What PyTorch makes of a module, of the task's arithmetic; the fastest of them counts. Eager includes the host's time.
 EAGER = "eager"
 EAGER_GRAPH = "eager-cuda-graph"
 COMPILED = "compiled"

@@ -1,9 +1,9 @@
 """The second kind of task: a PyTorch module, as KernelBench states them."""
 
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import UsageError
@@ -32,7 +32,11 @@ class ModuleTask(Record):
     `name`: of the problem, such as `kernelbench:1/19`. `problem`: the text of its file. `dims`: the whole numbers that the
     file assigns at its top, under their names; other values of them give the same module at another size. `buffers`: inputs
     of `forward`, then parameters, states and outputs. `flops`: of matrix products and convolutions, a multiply-add counts as
-    two. `frozen`: parameters never change, so that preparing them takes no time. `soundness`: None before it was looked at.
+    two. `own`: how the problem makes its inputs, parameters and states, by their names, in operators that draw numbers from a
+    seeded generator and change their own tensors; None where that could not be recorded. `returns`: the form of forward's
+    result: the name of an output, null, or `{"tuple": […]}`, `{"list": […]}`, `{"dict": {…}}` of such. `notes`: what was
+    changed to make a task of the file, a sentence each. `frozen`: parameters never change, so that preparing them takes no
+    time. `soundness`: None before it was looked at.
     """
 
     kind: Literal["module"] = "module"
@@ -42,6 +46,9 @@ class ModuleTask(Record):
     buffers: Annotated[tuple[Buffer, ...], Field(min_length=1)]
     graph: Graph
     flops: int = 0
+    own: Graph | None = None
+    returns: Any = "out"
+    notes: tuple[str, ...] = ()
     arithmetic: Arithmetic = Arithmetic.F32
     training: bool = False
     frozen: bool = False
@@ -61,8 +68,8 @@ class ModuleTask(Record):
 
     @property
     def id(self) -> str:
-        """Of the problem, its sizes and how it is asked; soundness is what is known about the same task."""
-        return digest(self.model_dump(mode="json", exclude={"soundness", "graph", "flops"}))
+        """Of the problem, its sizes and how it is asked; the rest follows from these, or is what is known about the task."""
+        return digest(self.model_dump(mode="json", exclude={"soundness", "graph", "flops", "own", "returns", "notes"}))
 
     @property
     def shape(self) -> str:
@@ -75,7 +82,14 @@ class ModuleTask(Record):
         return sum(buffer.bytes for buffer in self.buffers)
 
 
-Task = Annotated[GemmTask | ModuleTask, Field(discriminator="kind")]
+def _kind(value: Any) -> str:
+    """Of a task, or of JSON that may leave out defaults."""
+    if isinstance(value, dict):
+        return str(value.get("kind", "module" if "problem" in value else "gemm"))
+    return str(getattr(value, "kind", ""))
+
+
+Task = Annotated[Annotated[GemmTask, Tag("gemm")] | Annotated[ModuleTask, Tag("module")], Discriminator(_kind)]
 
 
 def gemm(task: Task, what: str) -> GemmTask:

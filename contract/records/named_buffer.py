@@ -59,12 +59,20 @@ class Role(StrEnum):
 
 
 class Buffer(Record):
-    """A dense row-major array. Shape: outermost dimension first; () is one element."""
+    """A dense row-major array. Shape: outermost dimension first; () is one element.
+
+    `low`, `high`: the least and the greatest value that the problem gives it, both included: of inputs of whole numbers and of
+    buffers that are no weights; None where any value may occur. `fixed`: a constant of the module, such as a mask or a table,
+    which always has the values that the problem gives it.
+    """
 
     name: BufferName
     shape: tuple[Annotated[int, Field(ge=0)], ...]
     element: BufferElement
     role: Role
+    low: Annotated[float | int | None, Field(allow_inf_nan=False, exclude_if=lambda low: low is None)] = None
+    high: Annotated[float | int | None, Field(allow_inf_nan=False, exclude_if=lambda high: high is None)] = None
+    fixed: Annotated[bool, Field(exclude_if=lambda fixed: not fixed)] = False
 
     @property
     def elements(self) -> int:

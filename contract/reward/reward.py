@@ -7,7 +7,6 @@ from typing import assert_never
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Origin
 from cudal2_agent.contract.records.evaluation import (
-    AUTOTUNED,
     CompileFailed,
     Crashed,
     Evaluation,
@@ -18,9 +17,9 @@ from cudal2_agent.contract.records.evaluation import (
     Unmeasured,
     Wrong,
 )
-from cudal2_agent.contract.records.module_task import Task
-from cudal2_agent.contract.reward.roofline import roofline_us
-from cudal2_agent.contract.reward.speedup import baseline_of, median_us, paired_ratio
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
+from cudal2_agent.contract.reward.roofline import least_us, roofline_us
+from cudal2_agent.contract.reward.speedup import median_us, paired_ratio, yardstick_of
 
 FLOOR = -2.0
 CLIP = 1.5
@@ -32,10 +31,11 @@ _Score = Callable[[float, Timing], float | None]
 
 
 def reward(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin) -> float | None:
-    """Logarithm of the paired speedup over cuBLASLt-AutoTuning, smoothly clipped; the floor for anything not verified.
+    """Logarithm of the paired speedup over `yardstick_of`, smoothly clipped; the floor for anything not verified.
 
     r = CLIP · tanh(ln(speedup) / CLIP). So a doubling near 1× counts fully, and an outlier cannot dominate a group.
     None where the candidate or the baseline was not measured: a missing time is not a bad time.
+    None for an unsound task, whose tests let wrong programs pass.
     None for a measured candidate that was not written from a schedule, until the second witness confirms it: policies learn
     from rewards, and a time can be gamed. A candidate that the witness refutes is `Wrong` and gets the floor.
     A time under ALARM_RATIO of the roofline is an alarm and gets the floor.
@@ -48,7 +48,7 @@ def reward(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin) -> fl
 
 
 def gap_closed(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin) -> float | None:
-    """Share of the gap between cuBLASLt-AutoTuning and the roofline that a candidate closed; the floor where not verified.
+    """Share of the gap between the baseline that counts and the roofline that a candidate closed; the floor where not verified.
 
     (t_ref - t) / (t_ref - roofline), within -1 and 1: 1 at the roofline or under it, 0 at the baseline, negative where slower.
     t_ref is the median of the baseline; t is t_ref divided by the paired speedup, so that the sign is that of `reward`.
@@ -57,8 +57,8 @@ def gap_closed(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin) -
     """
     floor_us = roofline_us(task, chip)
 
-    def share(ratio: float, autotuned: Timing) -> float | None:
-        reference_us = median_us(autotuned)
+    def share(ratio: float, yardstick: Timing) -> float | None:
+        reference_us = median_us(yardstick)
         gap_us = reference_us - floor_us
         if gap_us < MIN_GAP * reference_us:
             return None
@@ -69,14 +69,16 @@ def gap_closed(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin) -
 
 def _earned(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin, score: _Score) -> float | None:
     """The score of a time that counts, the floor for what is not verified or beyond the roofline, None for what is unknown."""
+    if isinstance(task, ModuleTask) and task.soundness is not None and task.soundness.status == "unsound":
+        return None
     match evaluation:
         case Measured():
             if beyond_roofline(evaluation, task, chip):
                 return FLOOR
-            autotuned = baseline_of(evaluation, AUTOTUNED)
-            if autotuned is None or not confirmed(evaluation, origin):
+            yardstick = yardstick_of(evaluation)
+            if yardstick is None or not confirmed(evaluation, origin):
                 return None
-            return score(paired_ratio(evaluation.timing, autotuned), autotuned)
+            return score(paired_ratio(evaluation.timing, yardstick), yardstick)
         case Unmeasured():
             return None
         case Rejected() | CompileFailed() | Crashed() | TimedOut() | Wrong():
@@ -91,13 +93,13 @@ def confirmed(measured: Measured, origin: Origin) -> bool:
 
 
 def beyond_roofline(measured: Measured, task: Task, chip: Chip) -> bool:
-    """Whether the measured time is implausible: far under the time of the arithmetic and one pass over memory.
+    """Whether the measured time is implausible: far under the least time of the task (`least_us`).
 
     Both times count: the median, and that which the paired speedup says. A few rounds of no time at all could move the second
     one alone, where the number of rounds is even. The minimum time leaves out launch cost because programmatic launches
     overlap it.
     """
-    shortest_us = ALARM_RATIO * (roofline_us(task, chip) - chip.launch_us)
-    autotuned = baseline_of(measured, AUTOTUNED)
-    implied_us = math.inf if autotuned is None else median_us(autotuned) / paired_ratio(measured.timing, autotuned)
+    shortest_us = ALARM_RATIO * least_us(task, chip)
+    yardstick = yardstick_of(measured)
+    implied_us = math.inf if yardstick is None else median_us(yardstick) / paired_ratio(measured.timing, yardstick)
     return min(median_us(measured.timing), implied_us) < shortest_us

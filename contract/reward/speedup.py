@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cudal2_agent.contract.base import Record
-from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Timing
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, MODULE_BASELINES, Evaluation, Measured, Timing
 
 RESAMPLES = 1000
 SHORT_US = 20.0  # of the baseline: a product of which clocks do not drift, and launches are a large part
@@ -42,6 +42,23 @@ def median_us(timing: Timing) -> float:
 def baseline_of(measured: Measured, name: str) -> Timing | None:
     """The samples of one baseline of the same rounds; None if that baseline was not measured."""
     return next((timing for timing in measured.baselines if timing.name == name), None)
+
+
+def yardstick_of(measured: Measured) -> Timing | None:
+    """The samples of the baseline that counts: cuBLASLt-AutoTuning, of a module the fastest of PyTorch's.
+
+    None where no such baseline was measured.
+    """
+    if (autotuned := baseline_of(measured, AUTOTUNED)) is not None:
+        return autotuned
+    return min((each for each in measured.baselines if each.name in MODULE_BASELINES), key=median_us, default=None)
+
+
+def speedup_that_counts(evaluation: Evaluation) -> float | None:
+    """The paired ratio over `yardstick_of`; None where nothing was measured."""
+    if not isinstance(evaluation, Measured) or (yardstick := yardstick_of(evaluation)) is None:
+        return None
+    return paired_ratio(evaluation.timing, yardstick)
 
 
 def paired_ratio(candidate: Timing, baseline: Timing) -> float:

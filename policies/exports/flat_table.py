@@ -9,11 +9,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.records.evaluation import AUTOTUNED
 from cudal2_agent.contract.records.trajectory import Step, Trajectory
 from cudal2_agent.contract.reward.reward import gap_closed
 from cudal2_agent.contract.reward.roofline import roofline_us
-from cudal2_agent.contract.reward.speedup import ratio_over
+from cudal2_agent.contract.reward.speedup import speedup_that_counts
 from cudal2_agent.policies.exports.columns import PARQUET, Column, Columns
 from cudal2_agent.policies.exports.formats import Row
 from cudal2_agent.policies.exports.samples import baseline_us, environments, exchanges_by_candidate, is_verified, latest_steps
@@ -70,7 +69,7 @@ def _step_columns(step: Step, trajectory: Trajectory) -> Row:
         "verified": is_verified(step, task, chip),
         "reward": step.reward,
         "gap_closed": closed,
-        "speedup": ratio_over(evaluation, AUTOTUNED),
+        "speedup": speedup_that_counts(evaluation),
         "time_us": evaluation.time_us,
         "baseline_us": baseline_us(evaluation),
         "predicted_us": evaluation.predicted_us,

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured, Unmeasured, Wrong
+from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Unmeasured, Wrong
 from cudal2_agent.contract.records.exchange import Exchange, Message, Prompt
 from cudal2_agent.contract.records.knowledge import NOTES
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, Step, Trajectory
 from cudal2_agent.contract.reward.reward import beyond_roofline, confirmed, gap_closed
-from cudal2_agent.contract.reward.speedup import ratio_over
+from cudal2_agent.contract.reward.speedup import speedup_that_counts
 from cudal2_agent.policies.chat.assignment import POLICY, SHOWN_EXEMPLARS, Assignment
 from cudal2_agent.policies.chat.prompts.composition import Prompts
 from cudal2_agent.policies.exports.counts import ExportCounts
@@ -192,7 +192,7 @@ class _SampledRun:
             completion=completion,
             reward=step.reward,
             gap_closed=closed,
-            speedup=ratio_over(evaluation, AUTOTUNED),
+            speedup=speedup_that_counts(evaluation),
             time_us=evaluation.time_us,
             baseline_us=baseline_us(evaluation),
             outcome=evaluation.status,
@@ -275,7 +275,7 @@ def _measurement(evaluation: Evaluation) -> Measured | None:
 
 def baseline_us(evaluation: Evaluation) -> float | None:
     """The paired time of cuBLASLt-AutoTuning: the candidate's time multiplied by its speedup."""
-    ratio = ratio_over(evaluation, AUTOTUNED)
+    ratio = speedup_that_counts(evaluation)
     return ratio * evaluation.time_us if ratio is not None and evaluation.time_us is not None else None
 
 

@@ -8,15 +8,13 @@ from cudal2_agent.contract.errors import MachineError
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import TestResult
-from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.device import Device
-from cudal2_agent.sandbox.cuda.evaluator import WORKER, Evaluator, Loaded, wrong, wrong_while_timed
+from cudal2_agent.sandbox.cuda.evaluator import Evaluator, Loaded, Verifies, wrong, wrong_while_timed
 from cudal2_agent.sandbox.cuda.race_timer import RaceTimer
 from cudal2_agent.sandbox.cuda.screen_timer import ScreenTimer
 from cudal2_agent.sandbox.cuda.timing.timer import Measurement, Timer
 from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
-from cudal2_agent.sandbox.cuda.verifier import Verifier
 from cudal2_agent.sandbox.workers.messages import CandidateBatch, Done, Evaluate, StageEntered, Tuned
 
 
@@ -62,7 +60,7 @@ class BatchEvaluator(Evaluator):
         """One outcome for each candidate; none after one that broke the context. Raises: as `evaluate`."""
         self.position = 0
         self._begin("prepare")
-        task, pci_bus_id = gemm(request.task, WORKER), self._device.pci_bus_id
+        task, pci_bus_id = request.task, self._device.pci_bus_id
         try:
             verifier, timer = self._prepare(task)
             verifier.prepare(request.verify, briefly=request.effort == "screen" and all(map(_trusted, request.built)))
@@ -78,7 +76,7 @@ class BatchEvaluator(Evaluator):
             case RaceTimer():
                 yield from self._race(request, verifier, rounds)
 
-    def _screen(self, request: CandidateBatch, verifier: Verifier, rounds: ScreenTimer) -> Iterator[Done]:
+    def _screen(self, request: CandidateBatch, verifier: Verifies, rounds: ScreenTimer) -> Iterator[Done]:
         for self.position, built in enumerate(request.built):
 
             def work(built: Built = built) -> Done:
@@ -89,7 +87,7 @@ class BatchEvaluator(Evaluator):
             if not done.healthy:
                 return
 
-    def _screened(self, request: CandidateBatch, built: Built, verifier: Verifier, rounds: ScreenTimer) -> Done:
+    def _screened(self, request: CandidateBatch, built: Built, verifier: Verifies, rounds: ScreenTimer) -> Done:
         """A trusted writer's kernel is verified briefly, any other as for an evaluation."""
         trusted = _trusted(built)
         contender = self._load(built, request.task)
@@ -113,7 +111,7 @@ class BatchEvaluator(Evaluator):
             return Done(evaluation=wrong(built, tests))
         return Done(evaluation=self._measured(built, request.task, tests, measurement, request.effort))
 
-    def _race(self, request: CandidateBatch, verifier: Verifier, rounds: RaceTimer) -> Iterator[Done]:
+    def _race(self, request: CandidateBatch, verifier: Verifies, rounds: RaceTimer) -> Iterator[Done]:
         """Verify all, time those that hold together, verify these again."""
         racing = _Racing(request)
         yield from self._each(racing, range(len(request.built)), lambda position: self._verified(racing, position, verifier))
@@ -177,14 +175,14 @@ class BatchEvaluator(Evaluator):
         racing.out(position, done)
         return False
 
-    def _verified(self, racing: "_Racing", position: int, verifier: Verifier) -> None:
+    def _verified(self, racing: "_Racing", position: int, verifier: Verifies) -> None:
         contender = self._load(racing.request.built[position], racing.request.task)
         racing.contenders[position] = contender
         self._begin("verify")
         racing.tests[position] = verifier.verify(contender, racing.request.verify)
         self._device.synchronize()
 
-    def _rechecked(self, racing: "_Racing", position: int, verifier: Verifier) -> None:
+    def _rechecked(self, racing: "_Racing", position: int, verifier: Verifies) -> None:
         self._begin("recheck")
         again = verifier.recheck(racing.contenders[position], racing.request.verify)
         racing.tests[position] = (*racing.tests[position], again)

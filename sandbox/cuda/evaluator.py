@@ -6,19 +6,20 @@ from typing import Protocol, TypeVar, assert_never
 
 import cupy
 
-from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.contract.errors import MachineError, PlanError
+from cudal2_agent.contract.plan.plan import ResolvedPlan
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate, HostCandidate
 from cudal2_agent.contract.records.evaluation import Crashed, Measured, TestResult, Wrong
-from cudal2_agent.contract.records.module_task import Task, gemm
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.contract.settings.options import Effort, TimeOptions
+from cudal2_agent.contract.settings.options import Effort, TimeOptions, VerifyOptions
 from cudal2_agent.sandbox.cuda.contender import Contender
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.driver import Fault
 from cudal2_agent.sandbox.cuda.guard.fault_log import describe_fault
 from cudal2_agent.sandbox.cuda.host import HostKernel
-from cudal2_agent.sandbox.cuda.launcher import Kernel
+from cudal2_agent.sandbox.cuda.launcher import Kernel, Library
 from cudal2_agent.sandbox.cuda.timing.timer import Measurement, Timer
 from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
 from cudal2_agent.sandbox.cuda.verifier import Verifier
@@ -35,7 +36,6 @@ _MACHINE_FAULTS = frozenset(
     }
 )
 Outcome = TypeVar("Outcome")
-WORKER = "the worker of a GPU"
 ILLEGAL_ADDRESS = "CUDA_ERROR_ILLEGAL_ADDRESS"
 
 
@@ -45,6 +45,17 @@ class Loaded(Contender, Protocol):
     def close(self) -> None: ...
 
 
+class Verifies(Protocol):
+    """Verifies candidates of one task; as `Verifier`."""
+
+    def prepare(self, options: VerifyOptions, *, briefly: bool = False) -> None: ...
+    def verify(self, contender: Contender, options: VerifyOptions) -> tuple[TestResult, ...]: ...
+    def screen(self, contender: Contender, options: VerifyOptions) -> tuple[TestResult, ...]: ...
+    def recheck(self, contender: Contender, options: VerifyOptions) -> TestResult: ...
+    def release(self) -> None:
+        """Give memory back that timing may need."""
+
+
 class Evaluator:
     """Evaluates candidates one after another. What it prepares for a task is kept until the task changes."""
 
@@ -52,7 +63,7 @@ class Evaluator:
         self._device = device
         self._enter = enter
         self._stage: Stage = "load"
-        self._tools: tuple[GemmTask, Verifier, Timer] | None = None
+        self._tools: tuple[Task, Verifies, Timer] | None = None
         self._workspace_bytes = 0  # of the current candidate, once it is loaded
 
     def evaluate(self, request: Evaluate) -> Done | Verified:
@@ -146,7 +157,7 @@ class Evaluator:
     def _load(self, built: Built, task: Task) -> Loaded:
         self._begin("load")
         self._workspace_bytes = 0
-        contender = load(built, gemm(task, WORKER), self._device)
+        contender = load(built, task, self._device)
         self._workspace_bytes = contender.workspace_bytes
         return contender
 
@@ -154,14 +165,13 @@ class Evaluator:
         self._stage = stage
         self._enter(stage)
 
-    def _prepare(self, asked: Task) -> tuple[Verifier, Timer]:
-        task = gemm(asked, WORKER)
+    def _prepare(self, task: Task) -> tuple[Verifies, Timer]:
         if self._tools is None or self._tools[0] != task:
             if self._tools is not None:
                 self._tools[2].close()
             self._tools = None
             self._device.pool.free_all_blocks()
-            self._tools = (task, Verifier(task, self._device), Timer(task, self._device))
+            self._tools = (task, open_verifier(task, self._device), Timer(task, self._device))
         return self._tools[1], self._tools[2]
 
     def _crashed(self, built: Built, fault: Exception) -> Crashed:
@@ -169,15 +179,37 @@ class Evaluator:
         return Crashed(stage=self._stage, message=message, inspection=built.inspection)
 
 
-def load(built: Built, task: GemmTask, device: Device) -> Loaded:
+def open_verifier(task: Task, device: Device) -> Verifies:
+    """Raises: MemoryError."""
+    if isinstance(task, GemmTask):
+        return Verifier(task, device)
+    from cudal2_agent.sandbox.cuda.modules.verifier import ModuleVerifier  # torch, which products do without
+
+    return ModuleVerifier(task, device)
+
+
+def _library(task: Task, plan: ResolvedPlan, device: int) -> Library | None:
+    if not plan.calls or isinstance(task, GemmTask):
+        return None
+    from cudal2_agent.sandbox.cuda.modules.library import TorchLibrary
+
+    return TorchLibrary(task, plan, device)
+
+
+def load(built: Built, task: Task, device: Device) -> Loaded:
     """The contender of a built candidate, its code on the device. Raises: Fault, PlanError."""
     candidate = built.candidate
     match candidate:
         case Candidate(plan=plan):
             resolved = built.plan_for(task, device.chip.sms)
             assert resolved is not None
-            return Kernel(candidate.id, Path(built.artifact_path).read_bytes(), resolved, task, atomics=plan.atomics)
+            cubin = Path(built.artifact_path).read_bytes()
+            return Kernel(
+                candidate.id, cubin, resolved, task, atomics=plan.atomics, library=_library(task, resolved, device.index)
+            )
         case HostCandidate(workspace_bytes=workspace_bytes):
+            if not isinstance(task, GemmTask):
+                raise PlanError("plan-host", "a host candidate computes a matrix product")
             return HostKernel(candidate.id, built.artifact_path, task, workspace_bytes)
         case _:
             assert_never(candidate)

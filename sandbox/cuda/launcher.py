@@ -17,6 +17,7 @@ from cudal2_agent.contract.plan.launching import (
     programmatic_edges,
     zeroes_every_run,
 )
+from cudal2_agent.contract.plan.library_call import ResolvedCall
 from cudal2_agent.contract.plan.plan import (
     PORTABLE_CLUSTER,
     Arg,
@@ -28,7 +29,6 @@ from cudal2_agent.contract.plan.plan import (
     TensorPartArg,
     WorkspaceArg,
 )
-from cudal2_agent.contract.plan.library_call import ResolvedCall
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.cuda.contender import Bound, NamedOperands, Operands

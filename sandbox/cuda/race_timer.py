@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from cudal2_agent.contract.records.evaluation import SideFigures, Timing
-from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.task import TimingMode
 from cudal2_agent.contract.reward.speedup import median_us
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.contender import Contender
@@ -77,7 +78,7 @@ class Finalist:
 class RaceTimer:
     """Times the finalists of one batch. Raises: MemoryError."""
 
-    def __init__(self, timer: Timer, task: GemmTask, pci_bus_id: str, options: TimeOptions) -> None:
+    def __init__(self, timer: Timer, task: Task, pci_bus_id: str, options: TimeOptions) -> None:
         self._timer, self._task, self._pci_bus_id, self._options = timer, task, pci_bus_id, options
         self._track = timer.track_for(options)
         self._baselines = timer.open_baselines(options)

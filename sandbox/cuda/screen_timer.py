@@ -9,7 +9,8 @@ import random
 import secrets
 
 from cudal2_agent.contract.records.evaluation import SideFigures, Timing
-from cudal2_agent.contract.records.task import GemmTask, TimingMode
+from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.task import TimingMode
 from cudal2_agent.contract.settings.options import RACE_TIME, TimeOptions
 from cudal2_agent.sandbox.cuda.contender import Contender
 from cudal2_agent.sandbox.cuda.timing.baseline_watch import BaselineWatch
@@ -31,7 +32,7 @@ LEFT_OUT = (
 class ScreenTimer:
     """Times the candidates of one batch. `secret`: of its data and orders. Raises: MemoryError."""
 
-    def __init__(self, timer: Timer, task: GemmTask, pci_bus_id: str, options: TimeOptions) -> None:
+    def __init__(self, timer: Timer, task: Task, pci_bus_id: str, options: TimeOptions) -> None:
         self._timer, self._task, self._pci_bus_id, self._options = timer, task, pci_bus_id, options
         self._track = timer.track_for(RACE_TIME)  # cuBLASLt is tuned by whole samples, and a final follows
         self._baselines = timer.open_baselines(options)

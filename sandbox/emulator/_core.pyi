@@ -136,9 +136,7 @@ class Reduction(enum.IntEnum):
     XOR = 8
 
 class Fragment(enum.IntEnum):
-    """
-    Layouts of wmma fragments: of A, of B, of accumulators of m16n16k16 and of m32n8k16.
-    """
+    """Layouts of the blocks of wmma fragments."""
 
     A = 0
 
@@ -147,6 +145,8 @@ class Fragment(enum.IntEnum):
     SQUARE = 2
 
     TALL = 3
+
+    FLAT = 4
 
 class WgmmaForm(enum.IntFlag):
     """What a wgmma multiplies."""
@@ -164,6 +164,19 @@ class WgmmaForm(enum.IntFlag):
     ROWS_OF_B = 32
 
     REGISTERS_OF_A = 64
+
+    TF32 = 128
+
+    BYTES = 256
+
+class ByteForm(enum.IntFlag):
+    """How 8-bit integers are multiplied."""
+
+    SIGNED_A = 1
+
+    SIGNED_B = 2
+
+    SATURATED = 4
 
 class Rounding(enum.IntEnum):
     """Rounding modes. AWAY: ties away from zero, only of cvt."""

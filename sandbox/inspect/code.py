@@ -25,6 +25,7 @@ from cudal2_agent.sandbox.emulator.ptx.module import (
     Vector,
 )
 from cudal2_agent.sandbox.emulator.ptx.parser import parse
+from cudal2_agent.sandbox.inspect.arithmetic import narrows_in_ptx
 
 _TENSOR_CORE = ("mma.", "wgmma.mma_async.", "wmma.mma.", "tcgen05.mma.")
 _TRAPS = frozenset({"trap", "brkpt", "pmevent"})
@@ -60,6 +61,11 @@ class Code:
     def mma(self) -> tuple[str, ...]:
         """The distinct tensor-core instructions, by full name."""
         return tuple(sorted({each.opcode for each in self._instructions() if each.opcode.startswith(_TENSOR_CORE)}))
+
+    @cached_property
+    def narrowing(self) -> tuple[str, ...]:
+        """The distinct instructions that make numbers of 16 bits or less, by full name."""
+        return tuple(sorted({each.opcode for each in self._instructions() if narrows_in_ptx(each.parts)}))
 
     @cached_property
     def special_registers(self) -> tuple[str, ...]:

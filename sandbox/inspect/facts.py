@@ -19,7 +19,7 @@ from cudal2_agent.sandbox.inspect.allow_lists import BANKS, refusal, refused_rul
 from cudal2_agent.sandbox.inspect.code import Code, Entry
 from cudal2_agent.sandbox.inspect.elf import cubin_rules
 
-FORMAT = 1  # raise it when a rule or the meaning of a fact changes
+FORMAT = 2  # raise it when a rule or the meaning of a fact changes
 _FACTS = "facts.json"
 _WHY_SPECIAL = {
     "device-clock": "a kernel that can read the time or count launches can tell when it is being timed",
@@ -31,6 +31,7 @@ class CodeFacts(Record):
     """What the rules over launches and accumulators need of one compiled kernel.
 
     `fault`: the first rule that the code breaks whatever launches it. `half`: its instructions that accumulate in f16.
+    `narrowing`: those that make numbers of 16 bits or less.
     `judged_sass`: whether nvdisasm could read the machine code; `opcodes` are of PTX where it could not.
     """
 
@@ -39,6 +40,7 @@ class CodeFacts(Record):
     mma: tuple[str, ...]
     accumulators: tuple[AccumulatorType, ...]
     half: tuple[str, ...]
+    narrowing: tuple[str, ...]
     judged_sass: bool
     fault: Rejected | None = None
 
@@ -87,6 +89,7 @@ def _read(compiled: Compiled, arch: Arch, *, device: bool, machine_code: bool) -
         mma=ptx.mma + (listing.mma if listing else ()),
         accumulators=tuple(sorted(_accumulators(ptx, listing))),
         half=tuple(_mma_with(AccumulatorType.F16, ptx, listing)),
+        narrowing=ptx.narrowing + (listing.narrowing if listing else ()),
         judged_sass=listing is not None,
         fault=next(_faults(ptx, listing, variables, arch), None) if device else None,
     )

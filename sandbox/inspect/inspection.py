@@ -1,8 +1,9 @@
 """Inspection: facts of the compiled code, and the rules that only compiled code can break visibly.
 
 Covered: entries and parameters against the plan; launch bounds, registers and shared memory against the chip; accumulator
-width of every tensor-core instruction in PTX and SASS; special registers and opcodes by allow-lists; outside calls, traps
-and lasting state in PTX, SASS and the cubin's sections. Code that cannot be read is refused.
+width of every tensor-core instruction in PTX and SASS; for a module, number formats and roundings; special registers and
+opcodes by allow-lists; outside calls, traps and lasting state in PTX, SASS and the cubin's sections. Code that cannot be read
+is refused.
 Not covered: accumulators of tcgen05 (in a run-time descriptor) and of arithmetic outside tensor cores; verification tests
 those. Without nvdisasm the SASS is not judged, and a warning says so.
 """
@@ -19,6 +20,7 @@ from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.task import AccumulatorType
 from cudal2_agent.sandbox.building.cache import CompileCache, sha256_of
 from cudal2_agent.sandbox.building.compiler import Compiled
+from cudal2_agent.sandbox.inspect.arithmetic import module_rules
 from cudal2_agent.sandbox.inspect.code import Entry
 from cudal2_agent.sandbox.inspect.facts import CodeFacts, facts_of
 from cudal2_agent.sandbox.inspect.resources import Resources, occupancy, parse_resources, parse_warnings
@@ -77,6 +79,8 @@ def _broken_rules(
         yield facts.fault
     if isinstance(task, ModuleTask) or task.accumulate is AccumulatorType.F32:
         yield from _accumulator_rules(facts)
+    if isinstance(task, ModuleTask):
+        yield from module_rules(facts.mma, facts.narrowing, task)
 
 
 def _launch_rules(launch: ResolvedLaunch, entry: Entry | None) -> Iterator[Rejected]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cudal2_agent.contract.records.task import AccumulatorType
 from cudal2_agent.sandbox.building.toolchain import find_nvdisasm
+from cudal2_agent.sandbox.inspect.arithmetic import narrows_in_sass
 from cudal2_agent.sandbox.workers.process import Limits, run
 
 _LINE = re.compile(r"^(?:\s*/\*[0-9a-f]{4,}\*/\s+(?P<instruction>\S[^\n]*)|(?P<function>[$A-Za-z_][^\s:]*):\s*$)", re.MULTILINE)
@@ -32,7 +33,7 @@ class SassUnreadable(Exception):
 
 @dataclass(frozen=True)
 class Sass:
-    """Summary of one cubin. `opcodes` by first word, `mma` by full name, `special_registers` by name.
+    """Summary of one cubin. `opcodes` by first word, `mma` and `narrowing` by full name, `special_registers` by name.
 
     `constants`: (byte offset, whether a register is added to it) of each read of constant bank 0; an offset of None is
     unknown. `traps`: BPT outside the guards that ptxas adds. `unread`: lines that are not an instruction of a known form.
@@ -44,6 +45,7 @@ class Sass:
     constants: tuple[tuple[int | None, bool], ...] = ()
     traps: int = 0
     unread: tuple[str, ...] = ()
+    narrowing: tuple[str, ...] = ()
 
 
 def disassembler() -> str:
@@ -98,6 +100,7 @@ def parse(text: str) -> Sass:
         constants=tuple(sorted(constants, key=str)),
         traps=traps,
         unread=tuple(unread[:1]),
+        narrowing=tuple(sorted(opcode for opcode in opcodes if narrows_in_sass(opcode))),
     )
 
 

@@ -34,14 +34,16 @@ _LITERAL = "aten.lift_fresh_copy.default"  # its first argument may be numbers
 
 class Interpreter:
     """A graph on a device. `floating`: the type that stands in for every floating type of the graph; None keeps them.
+    `drawing`: whether operators that draw numbers and change their own tensors run too.
 
     Raises: ValueError for an operator that may not run.
     """
 
-    def __init__(self, graph: Graph, device: str = "cpu", floating: BufferElement | None = None) -> None:
+    def __init__(
+        self, graph: Graph, device: str = "cpu", floating: BufferElement | None = None, *, drawing: bool = False
+    ) -> None:
         self._graph, self._device, self._floating = graph, torch.device(device), floating
-        self._drawing = False
-        self._operators = self._resolved(graph)
+        self._operators = [None if node.op == "getitem" else operator(node.op, drawing=drawing) for node in graph.nodes]
         self._last_readers = _last_readers(graph)
 
     def run(self, values: Mapping[str, torch.Tensor], around: Around | None = None) -> dict[str, torch.Tensor]:
@@ -64,9 +66,6 @@ class Interpreter:
         return {
             name: known[source].clone(memory_format=torch.contiguous_format) for name, source in self._graph.outputs.items()
         }
-
-    def _resolved(self, graph: Graph) -> list[Any]:
-        return [None if node.op == "getitem" else operator(node.op, drawing=self._drawing) for node in graph.nodes]
 
     def _converted(self, value: torch.Tensor) -> torch.Tensor:
         floating = TYPES[self._floating] if self._floating and value.is_floating_point() else value.dtype
@@ -102,6 +101,24 @@ class Interpreter:
             case list() | tuple():
                 return [self._argument(each, known) for each in value]
         return value
+
+
+def own_values(task: ModuleTask, seed: int = 0, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """Inputs, parameters and states as the problem makes them, drawn anew by the seed.
+
+    Raises: ValueError where the task does not say how it makes them.
+    """
+    if task.own is None:
+        raise ValueError(f"{task.name} does not say how it draws its inputs")
+    return drawn(task.own, seed, device)
+
+
+def drawn(own: Graph, seed: int = 0, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """The values of a graph that draws numbers."""
+    where = torch.device(device)
+    with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
+        torch.manual_seed(seed)
+        return Interpreter(own, device, drawing=True).run({})
 
 
 def without(task: ModuleTask, name: str) -> Graph | None:

@@ -37,7 +37,7 @@ def run_wide(call: LibraryCall, tensors: Values) -> None:
 
 def run_native(call: LibraryCall, tensors: Values) -> None:
     """Run a call in the arithmetic of its tensors, on their device and torch's current stream. Inside `arithmetic_of`."""
-    operands, out = [_view(view, tensors) for view in call.inputs], _view(call.out, tensors)
+    operands, out = operands_of(call, tensors)
     if call.call in ("mm", "bmm"):
         (torch.mm if call.call == "mm" else torch.bmm)(*operands, out=out)
     else:
@@ -60,6 +60,11 @@ def arithmetic_of(arithmetic: Arithmetic) -> Iterator[None]:
         for name, value in before.items():
             setattr(matmul, name, value)
         cudnn.allow_tf32 = convolution
+
+
+def operands_of(call: LibraryCall, tensors: Values) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """What a call reads, and where its result goes."""
+    return [_view(view, tensors) for view in call.inputs], _view(call.out, tensors)
 
 
 def _view(view: View, tensors: Values) -> torch.Tensor:

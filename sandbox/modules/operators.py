@@ -77,6 +77,11 @@ DRAWING = frozenset(
 )
 
 
+def packet_of(op: str) -> str:
+    """`relu` of `aten.relu.default`; `getitem` of itself."""
+    return op.removeprefix("aten.").partition(".")[0]
+
+
 @functools.cache
 def operator(name: str, *, drawing: bool = False) -> Any:
     """The overload that `aten.relu.default` names. Raises: ValueError for one that is not listed."""

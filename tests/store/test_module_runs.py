@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.records.module_task import gemm
+from cudal2_agent.contract.records.module_task import Task, gemm
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import RunRecord
 from cudal2_agent.store.filters import ALL_STEPS
@@ -53,6 +53,8 @@ def test_what_works_on_products_only_says_so() -> None:
         gemm(relu_of_sum(), "a library")
 
 
-def test_a_stored_run_of_a_product_reads_as_before() -> None:
-    run = run_record()
-    assert isinstance(RunRecord.model_validate_json(run.model_dump_json()).task, GemmTask)
+@pytest.mark.parametrize("task", [GemmTask(m=64, n=64, k=64), relu_of_sum()], ids=["product", "module"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_task_is_read_with_and_without_its_defaults(task: Task, whole: bool) -> None:
+    run = run_record(task=task)
+    assert RunRecord.model_validate_json(run.model_dump_json(exclude_defaults=not whole)).task == task

@@ -143,7 +143,7 @@ class BenchRuns:
         run_id, settings = self._plan.run_id(one), self._left(one)
         workbench = RunWorkbench(one.task)
         workbench.connect(sandbox, retriever)
-        with open_policy(one.task.arch, settings, self._store, run_id, self._emit, workbench) as policy:
+        with open_policy(one.task, settings, self._store, run_id, self._emit, workbench) as policy:
             parts: Dependencies = joined(sandbox, OneKernel(policy, self._plan.repairs), retriever, self._store)
             if known is None:
                 result = start_run(run_id, one.task, settings, parts, self._emit)

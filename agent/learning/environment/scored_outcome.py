@@ -2,11 +2,11 @@
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import AnyCandidate
-from cudal2_agent.contract.records.evaluation import AUTOTUNED, CompileFailed, Evaluation, Measured, Rejected, Unmeasured, Wrong
+from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Measured, Rejected, Unmeasured, Wrong
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.reward import FLOOR, beyond_roofline, reward
 from cudal2_agent.contract.reward.score import Basis, Scored, predicted_value
-from cudal2_agent.contract.reward.speedup import baseline_of
+from cudal2_agent.contract.reward.speedup import yardstick_of
 
 
 def scored(
@@ -58,7 +58,7 @@ def why_unknown(outcome: Scored) -> str:
         return (
             f"a kernel was not executed: {evaluation.reason}" if evaluation.reason else "no model predicts the time of a kernel"
         )
-    if isinstance(evaluation, Measured) and baseline_of(evaluation, AUTOTUNED) is None:
+    if isinstance(evaluation, Measured) and yardstick_of(evaluation) is None:
         return "the cuBLASLt baseline is missing, and rewards are relative to it; pip install nvmath-python"
     witness = evaluation.witness if isinstance(evaluation, Measured) else None
     return f"no second witness confirms a kernel that a model wrote: {witness.reason if witness else 'it was not asked'}"

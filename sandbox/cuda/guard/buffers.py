@@ -9,7 +9,7 @@ The array module is a parameter, so that the same code guards cupy arrays on a G
 
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
@@ -193,11 +193,11 @@ class GuardedOperands:
         return int((self._bits(name) != self._pristine[name].ravel()).sum())
 
 
-def map_guarded(device: int) -> Callable[[str, int], Guarded]:
-    """Makes guarded bytes in mappings of their own; those of inputs are sealed. Raises: MemoryError."""
+def map_guarded(device: int, written: Collection[str] = _WRITTEN) -> Callable[[str, int], Guarded]:
+    """Makes guarded bytes in mappings of their own, sealed but for those `written`. Raises: MemoryError."""
 
     def make(name: str, size_bytes: int) -> Guarded:
-        return Guarded(size_bytes, mapping=Mapping(room_bytes(size_bytes), device, name, sealed=name not in _WRITTEN))
+        return Guarded(size_bytes, mapping=Mapping(room_bytes(size_bytes), device, name, sealed=name not in written))
 
     return make
 

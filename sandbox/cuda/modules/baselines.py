@@ -23,7 +23,8 @@ from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavai
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines
 from cudal2_agent.sandbox.cuda.contender import NamedOperands
 from cudal2_agent.sandbox.cuda.modules.program import program_of, read_buffers, written_buffers
-from cudal2_agent.sandbox.cuda.modules.tensors import allocating, as_computed, in_arithmetic, view
+from cudal2_agent.sandbox.cuda.modules.tensors import allocating, as_computed, view
+from cudal2_agent.sandbox.modules.library_calls import arithmetic_of
 
 Program = Callable[..., Sequence[torch.Tensor]]
 KEPT_BYTES = 64 * 1024**2  # of a launch's results that it keeps until they are judged; of larger ones the last launch's are
@@ -67,11 +68,11 @@ class BoundProgram:
         self._views: Sequence[Callable[[], torch.Tensor]] = ()
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (torch's is the worker's stream)
-        with torch.no_grad(), in_arithmetic(self._arithmetic), allocating():
+        with torch.no_grad(), arithmetic_of(self._arithmetic), allocating():
             self._results = ()
             self._results = self._program(*self._inputs)
             if not self._keeps:
-                self._results, self._views = (), [_unowned(result) for result in self._results]
+                self._results, self._views = (), [unowned(result) for result in self._results]
                 BoundProgram._last = self
 
     def deliver(self) -> bool:
@@ -87,8 +88,8 @@ class BoundProgram:
         return True
 
 
-def _unowned(result: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Looks at a tensor's memory after it was freed; nothing else allocates from the pool between a sample and its judgement."""
+def unowned(result: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Looks at a tensor's memory after it was freed. Nothing else allocates from the pool before the sample is judged."""
     import cupy
 
     shape, strides, dtype = result.shape, result.stride(), result.dtype
@@ -103,10 +104,15 @@ def _unowned(result: torch.Tensor) -> Callable[[], torch.Tensor]:
     return look
 
 
+def place_of(index: int) -> torch.device:
+    """A GPU as torch names it."""
+    return torch.device("cuda", index)
+
+
 class ModuleBaselines:
     """Opens a module's baselines on first use and keeps them. `sample`: one sample, judged the first time.
 
-    `example`: operands that a compiled program may run on. `known` and `tuned` are those of matrix products; there are none here.
+    `example`: operands that a compiled program may run on. `known` and `tuned` are those of matrix products, None here.
     """
 
     known: TunedBaseline | None = None
@@ -115,7 +121,7 @@ class ModuleBaselines:
     def __init__(
         self, task: ModuleTask, device: int, sample: Callable[[Any], float], example: Callable[[], NamedOperands]
     ) -> None:
-        self._task, self._device, self._sample, self._example = task, torch.device("cuda", device), sample, example
+        self._task, self._device, self._sample, self._example = task, place_of(device), sample, example
         self._opened: dict[str, tuple[ModuleBaseline, ...] | Unavailable] = {}
         self._program: Any = None
 
@@ -166,7 +172,7 @@ class ModuleBaselines:
         arrays = self._example().arrays
         try:
             program: Program = torch.compile(self._program, fullgraph=True, dynamic=False, mode=_MODES[name])
-            with torch.no_grad(), in_arithmetic(self._task.arithmetic), within(COMPILE_S):
+            with torch.no_grad(), arithmetic_of(self._task.arithmetic), within(COMPILE_S):
                 program(*_tensors(self._task, arrays, read_buffers(self._task)))
         except Exception as exc:  # a compiler may fail in any way
             reason = " ".join(str(exc).split())[:300]

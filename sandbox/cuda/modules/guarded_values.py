@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import cupy
 import torch
 
 from cudal2_agent.contract.records.named_buffer import Buffer, Role
@@ -57,6 +58,34 @@ class GuardedValues:
             self.targets[name].copy_(value)
             if buffer.role is not Role.STATE:
                 self._expected[name] = value.contiguous()
+
+    def announce(self, values: Values) -> list[tuple[Any, Any]]:
+        """Expect these values from now on, which a producer writes late. Returns pairs (value, where it belongs) of bytes."""
+        pairs = []
+        for name, buffer in self._buffers.items():
+            if buffer.role is not Role.OUTPUT and buffer.elements:
+                value = (values[name].view(torch.uint8) if values[name].dtype is torch.bool else values[name]).contiguous()
+                if buffer.role is not Role.STATE:
+                    self._expected[name] = value
+                late = cupy.from_dlpack(value.reshape(-1).view(torch.uint8))
+                pairs.append((late, self._guards[name].target[: buffer.bytes]))
+        return pairs
+
+    def bytes(self, *, written: bool) -> list[Any]:
+        """The memory of the outputs, or of all other buffers. Shape: (bytes,), uint8."""
+        return [
+            self.arrays[name][: buffer.bytes]
+            for name, buffer in self._buffers.items()
+            if (buffer.role is Role.OUTPUT) is written and buffer.elements
+        ]
+
+    def as_outputs(self, seen: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """`outputs`, with what was seen of the memory of `bytes(written=True)` in its place."""
+        found, left = self.outputs(), list(seen)
+        for name, buffer in self._buffers.items():
+            if buffer.role is Role.OUTPUT and buffer.elements:
+                found[name] = view(left.pop(0), buffer)
+        return found
 
     def poison(self, pattern: int) -> None:
         """Fill every output, or every buffer of scratch, with a 16-bit pattern."""

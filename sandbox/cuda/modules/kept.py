@@ -77,7 +77,7 @@ class KeptJudge:
         task: ModuleTask,
         output: Callable[[Buffer, TimedLaunch], torch.Tensor],
         values: Callable[[int], Mapping[str, torch.Tensor]],
-        judge: Callable[[int, Mapping[str, torch.Tensor]], Judge],
+        judge: Callable[[Mapping[str, torch.Tensor]], Judge],
         kept: Callable[[int], Mapping[str, KeptOutput]],
     ) -> None:
         self._output, self._values, self._judge, self._kept = output, values, judge, kept
@@ -105,7 +105,7 @@ class KeptJudge:
 
     def compare(self, launch: TimedLaunch) -> "Compared":
         """One launch's outputs and states against references that are computed anew."""
-        judge = self._judge(launch.a, self._values(launch.a))
+        judge = self._judge(self._values(launch.a))
         verdict = judge.judge(Run({buffer.name: self._output(buffer, launch) for buffer in self._written}))
         return Compared(0 if verdict.right else max(verdict.wrong, 1), verdict.describe())
 

@@ -1,7 +1,6 @@
 """A plan's library calls, run by torch on the memory of the plan's buffers, on the launcher's stream."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import cupy
 import torch
@@ -10,9 +9,9 @@ from cudal2_agent.contract.plan.library_call import LibraryCall, ResolvedCall
 from cudal2_agent.contract.plan.plan import ResolvedPlan
 from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer
-from cudal2_agent.sandbox.cuda.modules.tensors import allocating, in_arithmetic, view
+from cudal2_agent.sandbox.cuda.modules.tensors import allocating, view
 from cudal2_agent.sandbox.cuda.tensor_map import named_buffers
-from cudal2_agent.sandbox.modules.library_calls import run_call
+from cudal2_agent.sandbox.modules.library_calls import arithmetic_of, operands_of, run_native
 
 
 class TorchLibrary:
@@ -40,10 +39,28 @@ class BoundCall:
         self._call, self._tensors, self._arithmetic = call, tensors, arithmetic
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (torch's is the worker's stream)
-        with torch.no_grad(), in_arithmetic(self._arithmetic), allocating():
-            run_call(self._call, self._tensors)
+        with torch.no_grad(), arithmetic_of(self._arithmetic), allocating():
+            if not _by_cudnn(self._call, self._tensors, tf32=self._arithmetic is Arithmetic.TF32):
+                run_native(self._call, self._tensors)
 
 
-def library_of(task: Any, plan: ResolvedPlan, device: int) -> TorchLibrary | None:
-    """None where the plan has no calls."""
-    return TorchLibrary(task, plan, device) if plan.calls else None
+def _by_cudnn(call: LibraryCall, tensors: Mapping[str, torch.Tensor], *, tf32: bool) -> bool:
+    """A convolution straight into `out`, where PyTorch takes cuDNN for it too; elsewhere False, and nothing was done.
+
+    PyTorch's own function would allocate the result, and it would have to be copied.
+    """
+    if call.call != "conv" or not hasattr(torch.ops.aten.cudnn_convolution, "out"):
+        return False
+    (x, weight, *bias), out = operands_of(call, tensors)
+    spatial = x.dim() - 2
+    stride, dilation = call.stride or (1,) * spatial, call.dilation or (1,) * spatial
+    padding = call.padding or (0,) * spatial
+    chosen = torch._C._select_conv_backend(
+        x, weight, bias[0] if bias else None, stride, padding, dilation, False, (0,) * spatial, call.groups
+    )
+    if chosen is not torch._C._ConvBackend.Cudnn:
+        return False
+    torch.ops.aten.cudnn_convolution.out(x, weight, padding, stride, dilation, call.groups, False, False, tf32, out=out)
+    if bias:
+        out.add_(bias[0].reshape(1, -1, *[1] * spatial))
+    return True

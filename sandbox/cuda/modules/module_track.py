@@ -12,6 +12,7 @@ from typing import Any
 import cupy
 import torch
 
+from cudal2_agent.contract.errors import MachineError
 from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, Role
@@ -19,16 +20,17 @@ from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.contender import Contender, NamedOperands
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.guard.placement import slot_bytes
-from cudal2_agent.sandbox.cuda.modules.drawing import drawn_values
 from cudal2_agent.sandbox.cuda.modules.kept import KeptJudge, kept_bytes
 from cudal2_agent.sandbox.cuda.modules.tensors import use_stream, view
 from cudal2_agent.sandbox.cuda.modules.value_pools import ValuePools
 from cudal2_agent.sandbox.cuda.timing.operand_pools import Ring
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch, launches_needed, spread_bytes
-from cudal2_agent.sandbox.cuda.timing.track import BaseTrack, Residue
+from cudal2_agent.sandbox.cuda.timing.track import WRITTEN_EARLY, WRITTEN_LATE, BaseTrack, Residue
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 from cudal2_agent.sandbox.cuda.trusted import Bystanders
 from cudal2_agent.sandbox.modules.bounds import Judge
+from cudal2_agent.sandbox.modules.cases import NORMAL, OWN
+from cudal2_agent.sandbox.modules.prepared import prepare
 
 MAX_SETS = 128
 SETS_SHARE = 0.45  # of the free memory, for sets with their outputs and references
@@ -59,6 +61,7 @@ class ModuleTrack(BaseTrack):
         }
         self.residue = Residue(device, self.pools, self._trusted)
         self.bystanders = Bystanders()
+        self._alive: list[Any] = []  # what kernels that overlap read, until the next sample
         self.judge = KeptJudge(task, self._stored, self.pools.values, self._judge_of, lambda index: self.pools.kept[index])
 
     @property
@@ -80,6 +83,7 @@ class ModuleTrack(BaseTrack):
         return [TimedLaunch(chosen, chosen, slot) for chosen, slot in pairs]
 
     def refill(self, workspaces: Ring | None, draw: random.Random) -> None:
+        self._alive.clear()
         super().refill(workspaces, draw)
         self.pools.restore_states()
 
@@ -90,9 +94,21 @@ class ModuleTrack(BaseTrack):
     def behind_late_predecessor(
         self, lane: Any, index: int, done: Sequence[int], bystanders: Bystanders, draw: random.Random
     ) -> list[tuple[str, Any]]:
-        """The launch alone: verification has a module's late predecessors."""
-        lane.bounds[index].enqueue(self.device.stream.ptr)
-        return []
+        launch, stream = lane.launches[index], self.device.stream.ptr
+        outputs = [ring.slot(launch.slot) for ring in self.rings]
+        if done and draw.random() < 0.5:
+            for output, ring in zip(outputs, self.rings, strict=True):
+                output[...] = ring.slot(lane.launches[draw.choice(done)].slot)
+        before, seen = [each.copy() for each in outputs], [cupy.empty_like(each) for each in outputs]
+        early = cupy.zeros(1, dtype=cupy.uint64)
+        late = self.pools.make_old(launch.a, draw)
+        bystanders.compile()
+        watched = list(zip(outputs, before, strict=True))
+        self._alive.append((late, before, bystanders.produce_values(late, watched, early)))
+        lane.bounds[index].enqueue(stream)
+        self._alive.append(bystanders.consume_values(list(zip(outputs, seen, strict=True)), stream))
+        after = sum((one != other).sum(keepdims=True, dtype=cupy.uint64) for one, other in zip(seen, outputs, strict=True))
+        return [(WRITTEN_EARLY, early), (WRITTEN_LATE, after)]
 
     def close(self) -> None:
         super().close()
@@ -108,9 +124,13 @@ class ModuleTrack(BaseTrack):
         return view(self._rings[buffer.name].slot(launch.slot), buffer)
 
     def _drawn(self, seed: int) -> tuple[dict[str, torch.Tensor], Judge]:
-        return drawn_values(self.task, seed, self._place)
+        """Normal numbers as tests draw them; the problem's own distribution where the reference of those is not finite."""
+        for case in (NORMAL, OWN):
+            if (prepared := prepare(self.task, case, seed, self._place)) is not None:
+                return prepared.values, prepared.judge
+        raise MachineError(f"{self.task.name}: its reference is not finite on any inputs that are drawn")
 
-    def _judge_of(self, index: int, values: Mapping[str, torch.Tensor]) -> Judge:
+    def _judge_of(self, values: Mapping[str, torch.Tensor]) -> Judge:
         return Judge(self.task, values, secrets.randbits(32))
 
 

@@ -1,4 +1,4 @@
-"""Device memory as torch tensors, and how torch runs beside the launcher: on its stream, in memory of its own, in one arithmetic.
+"""Device memory as torch tensors, and how torch runs beside the launcher: on its stream, in memory of its own.
 
 Torch's operations go to the stream of the worker, so that they and launches are ordered, and a capture of the stream records
 both. What they allocate comes from one pool of memory that is never given back while the process lives, because graphs hold
@@ -7,12 +7,10 @@ its addresses.
 
 import contextlib
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from cudal2_agent.contract.records.module_task import Arithmetic
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.modules.executor import STORED
@@ -36,24 +34,6 @@ def view(array: Any, buffer: Buffer) -> torch.Tensor:
 def as_computed(stored: torch.Tensor, buffer: Buffer) -> torch.Tensor:
     """The same memory in the type that operations take: booleans are no bytes."""
     return stored.view(torch.bool) if buffer.element is BufferElement.BOOL else stored
-
-
-@contextlib.contextmanager
-def in_arithmetic(arithmetic: Arithmetic) -> Iterator[None]:
-    """Matrix products and convolutions in this arithmetic: TF32 only where it is asked for, sums in f32."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    names = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
-    before = [getattr(matmul, name) for name in names], cudnn.allow_tf32
-    tf32 = arithmetic is Arithmetic.TF32
-    try:
-        for name, value in zip(names, (tf32, False, False), strict=True):
-            setattr(matmul, name, value)
-        cudnn.allow_tf32 = tf32
-        yield
-    finally:
-        for name, value in zip(names, before[0], strict=True):
-            setattr(matmul, name, value)
-        cudnn.allow_tf32 = before[1]
 
 
 @functools.cache

@@ -29,7 +29,8 @@ class _Pool:
         self.mapping = Mapping(size_bytes, device, buffer.name, sealed=buffer.role is not Role.STATE)
         memory, writer = self.mapping.bytes(), self.mapping.writer()
         self.arrays = [memory[start : start + max(buffer.bytes, 1)] for start in starts]
-        self.targets = [view(writer[start : start + max(buffer.bytes, 1)], buffer) for start in starts]
+        self.writers = [writer[start : start + max(buffer.bytes, 1)] for start in starts]
+        self.targets = [view(each, buffer) for each in self.writers]
 
 
 class ValuePools:
@@ -93,6 +94,16 @@ class ValuePools:
     def values(self, index: int) -> dict[str, torch.Tensor]:
         """A set as it was drawn."""
         return {name: self._states[index].get(name, pool.targets[index]) for name, pool in self._pools.items()}
+
+    def make_old(self, index: int, draw: random.Random) -> list[tuple[Any, Any]]:
+        """Put another set's values in a set's place. Returns pairs (value, where it belongs) of bytes."""
+        other, pairs = draw.randrange(self._count), []
+        for pool in self._pools.values():
+            if pool.buffer.elements:
+                place = pool.writers[index][: pool.buffer.bytes]
+                pairs.append((place.copy(), place))
+                place[...] = pool.writers[other][: pool.buffer.bytes] if other != index else place[::-1].copy()
+        return pairs
 
     def changed(self) -> str | None:
         """Which input or parameter differs from what was drawn, None where none does."""

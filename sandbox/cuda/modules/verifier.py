@@ -1,26 +1,25 @@
 """The proof of a module on the GPU: the tiers of `sandbox/modules/proof.py` over guarded buffers."""
 
 import random
-import secrets
 
 import torch
 
-from cudal2_agent.contract.plan.plan import Scratch
 from cudal2_agent.contract.records.evaluation import TestResult
 from cudal2_agent.contract.records.module_task import ModuleTask
-from cudal2_agent.contract.records.named_buffer import Buffer, Role
 from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.cuda.contender import Contender
 from cudal2_agent.sandbox.cuda.device import Device
-from cudal2_agent.sandbox.cuda.guard.buffers import POISON, Guarded, map_guarded
-from cudal2_agent.sandbox.cuda.modules.guarded_values import GuardedValues, Make, operands
+from cudal2_agent.sandbox.cuda.guard.buffers import map_guarded
+from cudal2_agent.sandbox.cuda.modules.executor import CudaModuleExecutor
+from cudal2_agent.sandbox.cuda.modules.guarded_values import GuardedValues
 from cudal2_agent.sandbox.cuda.modules.tensors import use_stream
-from cudal2_agent.sandbox.modules.executor import Run, Values
-from cudal2_agent.sandbox.modules.proof import ModuleProof
+from cudal2_agent.sandbox.modules.cases import CASES
+from cudal2_agent.sandbox.modules.proof import ModuleProof, PreparedCases
 from cudal2_agent.sandbox.verification.draws import seed_of
-from cudal2_agent.sandbox.verification.elements import Poisons
-from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Traits, Violation
+from cudal2_agent.sandbox.verification.executor import SLOTS, Traits
 from cudal2_agent.sandbox.verification.tiers import run_until_failure
+
+CASE_SHARE = 0.1  # of the free device memory, for values and references kept between candidates
 
 
 class ModuleVerifier:
@@ -33,9 +32,13 @@ class ModuleVerifier:
         self._task, self._device = task, device
         self._place = use_stream(device)
         self._slots: tuple[GuardedValues, ...] = ()
+        free_bytes, _ = torch.cuda.mem_get_info()
+        self._cases = PreparedCases(task, self._place, int(CASE_SHARE * free_bytes))
 
     def prepare(self, options: VerifyOptions, *, briefly: bool = False) -> None:
-        """Nothing is made before a candidate asks for it."""
+        """Draw the fixed cases and their references. `briefly`: for `screen` alone."""
+        for case in CASES[: 1 if briefly else None]:
+            self._cases.prepare(case, options.seed)
 
     def verify(self, contender: Contender, options: VerifyOptions) -> tuple[TestResult, ...]:
         """All tests up to the first that fails. Raises: DriverFault where the contender breaks the device's context."""
@@ -57,9 +60,10 @@ class ModuleVerifier:
 
     def _proof(self, contender: Contender, options: VerifyOptions) -> ModuleProof:
         if not self._slots:
-            make = map_guarded(self._device.index)
-            sealed = {buffer.name for buffer in self._task.buffers if not buffer.role.written}
-            self._slots = tuple(GuardedValues(self._task.buffers, make_of(make, sealed)) for _ in range(SLOTS))
-        executor = CudaModuleExecutor(self._task, self._device, self._place, contender, self._slots, seed_of(options))
+            written = {buffer.name for buffer in self._task.buffers if buffer.role.written}
+            make = map_guarded(self._device.index, written)
+            self._slots = tuple(GuardedValues(self._task.buffers, make) for _ in range(SLOTS))
+        draw = random.Random(f"places/{seed_of(options)}")
+        executor = CudaModuleExecutor(self._device, self._place, contender, self._slots, draw)
         traits = Traits(atomics=contender.atomics, programmatic=contender.programmatic)
-        return ModuleProof(executor, self._task, traits, options)
+        return ModuleProof(executor, self._cases, traits, options)

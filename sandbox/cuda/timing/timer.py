@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.evaluation import SideFigures, Telemetry, Timing
-from cudal2_agent.contract.records.ruler import Ruler
 from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.ruler import Ruler
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.settings.options import TimeOptions

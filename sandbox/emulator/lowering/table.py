@@ -24,6 +24,7 @@ BarrierReduction = core.BarrierReduction
 TensorType = core.TensorType
 Fragment = core.Fragment
 WgmmaForm = core.WgmmaForm
+ByteForm = core.ByteForm
 
 SCOPES = {"cta": Scope.CTA, "cluster": Scope.CLUSTER, "gpu": Scope.DEVICE, "sys": Scope.DEVICE}
 NO_FLAGS = Flag(0)

@@ -6,6 +6,7 @@
 - `deeds.py`: names what a file tried and may not do
 - `problem.py`: a file as a module, at the sizes that are asked
 - `tracing.py`: buffers and graph of a module
-- `exporting.py`: the graph, from torch.export
+- `graph_export.py`: the graph, from torch.export
+- `drawing.py`: how the problem makes its inputs and parameters
 - `simplifying.py`: the graph without copies
 """

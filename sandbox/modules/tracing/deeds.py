@@ -1,4 +1,4 @@
-"""Names what a problem file tried and may not do. The jail is what holds; these names are for its author. Standard library only.
+"""Names what a problem file tried and may not do. The jail is what holds; the names are for the file's author.
 
 Covered: files, connections, processes, signals and libraries, as far as Python reports them by audit events; a file that
 catches the error is refused all the same.

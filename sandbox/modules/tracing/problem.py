@@ -11,6 +11,7 @@ from cudal2_agent.contract.errors import UsageError
 FILE = "problem.py"  # as which its lines are quoted
 _FOLDED = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Pow)
 _MOST_DIGITS = 18
+_MOST_NAME = 64
 
 
 def dims_of(source: str) -> dict[str, int]:
@@ -74,7 +75,7 @@ def _assigned(tree: ast.Module) -> list[tuple[str, tuple[Any, str, int | None], 
             else:
                 continue
             for one, value, place in pairs:
-                if isinstance(one, ast.Name):
+                if isinstance(one, ast.Name) and len(one.id) <= _MOST_NAME:
                     names.append(one.id)
                     if len(targets) == 1 and (number := _whole(value)) is not None:
                         found.append((one.id, place, number))

@@ -1,6 +1,6 @@
 """What the tracer asks of its child and what comes back: JSON records in files of the scratch folder, never pickle."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -23,14 +23,16 @@ class TraceRequest(Record):
     memory_bytes: int
 
 
-class Traced(Record):
-    """The parts of a task. `dims`: all sizes of the file. `notes`: what was changed to trace it, a sentence each."""
+class TracedModule(Record):
+    """The parts of a task, as `ModuleTask` has them. `dims`: all sizes of the file."""
 
     answer: Literal["traced"] = "traced"
     dims: dict[BufferName, int]
     buffers: tuple[Buffer, ...]
     graph: Graph
+    own: Graph | None = None
     flops: int
+    returns: Any
     notes: tuple[str, ...] = ()
 
 
@@ -42,4 +44,4 @@ class Untraceable(Record):
     log: str = ""
 
 
-Answer = Annotated[Traced | Untraceable, Field(discriminator="answer")]
+Answer = Annotated[TracedModule | Untraceable, Field(discriminator="answer")]

@@ -19,7 +19,7 @@ from cudal2_agent.contract.settings.options import WorkerOptions
 from cudal2_agent.sandbox.jail.entering import NOT_JAILED, Jail
 from cudal2_agent.sandbox.jail.kind import confinement
 from cudal2_agent.sandbox.modules.tracing import tracing_child
-from cudal2_agent.sandbox.modules.tracing.trace_messages import ANSWER, MAX_ANSWER_BYTES, Answer, Traced, TraceRequest
+from cudal2_agent.sandbox.modules.tracing.trace_messages import ANSWER, MAX_ANSWER_BYTES, Answer, TracedModule, TraceRequest
 from cudal2_agent.sandbox.workers.fork_servers import ForkServers
 from cudal2_agent.sandbox.workers.process import ChildExit, Limits
 from cudal2_agent.sandbox.workers.worker_jail import readable
@@ -82,10 +82,7 @@ class Tracer:
             return ModuleTask(
                 name=name,
                 problem=problem,
-                dims=found.dims,
-                buffers=found.buffers,
-                graph=found.graph,
-                flops=found.flops,
+                **found.model_dump(exclude={"answer"}),
                 arithmetic=arithmetic,
                 training=training,
                 arch=arch,
@@ -95,7 +92,7 @@ class Tracer:
             first = exc.errors(include_url=False)[0]
             raise UsageError(f"{name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from exc
 
-    def _asked(self, request: TraceRequest, name: str) -> Traced:
+    def _asked(self, request: TraceRequest, name: str) -> TracedModule:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))
         try:
             ended = self._run(request, scratch)
@@ -113,7 +110,7 @@ class Tracer:
             found = _ANSWER.validate_json(answer.read_bytes())
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        if not isinstance(found, Traced):
+        if not isinstance(found, TracedModule):
             raise UsageError(f"{name}: {found.reason}", log=found.log)
         return found
 

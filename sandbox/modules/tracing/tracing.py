@@ -21,10 +21,11 @@ from cudal2_agent.contract.records.module_graph import Graph, GraphNode, TensorT
 from cudal2_agent.contract.records.module_task import Arithmetic
 from cudal2_agent.contract.records.named_buffer import Buffer, Role
 from cudal2_agent.sandbox.modules.interpreter import ELEMENTS
-from cudal2_agent.sandbox.modules.tracing import exporting
+from cudal2_agent.sandbox.modules.tracing import graph_export
+from cudal2_agent.sandbox.modules.tracing.drawing import Tape, with_ranges
 from cudal2_agent.sandbox.modules.tracing.problem import dims_of, load
 from cudal2_agent.sandbox.modules.tracing.simplifying import over, simplified
-from cudal2_agent.sandbox.modules.tracing.trace_messages import Traced, TraceRequest
+from cudal2_agent.sandbox.modules.tracing.trace_messages import TracedModule, TraceRequest
 
 _HALF = {Arithmetic.F16: torch.float16, Arithmetic.BF16: torch.bfloat16}
 
@@ -34,13 +35,13 @@ def prepare() -> None:
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     warnings.simplefilter("ignore")
-    exporting.keep_recurrent_layers_whole()
+    graph_export.keep_recurrent_layers_whole()
     layer = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.ReLU()).eval()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        exporting.export(layer, [mode.from_tensor(torch.ones(2, 2))])
+        graph_export.export(layer, [mode.from_tensor(torch.ones(2, 2))])
 
 
-def trace(request: TraceRequest) -> Traced:
+def trace(request: TraceRequest) -> TracedModule:
     """Raises: UsageError for a file that is no task; whatever the file or torch raises."""
     dims = dims_of(request.problem) | request.dims
     try:
@@ -49,18 +50,38 @@ def trace(request: TraceRequest) -> Traced:
         return _trace(request, dims, None)
 
 
-def _trace(request: TraceRequest, dims: Mapping[str, int], mode: FakeTensorMode | None) -> Traced:
+def _trace(request: TraceRequest, dims: Mapping[str, int], mode: FakeTensorMode | None) -> TracedModule:
     context: AbstractContextManager[Any] = mode if mode is not None else nullcontext()
     notes: list[str] = []
+    tape = Tape()
     with context:
         torch.manual_seed(0)
-        module = load(request.problem, request.dims)
-        model = _model(module, request)
-        inputs = _inputs(module, request, notes)
+        with tape:
+            module = load(request.problem, request.dims)
+            model = _model(module, request)
+            inputs = _inputs(module, request, notes)
         named = _named_inputs(model, inputs)
-        exported = exporting.export(model, inputs)
-    buffers, graph = _recorded(exported, named)
-    return Traced(dims=dims, buffers=buffers, graph=graph, flops=exported.flops, notes=tuple(notes))
+        exported = graph_export.export(model, inputs)
+    buffers, graph, tensors = _recorded(exported, named)
+    own, failed = None, tape.failed
+    if not failed:
+        try:
+            own = tape.graph_of(tensors)
+        except UsageError as exc:
+            failed = str(exc)
+    if failed:
+        notes.append(f"How the problem draws its inputs and parameters could not be recorded: {failed}.")
+    found = TracedModule(
+        dims=dims,
+        buffers=buffers,
+        graph=graph,
+        own=own,
+        flops=exported.flops,
+        returns=exported.returns,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    weights = {id(value) for value in model.parameters()}
+    return with_ranges(found, [name for name, value in tensors.items() if id(value) in weights])
 
 
 def _model(module: ModuleType, request: TraceRequest) -> torch.nn.Module:
@@ -73,13 +94,17 @@ def _model(module: ModuleType, request: TraceRequest) -> torch.nn.Module:
     if not isinstance(model, torch.nn.Module):
         raise UsageError("Model is no torch.nn.Module")
     model.train(request.training)
+    half = _HALF.get(request.arithmetic)
     for part in model.modules():
         for name, value in list(vars(part).items()):
             if isinstance(value, torch.Tensor):
                 delattr(part, name)
                 part.register_buffer(name, value.detach(), persistent=False)
-    if half := _HALF.get(request.arithmetic):
-        model.to(half)
+        for held in (part._parameters, part._buffers) if half else ():
+            for name, value in held.items():
+                if value is not None and value.is_floating_point():
+                    changed = value.detach().to(half)
+                    held[name] = torch.nn.Parameter(changed) if isinstance(value, torch.nn.Parameter) else changed
     return model.requires_grad_(False)
 
 
@@ -130,11 +155,14 @@ def _plain(name: str) -> str:
     return re.sub(r"\W", "_", name)[:64]
 
 
-def _recorded(exported: exporting.Exported, named: Sequence[tuple[str, Any]]) -> tuple[tuple[Buffer, ...], Graph]:
-    """Buffers, and the graph over their names."""
+def _recorded(
+    exported: graph_export.Exported, named: Sequence[tuple[str, Any]]
+) -> tuple[tuple[Buffer, ...], Graph, dict[str, torch.Tensor]]:
+    """Buffers, the graph over their names, and the tensors of inputs, parameters and states."""
     tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor)]
     names: dict[str, str] = {}
     taken: set[str] = set()
+    held: dict[str, torch.Tensor] = {}
     buffers = []
 
     def add(wanted: str, value: torch.Tensor, role: Role) -> str:
@@ -145,6 +173,7 @@ def _recorded(exported: exporting.Exported, named: Sequence[tuple[str, Any]]) ->
         if value.dtype not in ELEMENTS:
             raise UsageError(f"{wanted} has elements of {value.dtype}, of which no buffer can be")
         buffers.append(Buffer(name=name, shape=tuple(value.shape), element=ELEMENTS[value.dtype], role=role))
+        held[name] = value
         return name
 
     for placeholder, (name, value) in zip(exported.inputs, tensors, strict=True):
@@ -167,7 +196,7 @@ def _recorded(exported: exporting.Exported, named: Sequence[tuple[str, Any]]) ->
         kind = types[outputs[name]]
         buffers.append(Buffer(name=name, shape=kind.shape, element=kind.element, role=Role.OUTPUT))
     graph = Graph(nodes=tuple(_renamed(node, renamed) for node in exported.nodes), outputs=outputs)
-    return tuple(buffers), simplified(graph, types)
+    return tuple(buffers), simplified(graph, types), held
 
 
 def _renamed(node: GraphNode, names: Mapping[str, str]) -> GraphNode:

@@ -15,7 +15,13 @@ from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.sandbox.jail.entering import NOT_JAILED, Jail, enter
 from cudal2_agent.sandbox.modules.tracing.deeds import Deeds
 from cudal2_agent.sandbox.modules.tracing.problem import FILE
-from cudal2_agent.sandbox.modules.tracing.trace_messages import ANSWER, MAX_ANSWER_BYTES, Traced, TraceRequest, Untraceable
+from cudal2_agent.sandbox.modules.tracing.trace_messages import (
+    ANSWER,
+    MAX_ANSWER_BYTES,
+    TracedModule,
+    TraceRequest,
+    Untraceable,
+)
 from cudal2_agent.sandbox.workers import forking
 from cudal2_agent.sandbox.workers.confined import limit
 
@@ -58,11 +64,11 @@ def work(request: dict[str, Any]) -> int:
     return 0
 
 
-def _answer(asked: TraceRequest, deeds: Deeds) -> Traced | Untraceable:
+def _answer(asked: TraceRequest, deeds: Deeds) -> TracedModule | Untraceable:
     from cudal2_agent.sandbox.modules.tracing.tracing import trace
 
     try:
-        found: Traced | Untraceable = trace(asked)
+        found: TracedModule | Untraceable = trace(asked)
     except UsageError as exc:
         found = Untraceable(reason=str(exc)[:_MOST_CHARS])
     except MemoryError:

@@ -52,7 +52,8 @@ def run_statements(
     kept = [np.ascontiguousarray(each) for each in registers.values()]
     data = np.concatenate([tile, *(each.view(np.uint8) for each in kept), np.zeros(16, np.uint8)])
     starts = np.cumsum([len(tile), *(each.nbytes for each in kept)])
-    ends = [output_bytes + tile.size + 4 * threads * at for at in range(len(results) + 1)]
+    sizes = [threads * _width(name) // 8 for name in results]
+    ends = [output_bytes + tile.size + sum(sizes[:at]) for at in range(len(results) + 1)]
     text = _kernel(
         body,
         dict(zip(registers, starts, strict=False)),
@@ -88,8 +89,9 @@ def run_statements(
     old = np.zeros(out.size, bool)
     for offset, size, _, _ in memory.tainted("output"):
         old[offset : offset + size] = True
-    tainted = {name: old[end : end + 4 * threads].reshape(-1, 4) for name, end in zip(results, ends, strict=False)}
-    after = {name: out[end : end + 4 * threads].view(np.uint32) for name, end in zip(results, ends, strict=False)}
+    places = {name: slice(end, end + size) for name, end, size in zip(results, ends, sizes, strict=False)}
+    tainted = {name: old[place].reshape(threads, -1) for name, place in places.items()}
+    after = {name: out[place].view(f"u{_width(name) // 8}") for name, place in places.items()}
     left = out[output_bytes : output_bytes + tile.size][: 0 if shared is None else shared.nbytes]
     findings = tuple((each.kind, each.message) for each in found.findings)
     return After(after, left, out[:output_bytes], findings, tainted)
@@ -116,7 +118,7 @@ def _kernel(
         for at in steps
     )
     load = "".join(f"ld.global.b{_width(name)} {name}, [%in{_width(name) // 8}+{at}];\n" for name, at in inputs.items())
-    store = "".join(f"st.global.b32 [%out4+{at}], {name};\n" for name, at in outputs.items())
+    store = "".join(f"st.global.b{_width(name)} [%out{_width(name) // 8}+{at}], {name};\n" for name, at in outputs.items())
     shared = (
         f".shared .align 1024 .b8 tile[{tile_bytes}];\nmov.u32 %t16, tile;\nmad.lo.u32 %t16, %me, 16, %t16;\n"
         if tile_bytes
@@ -128,7 +130,7 @@ def _kernel(
 .visible .entry k(.param .u64 input, .param .u64 output)
 {{
 .reg .b32 %me, %t16, %z<4>, %x<8>;
-.reg .b64 %in, %out, %in4, %in8, %in16, %out4, %out16, %y<4>;
+.reg .b64 %in, %out, %in4, %in8, %in16, %out4, %out8, %out16, %y<4>;
 .reg .pred %p<4>;
 {declared}
 ld.param.u64 %in, [input];
@@ -138,6 +140,7 @@ mad.wide.u32 %in4, %me, 4, %in;
 mad.wide.u32 %in8, %me, 8, %in;
 mad.wide.u32 %in16, %me, 16, %in;
 mad.wide.u32 %out4, %me, 4, %out;
+mad.wide.u32 %out8, %me, 8, %out;
 mad.wide.u32 %out16, %me, 16, %out;
 {shared}
 {fill}

@@ -89,12 +89,12 @@ void bind_elements(nb::module_& module) {
       .value("AND", kAnd)
       .value("OR", kOr)
       .value("XOR", kXor);
-  nb::enum_<Fragment>(module, "Fragment", nb::is_arithmetic(),
-                      "Layouts of wmma fragments: of A, of B, of accumulators of m16n16k16 and of m32n8k16.")
+  nb::enum_<Fragment>(module, "Fragment", nb::is_arithmetic(), "Layouts of the blocks of wmma fragments.")
       .value("A", kLeft)
       .value("B", kRight)
       .value("SQUARE", kSquare)
-      .value("TALL", kTall);
+      .value("TALL", kTall)
+      .value("FLAT", kFlat);
   nb::enum_<WgmmaForm>(module, "WgmmaForm", nb::is_arithmetic(), nb::is_flag(), "What a wgmma multiplies.")
       .value("BF16", kBfloatOperands)
       .value("F16_SUMS", kHalfSums)
@@ -102,7 +102,13 @@ void bind_elements(nb::module_& module) {
       .value("NEGATIVE_B", kNegativeB)
       .value("COLUMNS_OF_A", kColumnsOfA)
       .value("ROWS_OF_B", kRowsOfB)
-      .value("REGISTERS_OF_A", kRegistersOfA);
+      .value("REGISTERS_OF_A", kRegistersOfA)
+      .value("TF32", kTf32Operands)
+      .value("BYTES", kByteOperands);
+  nb::enum_<ByteForm>(module, "ByteForm", nb::is_arithmetic(), nb::is_flag(), "How 8-bit integers are multiplied.")
+      .value("SIGNED_A", kSignedA)
+      .value("SIGNED_B", kSignedB)
+      .value("SATURATED", kSaturated);
 }
 
 void bind_arithmetic(nb::module_& module) {

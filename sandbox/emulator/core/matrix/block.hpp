@@ -1,8 +1,9 @@
-// Blocks of 8x8 elements: what one register of a matrix fragment holds, and products of them.
+// Blocks of eight lines: what one register of a matrix fragment holds, and products of them.
 //
-// A register with two halves per lane is a block in row-major order: lane 4*r + c/2 holds columns c and c + 1 of row r. An f32
-// accumulator block takes two registers, the even columns and the odd ones.
-// Source: PTX ISA, "Matrix Fragments for mma.m16n8k16".
+// A register of A or B is a block of eight rows of A, or columns of B, each with a line of 16 bytes along k: eight halves, four
+// tf32, sixteen 8-bit integers. Lanes 4*r to 4*r + 3 hold line r. An accumulator block has 8x8 elements. Halves take one
+// register, lane 4*r + c/2 with columns c and c + 1 of row r; f32 and s32 take two, the even columns and the odd ones.
+// Source: PTX ISA, "Matrix Fragments for mma" of each shape.
 #pragma once
 
 #include <cmath>
@@ -15,11 +16,21 @@ namespace emulator {
 
 constexpr int kBlock = 8;
 
-// Layouts of wmma fragments: of A, of B, of accumulators of m16n16k16 and of m32n8k16.
-enum Fragment : u32 { kLeft, kRight, kSquare, kTall };
+// Layouts of wmma fragments by blocks: two rows of blocks and two along k (A); two along k and any columns (B); two rows and
+// any columns; a column of blocks; a row of blocks.
+enum Fragment : u32 { kLeft, kRight, kSquare, kTall, kFlat };
 
-enum class Element : u8 { kHalf, kBfloat };
-enum class Sum : u8 { kFloat, kHalf };
+enum class Element : u8 { kHalf, kBfloat, kTf32, kByte };
+enum class Sum : u8 { kFloat, kHalf, kInteger };
+
+// How 8-bit integers are multiplied.
+enum ByteForm : u32 { kSignedA = 1, kSignedB = 2, kSaturated = 4 };
+
+// Elements of a line of 16 bytes.
+template <Element kElement>
+constexpr int kLine = kElement == Element::kTf32   ? 4
+                      : kElement == Element::kByte ? 16
+                                                   : 8;
 
 // In which order the eight columns of a block lie in a vector: as they are, or the even ones before the odd ones, as the two
 // registers of an f32 block have them.
@@ -61,19 +72,41 @@ EMULATOR_INLINE __m256 widen(__m128i row) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(row), 16));
 }
 
+// A line along k. The hardware reads the upper 19 bits of a tf32 operand. `is_signed`: of 8-bit integers.
+template <Element kElement>
+EMULATOR_INLINE void widen_line(__m128i line, float* out, bool is_signed) {
+  if constexpr (kElement == Element::kTf32) {
+    _mm_store_ps(out, _mm_castsi128_ps(_mm_and_si128(line, _mm_set1_epi32(~0x1FFF))));
+  } else if constexpr (kElement == Element::kByte) {
+    const __m128i upper = _mm_srli_si128(line, 8);
+    _mm256_store_ps(out, _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(line) : _mm256_cvtepu8_epi32(line)));
+    _mm256_store_ps(out + 8, _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(upper) : _mm256_cvtepu8_epi32(upper)));
+  } else {
+    _mm256_store_ps(out, widen<kElement>(line));
+  }
+}
+
 // Left operand: the rows of a block along k, widened, into a matrix with `depth` columns.
 template <Element kElement>
-EMULATOR_INLINE void widen_left(const __m128i (&rows)[kBlock], float* out, int depth) {
-  for (int i = 0; i < kBlock; ++i) _mm256_store_ps(out + i * depth, widen<kElement>(rows[i]));
+EMULATOR_INLINE void widen_left(const __m128i (&rows)[kBlock], float* out, int depth, bool is_signed = false) {
+  for (int i = 0; i < kBlock; ++i) widen_line<kElement>(rows[i], out + i * depth, is_signed);
 }
 
 // Right operand: out[k][n] of a block whose rows are n, with the columns in the order of the accumulators.
 template <Element kElement, Order kOrder>
-EMULATOR_INLINE void widen_right(const __m128i (&rows)[kBlock], float* out) {
+EMULATOR_INLINE void widen_right(const __m128i (&rows)[kBlock], float* out, bool is_signed = false) {
   __m128i ordered[kBlock];
   for (int i = 0; i < kBlock; ++i) ordered[i] = rows[kOrder == Order::kPlain ? i : i < 4 ? 2 * i : 2 * i - 7];
+  if constexpr (kLine<kElement> != kBlock) {
+    alignas(32) float lines[kBlock][kLine<kElement>];
+    for (int i = 0; i < kBlock; ++i) widen_line<kElement>(ordered[i], lines[i], is_signed);
+    for (int k = 0; k < kLine<kElement>; ++k) {
+      for (int i = 0; i < kBlock; ++i) out[k * kBlock + i] = lines[i][k];
+    }
+    return;
+  }
   transpose(ordered);
-  for (int i = 0; i < kBlock; ++i) _mm256_store_ps(out + i * kBlock, widen<kElement>(ordered[i]));
+  for (int i = 0; i < kBlock; ++i) widen_line<kElement>(ordered[i], out + i * kBlock, is_signed);
 }
 
 EMULATOR_INLINE void load_block(const u8* lanes, __m128i (&rows)[kBlock]) {
@@ -83,7 +116,8 @@ EMULATOR_INLINE void store_block(u8* lanes, const __m128i (&rows)[kBlock]) {
   for (int i = 0; i < kBlock; ++i) store_row(lanes + 16 * i, rows[i]);
 }
 
-// Sums (8x8) += left (8 x kDepth) * right (kDepth x 8). Products of halves are exact; sums round to nearest, in the order of k.
+// Sums (8x8) += left (8 x kDepth) * right (kDepth x 8). Products of halves and tf32 are exact; sums round to nearest, in the
+// order of k.
 template <int kDepth>
 EMULATOR_INLINE void accumulate(__m256 (&sums)[kBlock], const float* left, const float* right) {
 #pragma GCC unroll 16
@@ -102,8 +136,8 @@ EMULATOR_INLINE bool all_finite(const __m256 (&sums)[kBlock]) {
   return !_mm256_movemask_ps(_mm256_cmp_ps(zeros, zeros, _CMP_UNORD_Q));
 }
 
-// Sums that left the range of f32 once more, from what they were `before`: on the hardware products of bf16 that are larger
-// than that may still cancel.
+// Sums that left the range of f32 once more, from what they were `before`: on the hardware products of bf16 or tf32 that are
+// larger than that may still cancel.
 template <int kDepth>
 __attribute__((noinline)) void accumulate_widely(__m256 (&sums)[kBlock], const __m256 (&before)[kBlock], const float* left,
                                                  const float* right) {
@@ -121,9 +155,29 @@ __attribute__((noinline)) void accumulate_widely(__m256 (&sums)[kBlock], const _
   }
 }
 
-// The same from what `load` fills sums with.
+// Adds s32 accumulators to sums of products of 8-bit integers, which are exact in f32. The results are bits of s32.
+EMULATOR_INLINE void add_integers(const __m256 (&before)[kBlock], __m256 (&sums)[kBlock], bool saturated) {
+  for (int i = 0; i < kBlock; ++i) {
+    const __m256i held = _mm256_castps_si256(before[i]), more = _mm256_cvtps_epi32(sums[i]);
+    const __m256i sum = _mm256_add_epi32(held, more);
+    const __m256i limit = _mm256_xor_si256(_mm256_srai_epi32(held, 31), _mm256_set1_epi32(0x7FFFFFFF));
+    const __m256i overflow = _mm256_andnot_si256(_mm256_xor_si256(held, more), _mm256_xor_si256(held, sum));
+    sums[i] = _mm256_castsi256_ps(sum);
+    if (saturated) sums[i] = _mm256_blendv_ps(sums[i], _mm256_castsi256_ps(limit), _mm256_castsi256_ps(overflow));
+  }
+}
+
+// The same from what `load` fills sums with. `saturated`: of integers, which else wrap around.
 template <Element kElement, int kDepth, typename Load>
-EMULATOR_INLINE void accumulate_from(Load&& load, __m256 (&sums)[kBlock], const float* left, const float* right) {
+EMULATOR_INLINE void accumulate_from(Load&& load, __m256 (&sums)[kBlock], const float* left, const float* right,
+                                     bool saturated = false) {
+  if constexpr (kElement == Element::kByte) {
+    __m256 before[kBlock];
+    load(before);
+    for (__m256& row : sums) row = _mm256_setzero_ps();
+    accumulate<kDepth>(sums, left, right);
+    return add_integers(before, sums, saturated);
+  }
   load(sums);
   accumulate<kDepth>(sums, left, right);
   if (kElement == Element::kHalf || all_finite(sums)) return;
@@ -132,10 +186,10 @@ EMULATOR_INLINE void accumulate_from(Load&& load, __m256 (&sums)[kBlock], const 
   accumulate_widely<kDepth>(sums, before, left, right);
 }
 
-// Accumulators of one block in the registers of a warp; the second register is for f32 ones only.
+// Accumulators of one block in the registers of a warp; the second register is not for halves. Those of s32 are bits.
 template <Sum kSum, Order kOrder>
 EMULATOR_INLINE void load_sums(const u8* first, const u8* second, __m256 (&sums)[kBlock]) {
-  static_assert(kSum == Sum::kHalf || kOrder == Order::kSplit, "f32 blocks lie split in their registers");
+  static_assert(kSum == Sum::kHalf || kOrder == Order::kSplit, "blocks of 32 bits lie split in their registers");
   for (int i = 0; i < kBlock; ++i) {
     const __m128i row = load_row(first + 16 * i);
     if constexpr (kSum == Sum::kHalf) {
@@ -151,7 +205,8 @@ template <Sum kSum, Order kOrder>
 EMULATOR_INLINE void store_sums(u8* first, u8* second, const __m256 (&sums)[kBlock]) {
   const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
   for (int i = 0; i < kBlock; ++i) {
-    const __m256 row = _mm256_blendv_ps(sums[i], nan, _mm256_cmp_ps(sums[i], sums[i], _CMP_UNORD_Q));
+    const __m256 unordered = _mm256_cmp_ps(sums[i], sums[i], _CMP_UNORD_Q);
+    const __m256 row = kSum == Sum::kInteger ? sums[i] : _mm256_blendv_ps(sums[i], nan, unordered);
     if constexpr (kSum == Sum::kHalf) {
       const __m128i halves = _mm256_cvtps_ph(row, _MM_FROUND_TO_NEAREST_INT);
       store_row(first + 16 * i, kOrder == Order::kSplit ? merge(halves) : halves);

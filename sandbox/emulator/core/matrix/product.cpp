@@ -4,9 +4,13 @@ namespace emulator {
 
 namespace {
 
-constexpr int kDepth = 16, kRows = 64, kMostColumns = 256;
+constexpr int kRows = 64, kMostColumns = 256;
 
-// Both operands, widened: A as rows of 16 k, B as blocks of eight columns, each 16 k by 8.
+template <Element kElement>
+constexpr int kDepth = 2 * kLine<kElement>;
+
+// Both operands, widened: A as rows along k, B as blocks of eight columns, each k by 8.
+template <int kDepth>
 struct Widened {
   alignas(32) float left[kRows / kBlock][kBlock * kDepth];
   alignas(32) float right[kMostColumns / kBlock][kDepth * kBlock];
@@ -30,52 +34,59 @@ EMULATOR_INLINE void negate(float* values, int count) {
 }
 
 template <Element kElement>
-void widen_shared_left(const ProductForm& form, const SharedView& smem, u64 descriptor, Widened& out) {
+using Operands = Widened<kDepth<kElement>>;
+
+template <Element kElement>
+void widen_shared_left(const ProductForm& form, const SharedView& smem, u64 descriptor, Operands<kElement>& out) {
   const SharedMatrix operand(descriptor, form.a_mn_major);
   for (u32 group = 0; group < kRows / kBlock; ++group) {
     for (u32 half = 0; half < 2; ++half) {
       __m128i rows[kBlock];
       load_core(smem, operand, form.a_mn_major, group, half, rows);
-      widen_left<kElement>(rows, out.left[group] + half * kBlock, kDepth);
+      widen_left<kElement>(rows, out.left[group] + half * kLine<kElement>, kDepth<kElement>, form.bytes & kSignedA);
     }
   }
 }
 
-// Warp w has rows 16*w and up: the layout of mma.m16n8k16.
+// Warp w has rows 16*w and up: the layout of mma with 32 bytes of k.
 template <Element kElement>
-void widen_register_left(const ProductRegisters& registers, Widened& out) {
+void widen_register_left(const ProductForm& form, const ProductRegisters& registers, Operands<kElement>& out) {
   for (int warp = 0; warp < 4; ++warp) {
     for (int i = 0; i < 4; ++i) {
       __m128i rows[kBlock];
       load_block(registers.files[warp] + registers.a[i], rows);
-      widen_left<kElement>(rows, out.left[2 * warp + (i & 1)] + (i >> 1) * kBlock, kDepth);
+      float* left = out.left[2 * warp + (i & 1)] + (i >> 1) * kLine<kElement>;
+      widen_left<kElement>(rows, left, kDepth<kElement>, form.bytes & kSignedA);
     }
   }
 }
 
 template <Element kElement, Order kOrder>
-void widen_shared_right(const ProductForm& form, const SharedView& smem, u64 descriptor, Widened& out) {
+void widen_shared_right(const ProductForm& form, const SharedView& smem, u64 descriptor, Operands<kElement>& out) {
   const SharedMatrix operand(descriptor, form.b_mn_major);
   for (u32 group = 0; group < form.columns / kBlock; ++group) {
     for (u32 half = 0; half < 2; ++half) {
-      float* block = out.right[group] + half * kBlock * kBlock;
+      float* block = out.right[group] + half * kLine<kElement> * kBlock;
       __m128i rows[kBlock];
       load_core(smem, operand, false, group, half, rows);
       if (!form.b_mn_major) {
-        widen_right<kElement, kOrder>(rows, block);
+        widen_right<kElement, kOrder>(rows, block, form.bytes & kSignedB);
         continue;
       }
-      for (int k = 0; k < kBlock; ++k) {
-        const __m128i row = kOrder == Order::kSplit ? split(rows[k]) : rows[k];
-        _mm256_store_ps(block + k * kBlock, widen<kElement>(row));
+      if constexpr (kLine<kElement> == kBlock) {
+        for (int k = 0; k < kBlock; ++k) {
+          const __m128i row = kOrder == Order::kSplit ? split(rows[k]) : rows[k];
+          _mm256_store_ps(block + k * kBlock, widen<kElement>(row));
+        }
       }
     }
   }
 }
 
 template <Element kElement, Sum kSum, Order kOrder>
-void multiply_widened(const ProductForm& form, const Widened& operands, const ProductRegisters& registers, bool accumulate) {
-  constexpr int kStep = kSum == Sum::kFloat ? 4 : 2;  // registers of eight columns
+void multiply_widened(const ProductForm& form, const Operands<kElement>& operands, const ProductRegisters& registers,
+                      bool accumulate) {
+  constexpr int kStep = kSum == Sum::kHalf ? 2 : 4;  // registers of eight columns
   for (int warp = 0; warp < 4; ++warp) {
     for (u32 group = 0; group < form.columns / kBlock; ++group) {
       for (int half = 0; half < 2; ++half) {
@@ -89,7 +100,8 @@ void multiply_widened(const ProductForm& form, const Widened& operands, const Pr
             for (__m256& row : to) row = _mm256_setzero_ps();
           }
         };
-        accumulate_from<kElement, kDepth>(load, sums, operands.left[2 * warp + half], operands.right[group]);
+        accumulate_from<kElement, kDepth<kElement>>(load, sums, operands.left[2 * warp + half], operands.right[group],
+                                                    form.bytes & kSaturated);
         store_sums<kSum, kOrder>(first, second, sums);
       }
     }
@@ -99,14 +111,14 @@ void multiply_widened(const ProductForm& form, const Widened& operands, const Pr
 template <Element kElement, Sum kSum>
 void multiply_as(const ProductForm& form, const SharedView& smem, u64 a, u64 b, const ProductRegisters& registers,
                  bool accumulate) {
-  constexpr Order kOrder = kSum == Sum::kFloat ? Order::kSplit : Order::kPlain;
-  Widened operands;
+  constexpr Order kOrder = kSum == Sum::kHalf ? Order::kPlain : Order::kSplit;
+  Operands<kElement> operands;
   if (registers.a) {
-    widen_register_left<kElement>(registers, operands);
+    widen_register_left<kElement>(form, registers, operands);
   } else {
     widen_shared_left<kElement>(form, smem, a, operands);
   }
-  if (form.negative) negate(operands.left[0], kRows * kDepth);
+  if (form.negative) negate(operands.left[0], kRows * kDepth<kElement>);
   widen_shared_right<kElement, kOrder>(form, smem, b, operands);
   multiply_widened<kElement, kSum, kOrder>(form, operands, registers, accumulate);
 }
@@ -115,12 +127,16 @@ void multiply_as(const ProductForm& form, const SharedView& smem, u64 a, u64 b, 
 
 void multiply(const ProductForm& form, const SharedView& smem, u64 a, u64 b, const ProductRegisters& registers,
               bool accumulate) {
-  if (form.element == Element::kBfloat) {
-    multiply_as<Element::kBfloat, Sum::kFloat>(form, smem, a, b, registers, accumulate);
-  } else if (form.sum == Sum::kFloat) {
-    multiply_as<Element::kHalf, Sum::kFloat>(form, smem, a, b, registers, accumulate);
-  } else {
-    multiply_as<Element::kHalf, Sum::kHalf>(form, smem, a, b, registers, accumulate);
+  switch (form.element) {
+    case Element::kBfloat:
+      return multiply_as<Element::kBfloat, Sum::kFloat>(form, smem, a, b, registers, accumulate);
+    case Element::kTf32:
+      return multiply_as<Element::kTf32, Sum::kFloat>(form, smem, a, b, registers, accumulate);
+    case Element::kByte:
+      return multiply_as<Element::kByte, Sum::kInteger>(form, smem, a, b, registers, accumulate);
+    case Element::kHalf:
+      if (form.sum == Sum::kHalf) return multiply_as<Element::kHalf, Sum::kHalf>(form, smem, a, b, registers, accumulate);
+      return multiply_as<Element::kHalf, Sum::kFloat>(form, smem, a, b, registers, accumulate);
   }
 }
 

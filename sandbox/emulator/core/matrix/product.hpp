@@ -1,4 +1,4 @@
-// The arithmetic of wgmma: D (64 x N) += A (64 x 16) * B (16 x N) of one warpgroup, and where its operands lie.
+// The arithmetic of wgmma: D (64 x N) += A (64 x K) * B (K x N) of one warpgroup, and where its operands lie. K has 32 bytes.
 #pragma once
 
 #include "matrix/block.hpp"
@@ -7,10 +7,10 @@ namespace emulator {
 
 // An operand in shared memory as a matrix descriptor lays it out.
 //
-// It consists of core matrices of eight lines of 16 bytes. K-major: a line is eight k of one row (of A, or of B transposed).
-// MN-major: a line is eight rows of one k. Either way a core matrix is eight rows by eight k: `group` counts eight rows, `half`
-// eight k. Without swizzle the lines of a core matrix are contiguous; with it each is a part of a line of the swizzle's width,
-// and XOR moves it within that. Source: PTX ISA, "Strides" and "Matrix Descriptor Format" of wgmma; the layouts are those that
+// It consists of core matrices of eight lines of 16 bytes. K-major: a line is 16 bytes along k of one row (of A, or of B
+// transposed). MN-major, of halves only: a line is eight rows of one k. `group` counts eight rows, `half` 16 bytes along k.
+// Without swizzle the lines of a core matrix are contiguous; with it each is a part of a line of the swizzle's width, and XOR
+// moves it within that. Source: PTX ISA, "Strides" and "Matrix Descriptor Format" of wgmma; the layouts are those that
 // CUTLASS's make_gmma_desc documents.
 class SharedMatrix {
  public:
@@ -71,7 +71,11 @@ enum WgmmaForm : u32 {
   kColumnsOfA = 16,
   kRowsOfB = 32,
   kRegistersOfA = 64,
+  kTf32Operands = 128,
+  kByteOperands = 256,
 };
+
+constexpr u32 kElements = kBfloatOperands | kTf32Operands | kByteOperands;  // none of them: f16
 
 struct ProductForm {
   u32 columns = 8;  // N: 8 to 256 in steps of 8
@@ -79,12 +83,13 @@ struct ProductForm {
   Sum sum = Sum::kFloat;
   bool negative = false;  // one of the two scale factors is -1
   bool a_mn_major = false, b_mn_major = false;
+  u32 bytes = 0;  // ByteForm
 };
 
 // Registers of the warpgroup's warps: the same slots in each of four register files.
 struct ProductRegisters {
   u8* files[4];
-  const u32* sums;  // N/2 slots with f32 accumulators, N/4 with f16
+  const u32* sums;  // N/2 slots with f32 and s32 accumulators, N/4 with f16
   const u32* a;     // four slots, null where A lies in shared memory
 };
 

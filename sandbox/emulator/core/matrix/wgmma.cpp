@@ -17,14 +17,19 @@ constexpr Operand kDescriptorA = optional(slot("descriptor_a", Field::kA, 8)),
 constexpr Operand kAccumulate = slot("accumulate", Field::kC, kMask);  // whether D is added to
 constexpr Operand kN = number("n", Field::kP);
 constexpr Operand kForm = number("form", Field::kQ, "WgmmaForm");
+constexpr Operand kBytes = optional(number("bytes", Field::kR, "ByteForm"));
 constexpr Operand kPendingGroups = number("pending", Field::kImm);  // groups that may stay incomplete
 
 ProductForm form_of(const Op& op) {
   const u32 bits = kForm(op);
   ProductForm form;
   form.columns = kN(op);
-  form.element = bits & kBfloatOperands ? Element::kBfloat : Element::kHalf;
-  form.sum = bits & kHalfSums ? Sum::kHalf : Sum::kFloat;
+  form.element = bits & kByteOperands     ? Element::kByte
+                 : bits & kTf32Operands   ? Element::kTf32
+                 : bits & kBfloatOperands ? Element::kBfloat
+                                          : Element::kHalf;
+  form.sum = bits & kByteOperands ? Sum::kInteger : bits & kHalfSums ? Sum::kHalf : Sum::kFloat;
+  form.bytes = kBytes(op);
   form.negative = !(bits & kNegativeA) != !(bits & kNegativeB);
   form.a_mn_major = bits & kColumnsOfA;
   form.b_mn_major = bits & kRowsOfB;
@@ -217,7 +222,10 @@ void wait(Warp& warp, const Op& op, u32) {
 
 bool legal(const OpRecord& op) {
   const u32 n = kN(op), form = kForm(op);
-  return n % 8 == 0 && n >= 8 && n <= 256 && !(form & kBfloatOperands && form & kHalfSums);
+  const u32 element = form & kElements;
+  const bool halves = !(element & (kTf32Operands | kByteOperands));
+  return n % 8 == 0 && n >= 8 && n <= 256 && std::popcount(element) <= 1 && !(element && form & kHalfSums) &&
+         (halves || !(form & (kColumnsOfA | kRowsOfB)));
 }
 
 }  // namespace
@@ -254,7 +262,7 @@ void note_tracked(Warp& warp, const Op& op, u32 index) {
 }
 
 void register_wgmma(Registry& to) {
-  to.add("wgmma", wgmma, {kD, kA, kDescriptorA, kDescriptorB, kAccumulate, kN, kForm}, legal);
+  to.add("wgmma", wgmma, {kD, kA, kDescriptorA, kDescriptorB, kAccumulate, kN, kForm, kBytes}, legal);
   to.add("wgmma.fence", fence, {});
   to.add("wgmma.commit", commit, {});
   to.add("wgmma.wait", wait, {kPendingGroups});

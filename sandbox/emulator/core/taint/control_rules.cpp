@@ -28,19 +28,20 @@ void require_written(Warp& warp, const Op& op, u32 mask, const Rule& rule, Field
 void taint_multiply(Warp& warp, const Op& op, u32, const Rule& rule) {
   const u32* slots = listed(warp, op);
   const auto of = [&](u32 index) { return warp.registers + shadow(warp, slots[index]); };
-  const u32 blocks = rule.rows * rule.columns, to = rule.to_floats ? 2 : 1, from = rule.from_floats ? 2 : 1;
+  const u32 blocks = rule.rows * rule.columns, to = rule.to_bytes > 2 ? 2 : 1, from = rule.from_bytes > 2 ? 2 : 1;
+  const u32 line = rule.to_bytes == 8 ? 2 * kRowBytes : kRowBytes;
   const u32 left = to * blocks, right = left + rule.rows * rule.depth, sums = right + rule.columns * rule.depth;
   u8 rows[4] = {}, columns[2] = {};
   OldElements old[4];
   for (u32 k = 0; k < rule.depth; ++k) {
-    for (u32 i = 0; i < rule.rows; ++i) rows[i] |= rows_of(of(left + (i & 1) + 2 * k + 2 * rule.depth * (i >> 1)));
-    for (u32 j = 0; j < rule.columns; ++j) columns[j] |= rows_of(of(right + k + rule.depth * j));
+    for (u32 i = 0; i < rule.rows; ++i) rows[i] |= rows_of(of(left + (i & 1) + 2 * k + 2 * rule.depth * (i >> 1)), line);
+    for (u32 j = 0; j < rule.columns; ++j) columns[j] |= rows_of(of(right + k + rule.depth * j), line);
   }
   for (u32 i = 0; i < blocks; ++i) {
-    old[i] = SumBlock{of(sums + from * i), of(sums + from * i + from - 1), rule.from_floats}.read();
+    old[i] = SumBlock{of(sums + from * i), of(sums + from * i + from - 1), rule.from_bytes}.read();
   }
   for (u32 i = 0; i < blocks; ++i) {
-    SumBlock{of(to * i), of(to * i + to - 1), rule.to_floats}.write(rows[i % rule.rows], columns[i / rule.rows], old[i]);
+    SumBlock{of(to * i), of(to * i + to - 1), rule.to_bytes}.write(rows[i % rule.rows], columns[i / rule.rows], old[i]);
   }
 }
 

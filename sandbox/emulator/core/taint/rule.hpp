@@ -25,7 +25,7 @@ struct Rule {
   bool second = false;                  // slot e is a result
   u32 results = 0;                      // maximum of listed slots that are results
   u8 rows = 0, columns = 0, depth = 0;  // blocks of an mma
-  bool to_floats = false, from_floats = false;
+  u8 to_bytes = 0, from_bytes = 0;      // of an element of its D and C
 };
 
 // ---- shadows of registers ---------------------------------------------------------------------------------------------------

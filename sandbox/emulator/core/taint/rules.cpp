@@ -2,6 +2,7 @@
 //
 // A rule is executed before its operation, while source registers still hold what it reads; it writes shadows only.
 #include <algorithm>
+#include <cstdlib>
 #include <string_view>
 
 #include "taint/rule.hpp"
@@ -67,15 +68,29 @@ Rule registers_rule(std::string_view name, const Signature& bytes) {
   return {.propagate = taint_general};
 }
 
-// "mma.m16n8k16.f32.f16.f32": shape, type of D, of A and B, of C.
+// "mma.m16n8k16.f32.f16.f32": shape, type of D, of A and B, of C. Bytes of a type's element.
+u8 element_bytes(std::string_view type) {
+  return type == "b8" ? 1 : type == "f16" || type == "bf16" ? 2 : type == "f64" ? 8 : 4;
+}
+
 Rule product_rule(std::string_view name) {
+  const auto part = [&](u32 index) {
+    std::string_view left = name;
+    for (; index; --index) left.remove_prefix(left.find('.') + 1);
+    return left.substr(0, left.find('.'));
+  };
+  const auto number = [&](char axis) {
+    const std::string_view shape = part(1);
+    return static_cast<u32>(std::atoi(shape.data() + shape.find(axis) + 1));
+  };
   Rule rule{.propagate = taint_multiply};
-  rule.rows = begins(name, "mma.m32") ? 4 : 2;
-  rule.columns = holds(name, "n16") ? 2 : 1;
-  rule.depth = holds(name, "k16.") ? 2 : 1;
-  rule.to_floats = holds(name, "k16.f32.") || holds(name, "k8.f32.");
-  rule.from_floats = name.substr(name.rfind('.') + 1) == "f32";
-  rule.results = rule.rows * rule.columns * (rule.to_floats ? 2 : 1);
+  const u32 bytes = element_bytes(part(3));
+  rule.rows = static_cast<u8>(number('m') / kBlock);
+  rule.columns = static_cast<u8>(number('n') / kBlock);
+  rule.depth = static_cast<u8>(number('k') * bytes / (bytes == 8 ? 2 * kRowBytes : kRowBytes));
+  rule.to_bytes = element_bytes(part(2));
+  rule.from_bytes = element_bytes(part(4));
+  rule.results = rule.rows * rule.columns * (rule.to_bytes > 2 ? 2 : 1);
   return rule;
 }
 

@@ -189,8 +189,8 @@ void read_operand(const Cta& cta, u64 descriptor, bool mn_major, u32 groups, u8*
 
 void taint_product(Warp& first, const ProductForm& form, const Product& product, const ProductRegisters& registers) {
   constexpr u32 kRowGroups = 8, kMaxColumnGroups = 32;
-  const bool floats = form.sum == Sum::kFloat;
-  const u32 step = floats ? 4 : 2, offset = first.run->shadow_offset;
+  const bool floats = form.sum != Sum::kHalf;
+  const u32 element = floats ? 4 : 2, step = element, offset = first.run->shadow_offset;
   u8 rows[kRowGroups] = {}, columns[kMaxColumnGroups] = {};
   const auto shadow = [&](u32 warp, u32 slot) { return registers.files[warp] + offset + slot; };
   if (registers.a) {
@@ -202,7 +202,7 @@ void taint_product(Warp& first, const ProductForm& form, const Product& product,
   for (u32 group = 0; group < form.columns / kBlock; ++group) {
     for (u32 of_rows = 0; of_rows < kRowGroups; ++of_rows) {
       const u32* slots = registers.sums + group * step + of_rows % 2 * (step / 2);
-      SumBlock sums{shadow(of_rows / 2, slots[0]), shadow(of_rows / 2, slots[step / 2 - 1]), floats};
+      SumBlock sums{shadow(of_rows / 2, slots[0]), shadow(of_rows / 2, slots[step / 2 - 1]), element};
       sums.write(rows[of_rows], columns[group], product.accumulate ? sums.read() : OldElements{});
     }
   }

@@ -1,7 +1,8 @@
-"""wmma: fragments of m16n16k16, m32n8k16 and m8n32k16 products, f16 and bf16.
+"""wmma: fragments of f16, bf16, tf32, f64, s8 and u8 in every shape that sm_90 has for them.
 
-They lie in registers as ptxas has it on sm_90, repetitions included: what is loaded by wmma.load may be read and
+They lie in registers as ptxas has it on sm_80 and sm_90, repetitions included: what is loaded by wmma.load may be read and
 written element by element. m8n32k16 is m32n8k16 transposed, here as on the hardware.
+Not covered: 4-bit and 1-bit operands, rounding modes of f64 other than to nearest.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from cudal2_agent.sandbox.emulator.lowering.lowering import Lowering
 from cudal2_agent.sandbox.emulator.lowering.rules.matrix import (
     SPACES,
     WHOLE_WARP,
+    byte_form,
     emit_memory,
     results,
     unsupported,
@@ -39,17 +41,30 @@ class _Product:
     sums: Fragment
 
 
-_SQUARE = _Product("m16n16k16", _Fragment(Fragment.A, 4), _Fragment(Fragment.B, 4), Fragment.SQUARE)
-_TALL = _Product("m32n8k16", _Fragment(Fragment.A, 8), _Fragment(Fragment.B, 2), Fragment.TALL)
 _WIDE = "m8n32k16"  # the transpose of a tall product: A and B change places, rows and columns of all three too
-_PRODUCTS = {"m16n16k16": _SQUARE, "m32n8k16": _TALL, _WIDE: _TALL}
-_SIZES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), _WIDE: (8, 32, 16)}
+_HALVES = {
+    "m16n16k16": _Product("m16n16k16", _Fragment(Fragment.A, 4), _Fragment(Fragment.B, 4), Fragment.SQUARE),
+    "m32n8k16": _Product("m32n8k16", _Fragment(Fragment.A, 8), _Fragment(Fragment.B, 2), Fragment.TALL),
+}
+_BYTES = {
+    "m16n16k16": _Product("m16n16k16", _Fragment(Fragment.TALL, 2), _Fragment(Fragment.FLAT, 2), Fragment.SQUARE),
+    "m32n8k16": _Product("m32n8k16", _Fragment(Fragment.TALL, 4), _Fragment(Fragment.FLAT, 1), Fragment.TALL),
+}
+_TF32 = {"m16n16k8": _Product("m16n16k8", _Fragment(Fragment.A, 4), _Fragment(Fragment.B, 4), Fragment.SQUARE)}
+_F64 = {"m8n8k4": _Product("m8n8k4", _Fragment(Fragment.TALL, 1), _Fragment(Fragment.FLAT, 1), Fragment.TALL)}
+for _products in (_HALVES, _BYTES):
+    _products[_WIDE] = _products["m32n8k16"]
+# Products by the element of A and B, then by shape; bits of an element in memory.
+_PRODUCTS = {"f16": _HALVES, "bf16": _HALVES, "s8": _BYTES, "u8": _BYTES, "tf32": _TF32, "f64": _F64}
+_BITS = {"f16": "b16", "bf16": "b16", "s8": "b8", "u8": "b8", "tf32": "b32", "f64": "b64", "f32": "b32", "s32": "b32"}
+_SIZES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), _WIDE: (8, 32, 16), "m16n16k8": (16, 16, 8), "m8n8k4": (8, 8, 4)}
 _LAYOUTS = frozenset(("row", "col"))
-_SUM_REGISTERS = {"f16": 4, "f32": 8}
+_SUM_REGISTERS = {"f16": 4, "f32": 8, "s32": 8, "f64": 2}
 _HALF_REGISTERS = 8  # of A and B with f16, whose registers are repeated to make eight; those of bf16 are not
 # Modifiers that name the types, and the types of D, of A and B, and of C that they stand for.
 _TYPES = {f"{d}.{c}": (d, "f16", c) for d in ("f16", "f32") for c in ("f16", "f32")}
-_TYPES["f32.bf16.bf16.f32"] = ("f32", "bf16", "f32")
+_TYPES |= {f"{d}.{a}.{a}.{d}": (d, a, d) for d, a in (("f32", "bf16"), ("f32", "tf32"), ("s32", "s8"), ("s32", "u8"))}
+_TYPES["f64.f64.f64.f64"] = _TYPES["f64.f64.f64.f64.rn"] = ("f64", "f64", "f64")
 
 
 def lower_wmma(lowering: Lowering, instruction: Instruction) -> None:
@@ -66,22 +81,29 @@ def lower_wmma(lowering: Lowering, instruction: Instruction) -> None:
 
 def _multiply(lowering: Lowering, instruction: Instruction) -> None:
     shape, *types = [part for part in instruction.parts[2:] if part not in WHOLE_WARP | _LAYOUTS] or [""]
-    product, kinds = _PRODUCTS.get(shape), _TYPES.get(".".join(types))
-    if product is None or kinds is None or len(instruction.operands) != 4:
+    saturated = types[-1:] == ["satfinite"]
+    to, element, addend = _TYPES.get(".".join(types[:-1] if saturated else types), ("", "", ""))
+    product = _PRODUCTS.get(element, {}).get(shape)
+    if product is None or len(instruction.operands) != 4 or (saturated and to != "s32"):
         raise unsupported(instruction)
-    to, element, addend = kinds
     d, a, b, c = instruction.operands
     if shape == _WIDE:
         a, b = b, a
+    form, size = byte_form(element, element, saturated), _register_bytes(element)
     lowering.emit(
-        f"mma.{product.name}.{to}.{element}.{addend}",
+        f"mma.{product.name}.{to}.{'b8' if to == 's32' else element}.{addend}",
         Kind.PLAIN,
         Flag.COLLECTIVE,
-        d=results(lowering, instruction, d, _SUM_REGISTERS[to]),
-        a=values(lowering, instruction, a, _count(product.a, element))[: product.a.registers],
-        b=values(lowering, instruction, b, _count(product.b, element))[: product.b.registers],
-        c=values(lowering, instruction, c, _SUM_REGISTERS[addend]),
+        d=results(lowering, instruction, d, _SUM_REGISTERS[to], size),
+        a=values(lowering, instruction, a, _count(product.a, element), size)[: product.a.registers],
+        b=values(lowering, instruction, b, _count(product.b, element), size)[: product.b.registers],
+        c=values(lowering, instruction, c, _SUM_REGISTERS[addend], size),
+        **({"bytes": form} if form else {}),
     )
+
+
+def _register_bytes(kind: str) -> int:
+    return 8 if kind == "f64" else 4
 
 
 def _count(fragment: _Fragment, element: str) -> int:
@@ -100,36 +122,32 @@ class _Stored:
     type: str
     space: Space
 
-    @property
-    def width(self) -> str:
-        return "b32" if self.type == "f32" else "b16"
-
 
 def _load(lowering: Lowering, instruction: Instruction, matrix: str) -> None:
     stored = _stored(instruction, matrix)
     count = stored.fragment.registers if matrix == "c" else _count(stored.fragment, stored.type)
-    registers = results(lowering, instruction, instruction.operands[0], count)
-    _emit(lowering, instruction, f"wmma.load.{stored.width}", stored, instruction.operands[1:], registers)
+    registers = results(lowering, instruction, instruction.operands[0], count, _register_bytes(stored.type))
+    handler = f"wmma.load.{'sums' if matrix == 'c' else 'operand'}.{_BITS[stored.type]}"
+    _emit(lowering, instruction, handler, stored, instruction.operands[1:], registers)
 
 
 def _store(lowering: Lowering, instruction: Instruction) -> None:
     stored = _stored(instruction, "d")
     address, fragment, *stride = instruction.operands
-    registers = values(lowering, instruction, fragment, stored.fragment.registers)
-    _emit(lowering, instruction, f"wmma.store.{stored.width}", stored, (address, *stride), registers)
+    registers = values(lowering, instruction, fragment, stored.fragment.registers, _register_bytes(stored.type))
+    _emit(lowering, instruction, f"wmma.store.{_BITS[stored.type]}", stored, (address, *stride), registers)
 
 
 def _stored(instruction: Instruction, matrix: str) -> _Stored:
     """What the modifiers say of a matrix. Raises: Unsupported, also for a wrong number of operands."""
     modifiers = set(instruction.parts[3:]) - WHOLE_WARP
-    layouts, shapes, spaces = modifiers & _LAYOUTS, modifiers & _PRODUCTS.keys(), modifiers & SPACES.keys()
+    layouts, shapes, spaces = modifiers & _LAYOUTS, modifiers & _SIZES.keys(), modifiers & SPACES.keys()
     types = modifiers - layouts - shapes - spaces
-    allowed = ("f16", "bf16") if matrix in "ab" else ("f16", "f32")
-    if len(layouts) != 1 or len(shapes) != 1 or len(spaces) > 1 or len(types) != 1 or not types.issubset(allowed):
-        raise unsupported(instruction)
-    if len(instruction.operands) not in (2, 3):
+    if len(layouts) != 1 or len(shapes) != 1 or len(spaces) > 1 or len(types) != 1 or len(instruction.operands) not in (2, 3):
         raise unsupported(instruction)
     (layout,), (shape,), (kind,) = layouts, shapes, types
+    if not any(shape in _PRODUCTS[element] for element in _elements_with(matrix, kind)):
+        raise unsupported(instruction)
     space = SPACES[spaces.pop()] if spaces else Space.GENERIC
     m, n, k = _SIZES[shape]
     rows, width = {"a": (m, k), "b": (k, n)}.get(matrix, (m, n))
@@ -137,10 +155,16 @@ def _stored(instruction: Instruction, matrix: str) -> _Stored:
     return _Stored(_fragment(shape, matrix, kind), columns != (shape == _WIDE), pitch, kind, space)
 
 
+def _elements_with(matrix: str, kind: str) -> set[str]:
+    """Elements of A and B of the products in which a matrix has this type."""
+    return {element for d, element, c in _TYPES.values() if kind in ((element,) if matrix in "ab" else (d, c))}
+
+
 def _fragment(shape: str, matrix: str, kind: str) -> _Fragment:
-    product = _PRODUCTS[shape]
     if matrix not in "ab":
-        return _Fragment(product.sums, _SUM_REGISTERS[kind])
+        layout = next(products[shape].sums for products in _PRODUCTS.values() if shape in products)
+        return _Fragment(layout, _SUM_REGISTERS[kind])
+    product = _PRODUCTS[kind][shape]
     return product.a if (matrix == "a") != (shape == _WIDE) else product.b
 
 

@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.records.module_graph import MAX_NODES, Graph, GraphNode, TensorType
+from cudal2_agent.contract.records.module_graph import MAX_NODES, GraphNode, TensorType
 from cudal2_agent.sandbox.modules.interpreter import ELEMENTS
 from cudal2_agent.sandbox.modules.operators import NAMES, RECURRENT, WHOLE
 
 _MOST_LITERAL = 1 << 16  # elements of a constant in the graph
+_TOO_MANY = f"the module has too many operations; {MAX_NODES:,} are allowed"
 _LIBRARY = torch.library.Library("cudal2_recurrent", "DEF")
 
 
@@ -23,6 +26,7 @@ class Exported(NamedTuple):
     """`inputs`, `parameters`: by the name in the graph, the tensor; parameters under their state-dict names too.
 
     `states`: names in the graph of what forward updates. `outputs`: values of the results, in order.
+    `returns`: as `ModuleTask.returns`.
     """
 
     nodes: list[GraphNode]
@@ -31,16 +35,22 @@ class Exported(NamedTuple):
     states: dict[str, str]
     outputs: list[str]
     flops: int
+    returns: Any
 
 
 def export(model: torch.nn.Module, inputs: Sequence[Any]) -> Exported:
     """Raises: UsageError for what cannot be a task; whatever torch raises."""
-    program = torch.export.export(model, tuple(inputs), strict=False).run_decompositions(_table())
+    returned: list[Any] = []
+    hook = model.register_forward_hook(lambda _, __, result: _tensors_of(result, returned))
+    with _CallLimit():
+        program = torch.export.export(model, tuple(inputs), strict=False)
+    hook.remove()
+    program = program.run_decompositions(_table())
     signature = program.graph_signature
     mutated = [spec.target for spec in signature.output_specs if spec.kind is OutputKind.USER_INPUT_MUTATION]
     if mutated:
         raise UsageError(f"forward changes its input {mutated[0]}; it must compute a new tensor")
-    found = Exported([], {}, {}, {}, [], 0)
+    found = Exported([], {}, {}, {}, [], 0, None)
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
     flops = 0
@@ -60,18 +70,51 @@ def export(model: torch.nn.Module, inputs: Sequence[Any]) -> Exported:
         elif node.op == "get_attr":
             raise UsageError(f"forward calls {node.target}, a part of control flow, which cannot be traced")
     if len(found.nodes) > MAX_NODES:
-        raise UsageError(f"the module has {len(found.nodes):,} operations; {MAX_NODES:,} are allowed")
+        raise UsageError(_TOO_MANY)
     by_target = {target: name for name, (target, _) in found.parameters.items()}
     for spec in signature.output_specs:
         if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
             found.states[by_target[spec.target]] = spec.arg.name
         elif spec.kind is OutputKind.USER_OUTPUT:
-            if not isinstance(spec.arg.name if hasattr(spec.arg, "name") else None, str) or not hasattr(spec.arg, "name"):
-                raise UsageError("forward returns something that is no tensor; it must return tensors")
             found.outputs.append(spec.arg.name)
-    if not found.outputs:
-        raise UsageError("forward returns no tensor")
-    return found._replace(flops=flops)
+    return found._replace(flops=flops, returns=returned[0])
+
+
+def _tensors_of(result: Any, returned: list[Any]) -> tuple[torch.Tensor, ...]:
+    """The tensors among the results of forward, each once in order; `returned` gets the form that they stand in."""
+    tensors = [each for each in pytree.tree_leaves(result) if isinstance(each, torch.Tensor)]
+    if not tensors:
+        raise UsageError(f"forward returns no tensor but {type(result).__name__}")
+    names = iter(["out"] if len(tensors) == 1 else [f"out{number}" for number in range(len(tensors))])
+
+    def form(value: Any) -> Any:
+        match value:
+            case torch.Tensor():
+                return next(names)
+            case None:
+                return None
+            case list() | tuple():
+                return {"list" if isinstance(value, list) else "tuple": [form(each) for each in value]}
+            case dict() if all(isinstance(key, str) for key in value):
+                return {"dict": {key: form(each) for key, each in value.items()}}
+        raise UsageError(f"forward returns a {type(value).__name__}; it must return tensors")
+
+    returned[:] = [form(result)]
+    return tuple(tensors)
+
+
+class _CallLimit(TorchFunctionMode):
+    """Ends a forward that calls too many functions of torch before it has been traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = MAX_NODES
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise UsageError(_TOO_MANY)
+        return func(*args, **(kwargs or {}))
 
 
 def literal(name: str, value: torch.Tensor) -> GraphNode:
@@ -80,7 +123,7 @@ def literal(name: str, value: torch.Tensor) -> GraphNode:
         raise UsageError(f"a constant of {value.numel():,} elements: register it as a buffer that torch operators make")
     flat = value.detach().cpu().flatten()
     numbers = [_number(each) for each in flat.tolist()]
-    result = (_type(value),)
+    result = (type_of(value),)
     dtype = {"dtype": str(ELEMENTS[value.dtype])}
     if value.numel() and all(each == numbers[0] for each in numbers):
         args = (list(value.shape), numbers[0])
@@ -106,7 +149,7 @@ def _recorded(node: torch.fx.Node) -> GraphNode:
             op = f"aten.{RECURRENT_OVERLOADS[target._opname]}"
         else:
             op = str(target)
-            if torch.Tag.nondeterministic_seeded in target.tags:
+            if torch.Tag.nondeterministic_seeded in target.tags and not _draws_nothing(node):
                 raise UsageError(f"forward draws random numbers ({op}); it must compute the same from the same inputs")
             if target.namespace != "aten" or target._opname not in NAMES:
                 raise UsageError(f"forward uses {op}, which is not among the operators of tasks")
@@ -114,11 +157,17 @@ def _recorded(node: torch.fx.Node) -> GraphNode:
         raise UsageError(f"forward uses {target}, which is not among the operators of tasks")
     values = node.meta["val"]
     results = values if isinstance(values, (tuple, list)) else (values,)
-    types = tuple(_type(value) for value in results if isinstance(value, torch.Tensor))
+    types = tuple(type_of(value) for value in results if isinstance(value, torch.Tensor))
     if not types:
         raise UsageError(f"forward uses {op}, whose result is no tensor")
     kwargs = {name: recorded(value) for name, value in node.kwargs.items() if name not in ("device", "pin_memory", "layout")}
     return GraphNode(name=node.name, op=op, args=tuple(map(recorded, node.args)), kwargs=kwargs, results=types)
+
+
+def _draws_nothing(node: torch.fx.Node) -> bool:
+    """Attention without dropout."""
+    dropout = node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0)
+    return getattr(node.target, "_opname", "") == "scaled_dot_product_attention" and not dropout
 
 
 def recorded(value: Any) -> Any:
@@ -149,7 +198,8 @@ def _number(value: Any) -> Any:
     return {"float": str(value)} if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _type(value: torch.Tensor) -> TensorType:
+def type_of(value: torch.Tensor) -> TensorType:
+    """Raises: UsageError for what no buffer can hold."""
     if value.dtype not in ELEMENTS:
         raise UsageError(f"forward computes {value.dtype}, of which no buffer can be")
     if not all(isinstance(size, int) for size in value.shape):
@@ -180,7 +230,7 @@ def _flops(node: torch.fx.Node) -> int:
             query, key, worth = (each.meta["val"].shape for each in node.args[:3])
             return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + worth[-1])
         case "lstm" | "gru" | "rnn_tanh" | "rnn_relu":
-            weights = [each.meta["val"].shape for each in node.args[2 if name != "lstm" else 2]]
+            weights = [each.meta["val"].shape for each in node.args[2]]
             rows = math.prod(node.args[0].meta["val"].shape[:-1])
             return 2 * rows * sum(math.prod(shape) for shape in weights if len(shape) == 2)
     return 0
@@ -223,7 +273,7 @@ def _real(name: str) -> Any:
     return call
 
 
-def _shapes_of(data: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], *options: Any) -> Any:
+def _shapes_of(data: torch.Tensor, hx: Any, _: Sequence[torch.Tensor], *options: Any) -> Any:
     first = hx[0] if isinstance(hx, (list, tuple)) else hx
     width = first.shape[-1] * (2 if options[4] else 1)
     out = data.new_empty((*data.shape[:-1], width))

@@ -1,0 +1,220 @@
+"""The cut of a task's values into kernels and library calls, in the order in which they run.
+
+What is computed where it is read is stored only if a kernel cannot compute it there. So a cut begins with the outputs and the
+operands of library calls; each attempt to write a kernel names the next value that an earlier kernel must store.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cudal2_agent.contract.plan.library_call import LibraryCall, View
+from cudal2_agent.contract.plan.plan import Scratch
+from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.policies.fusion.graph_values import lowered
+from cudal2_agent.policies.fusion.index_algebra import Var, of
+from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue, cone, traced
+from cudal2_agent.policies.fusion.values import Map, ProductValue, Reduction, Scan, Source, Unplanned, Value
+
+MAX_STORED = 400
+
+
+@dataclass(eq=False)
+class ProductStep:
+    """A product, by a library's call or by a kernel of its own."""
+
+    name: str
+    call: LibraryCall
+    product: ProductValue
+
+
+@dataclass(eq=False)
+class ScanStep:
+    """A scan of the elements that `source` computes."""
+
+    name: str
+    scan: Scan
+    buffer: str
+
+
+Step = KernelProgram | ProductStep | ScanStep
+
+
+@dataclass
+class Groups:
+    """A task's steps. `buffers`: by value's identity, the buffer that holds it. `elements`: by buffer. `values`: kept alive."""
+
+    steps: list[Step]
+    buffers: dict[int, str]
+    elements: dict[str, BufferElement]
+    scratch: tuple[Scratch, ...]
+    values: list[Value] = field(default_factory=list)
+
+    def weight(self, name: str) -> int:
+        """Bytes that a kernel moves, by its name."""
+        step = next(each for each in self.steps if each.name == name)
+        if isinstance(step, KernelProgram):
+            return step.traffic.total
+        return (
+            sum(each.numel * each.element.bytes for each in (*step.product.operands, step.product))
+            if isinstance(step, ProductStep)
+            else 0
+        )
+
+    @property
+    def products(self) -> list[ProductStep]:
+        return [step for step in self.steps if isinstance(step, ProductStep)]
+
+    @property
+    def programs(self) -> list[KernelProgram]:
+        return [step for step in self.steps if isinstance(step, KernelProgram)]
+
+
+def grouped(task: ModuleTask) -> Groups:
+    """The steps of a task. Raises: Unplanned."""
+    return _Cut(task).groups()
+
+
+class _Cut:
+    def __init__(self, task: ModuleTask) -> None:
+        self._task, self._values = task, lowered(task)
+        self._buffers: dict[int, str] = {}
+        self._stored: dict[str, Value] = {}
+        self._taken = {buffer.name for buffer in task.buffers}
+        for name, value in self._values.outputs.items():
+            own = value
+            if isinstance(value, Source) or id(value) in self._buffers:
+                own = Map(
+                    f"{name}_copy", value.shape, value.element, (value,), lambda scope, index, v=value: scope.read(v, index)
+                )
+            self._buffers[id(own)] = name
+            self._stored[name] = own
+
+    def groups(self) -> Groups:
+        for _ in range(MAX_STORED):
+            try:
+                steps = self._merged(list(self._steps()))
+            except MustStore as missing:
+                self._store(missing.value)
+                continue
+            return self._numbered(steps)
+        raise Unplanned("graph", f"more than {MAX_STORED} values to store")
+
+    def _store(self, value: Value) -> None:
+        if id(value) in self._buffers:
+            raise Unplanned(value.name, "a value that its own kernel cannot compute")
+        name = f"s_{value.name}"[:60]
+        while name in self._taken:
+            name = f"{name}_"[-60:]
+        self._taken.add(name)
+        self._buffers[id(value)] = name
+        self._stored[name] = value
+
+    def _steps(self) -> Iterator[Step]:
+        """Raises: MustStore."""
+        for value in self._ordered():
+            match value:
+                case ProductValue():
+                    yield self._call(value)
+                case Scan():
+                    yield ScanStep("", value, self._buffers[id(value)])
+                case _:
+                    yield self._program(value)
+
+    def _ordered(self) -> list[Value]:
+        """Stored values, each behind those that it is computed from. Raises: MustStore."""
+        order: dict[int, Value] = {}
+
+        def visit(value: Value) -> None:
+            if id(value) in order:
+                return
+            for each in cone(value, self._buffers).values():
+                for operand in each.inputs:
+                    if isinstance(operand, ProductValue | Scan) and id(operand) not in self._buffers:
+                        raise MustStore(operand)
+                    if id(operand) in self._buffers and operand is not value:
+                        visit(operand)
+            order[id(value)] = value
+
+        for value in list(self._stored.values()):
+            visit(value)
+        return list(order.values())
+
+    def _program(self, value: Value) -> KernelProgram:
+        """The kernel that stores a value, over the last reduction whose rows fit it. Raises: MustStore."""
+        buffer = self._buffers[id(value)]
+        if isinstance(value, Reduction):
+            rows = KernelProgram("", value.numel, value.length, value, [StoredValue(value, buffer, by_row=True)])
+            return traced(rows, self._buffers)
+        reductions = [each for each in cone(value, self._buffers).values() if isinstance(each, Reduction)]
+        for anchor in reversed(reductions):
+            by_row = value.numel != anchor.source.numel
+            if by_row and value.numel != anchor.numel:
+                continue
+            program = KernelProgram("", anchor.numel, anchor.length, anchor, [StoredValue(value, buffer, by_row=by_row)])
+            try:
+                return traced(program, self._buffers)
+            except MustStore as missing:
+                if missing.value is not anchor:
+                    raise
+        return traced(KernelProgram("", value.numel, 1, None, [StoredValue(value, buffer, by_row=True)]), self._buffers)
+
+    def _call(self, product: ProductValue) -> ProductStep:
+        """Raises: MustStore for an operand that is no permuted view of a buffer."""
+        inputs = tuple(self._view(operand) for operand in product.operands)
+        out = View(tensor=self._buffers[id(product)])
+        return ProductStep("", product.call.model_copy(update={"inputs": inputs, "out": out}), product)
+
+    def _view(self, operand: Value) -> View:
+        reading = Reading(KernelProgram("", 1, 1, None, []), self._buffers)
+        variables = [Var(f"d{at}", size) for at, size in enumerate(operand.shape)]
+        read = reading.read(operand, [of(each) for each in variables])
+        if read.kind != "load":
+            raise MustStore(operand)
+        buffer, place, *_ = read.data
+        strides = dict(place.terms)
+        by_dim = [strides.get(variable, 0) for variable in variables]
+        order = sorted(
+            range(len(variables)), key=lambda dim: (-by_dim[dim], dim) if operand.shape[dim] > 1 else (-(10**18), dim)
+        )
+        expected = 1
+        for dim in reversed(order):
+            if operand.shape[dim] > 1:
+                if by_dim[dim] != expected:
+                    raise MustStore(operand)
+                expected *= operand.shape[dim]
+        if (
+            place.constant
+            or expected != next(iter(reading.loads.values())).numel
+            or len(strides) != sum(size > 1 for size in operand.shape)
+        ):
+            raise MustStore(operand)
+        shape = tuple(operand.shape[dim] for dim in order)
+        permute = tuple(order.index(dim) for dim in range(len(order)))
+        return View(tensor=buffer, shape=shape, permute=None if permute == tuple(range(len(order))) else permute)
+
+    def _merged(self, steps: list[Step]) -> list[Step]:
+        return steps
+
+    def _numbered(self, steps: list[Step]) -> Groups:
+        for at, step in enumerate(steps):
+            step.name = f"k{at}"
+        elements = {buffer.name: buffer.element for buffer in self._task.buffers}
+        elements |= {name: value.element for name, value in self._stored.items()}
+        outputs = {buffer.name for buffer in self._task.buffers}
+        used = {name for step in steps for name in _names(step)}
+        scratch = tuple(
+            Scratch(name=name, shape=value.shape or (1,), element=value.element)
+            for name, value in self._stored.items()
+            if name not in outputs and name in used
+        )
+        return Groups(steps, self._buffers, elements, scratch, [*self._stored.values(), *self._values.sources.values()])
+
+
+def _names(step: Step) -> list[str]:
+    match step:
+        case ProductStep():
+            return [*(view.tensor for view in step.call.inputs), step.call.out.tensor]
+        case ScanStep():
+            return [step.buffer]
+    return [*step.reads, *(store.buffer for store in step.stores)]

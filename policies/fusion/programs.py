@@ -1,0 +1,204 @@
+"""What one kernel computes: rows of elements, reductions over them in stages, and stores of rows or of elements.
+
+A kernel without a reduction has rows of one element.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
+from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
+from cudal2_agent.policies.fusion.values import Map, ProductValue, Reduction, Scan, Source, Value
+
+ReductionKey = tuple[str, int, tuple[int, ...]]
+
+
+class MustStore(Exception):
+    """A value that the kernel cannot compute where it is read, so that an earlier kernel must store it."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(value.name)
+        self.value = value
+
+
+@dataclass(frozen=True, eq=False)
+class StoredValue:
+    """A value with its buffer. `by_row`: one element a row; otherwise one for each element of the rows."""
+
+    value: Value
+    buffer: str
+    by_row: bool
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a program reads and writes, all and those that neighbouring rows, or elements of a row, have side by side."""
+
+    total: int
+    by_row: int
+    by_place: int
+
+
+@dataclass(eq=False)
+class KernelProgram:
+    """One kernel. `rows` of `length` elements; `anchor`: the reduction whose dimensions these are; None without one.
+
+    `stages`: reductions by when their operands are there. `reads`: buffers in the order of their first use.
+    """
+
+    name: str
+    rows: int
+    length: int
+    anchor: Reduction | None
+    stores: list[StoredValue]
+    stages: list[list[Reduction]] = field(default_factory=list)
+    reads: list[str] = field(default_factory=list)
+    cost: int = 0
+    traffic: "Traffic" = field(default_factory=lambda: Traffic(0, 0, 0))
+
+    @property
+    def passes(self) -> int:
+        """How often the elements of a row are needed."""
+        return len(self.stages) + any(not store.by_row for store in self.stores)
+
+    @property
+    def stored(self) -> list[Value]:
+        return [store.value for store in self.stores]
+
+
+class Reading:
+    """The expressions of a program's values, at rows and elements that the caller sets. Raises: MustStore.
+
+    `buffers`: by value, where it is stored. `row`, `place`: of the element; `lane`: which of several rows of a thread it is.
+    `bound`: (variable, size): loads happen only where the variable is below the size.
+    """
+
+    def __init__(self, program: KernelProgram, buffers: Mapping[int, str]) -> None:
+        self.pool = ExpressionPool()
+        self.reductions: dict[ReductionKey, Reduction] = {}
+        self.loads: dict[str, Value] = {}
+        self.stages: dict[ReductionKey, int] = {}
+        self.row, self.place, self.lane = Index(), Index(), 0
+        self.bound: tuple[str, int] | None = None
+        self.cost = 0
+        self._program, self.buffers = program, buffers
+        self._own = {id(value) for value in program.stored}
+        self._memo: dict[tuple[int, tuple[Index, ...], int, tuple[str, int] | None], Expr] = {}
+
+    def read(self, value: Value, index: Sequence[Index]) -> Expr:
+        key = (id(value), tuple(index), self.lane, self.bound)
+        if key not in self._memo:
+            self._memo[key] = self._read(value, index)
+        return self._memo[key]
+
+    def stored(self, store: StoredValue) -> Expr:
+        """What is stored for the present row, or for the present element."""
+        return self.read(store.value, unflat(self.target(store), store.value.shape))
+
+    def target(self, store: StoredValue) -> Index:
+        """Where it is stored."""
+        anchor = self._program.anchor
+        return self.row if store.by_row or anchor is None else flat(self._full(anchor), anchor.source.shape)
+
+    def element(self, reduction: Reduction) -> Expr:
+        """What a reduction takes at the present element."""
+        return self.read(reduction.source, self._full(reduction))
+
+    def _full(self, reduction: Reduction) -> list[Index]:
+        shape = reduction.source.shape
+        kept = dict(zip(reduction.kept, unflat(self.row, [shape[dim] for dim in reduction.kept]), strict=True))
+        gone = dict(zip(reduction.dims, unflat(self.place, [shape[dim] for dim in reduction.dims]), strict=True))
+        return [(kept | gone)[dim] for dim in range(len(shape))]
+
+    def _read(self, value: Value, index: Sequence[Index]) -> Expr:
+        buffer = self.buffers.get(id(value))
+        if isinstance(value, Source):
+            buffer = value.name
+        if buffer is not None and id(value) not in self._own:
+            self.loads.setdefault(buffer, value)
+            place = flat(index, value.shape)
+            return self.pool.make("load", value.ctype, data=(buffer, place, value.element, value.numel, self.bound))
+        match value:
+            case Map():
+                self.cost += value.cost
+                return value.at(self, index)
+            case Reduction():
+                return self._reduced(value, index)
+        raise MustStore(value)
+
+    def _reduced(self, value: Reduction, index: Sequence[Index]) -> Expr:
+        program = self._program
+        if program.anchor is None or (value.numel, value.length) != (program.rows, program.length):
+            raise MustStore(value)
+        if flat(index, value.shape) != self.row:
+            raise MustStore(value)
+        key = (value.operation, id(value.source), value.dims)
+        if key not in self.stages:
+            self.stages[key] = 0
+            self.reductions[key] = value
+            before = self._rows_of(self.element(value), set())
+            self.stages[key] = 1 + max((self.stages[each] for each in before), default=-1)
+        return self.pool.make("row", value.ctype, data=(key, value.output, self.lane))
+
+    def _rows_of(self, expr: Expr, seen: set[int]) -> set[ReductionKey]:
+        if id(expr) in seen:
+            return set()
+        seen.add(id(expr))
+        found = {expr.data[0]} if expr.kind == "row" else set()
+        return found.union(*(self._rows_of(each, seen) for each in expr.args))
+
+
+def traced(program: KernelProgram, buffers: Mapping[int, str]) -> KernelProgram:
+    """The program with its stages and reads. Raises: MustStore."""
+    reading = Reading(program, buffers)
+    reading.row, reading.place = of(Var("o", program.rows)), of(Var("r", program.length))
+    for store in program.stores:
+        reading.stored(store)
+    depth = 1 + max(reading.stages.values(), default=-1)
+    program.stages = [[each for key, each in reading.reductions.items() if reading.stages[key] == at] for at in range(depth)]
+    program.reads = list(reading.loads)
+    program.cost = reading.cost
+    program.traffic = _traffic(program, reading)
+    return program
+
+
+def _traffic(program: KernelProgram, reading: Reading) -> Traffic:
+    """Of the expressions that were read at a variable row `o` and place `r`."""
+    row, place = reading.row, reading.place
+    moved = [(load.data[1], load.data[3] * load.data[2].bytes) for load in reading.pool.loads()]
+    moved += [(reading.target(store), store.value.numel * store.value.element.bytes) for store in program.stores]
+    sides = []
+    for variable in (row, place):
+        beside = 0
+        for index, size in moved:
+            if variable.terms and step_of(index, variable) == 1:
+                beside += size
+        sides.append(beside)
+    return Traffic(sum(size for _, size in moved), sides[0], sides[1])
+
+
+def step_of(index: Index, variable: Index) -> int | None:
+    """What the index grows by from an even value of a variable to the next; None where that is no constant."""
+    ((atom, _),) = variable.terms
+    assert isinstance(atom, Var)
+    half = of(Var(atom.name, max(atom.extent // 2, 2))) * 2
+    difference = index.replace({atom: half + 1}) - index.replace({atom: half})
+    return None if difference.terms else difference.constant
+
+
+def cone(value: Value, buffers: Mapping[int, str], seen: dict[int, Value] | None = None) -> dict[int, Value]:
+    """The value and what it is computed from without a load, inputs first."""
+    seen = {} if seen is None else seen
+    done: set[int] = set()
+
+    def visit(each: Value, *, top: bool) -> None:
+        if id(each) in done or isinstance(each, Source) or (not top and id(each) in buffers):
+            return
+        done.add(id(each))
+        if not isinstance(each, ProductValue | Scan) or top:
+            for operand in each.inputs:
+                visit(operand, top=False)
+        seen[id(each)] = each
+
+    visit(value, top=True)
+    return seen

@@ -1,0 +1,130 @@
+"""The axes worth trying for a kernel, best expected first, by what moves through memory and how many CTAs share it."""
+
+from collections.abc import Iterator, Mapping
+
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.policies.fusion.axes import MAX_HELD, Axes
+from cudal2_agent.policies.fusion.contraction import Contraction, contraction
+from cudal2_agent.policies.fusion.fused_source import Choice
+from cudal2_agent.policies.fusion.grouping import Groups, ProductStep
+from cudal2_agent.policies.fusion.programs import KernelProgram
+from cudal2_agent.policies.fusion.tile_text import Tile
+
+TILES = (
+    (128, 128, 8, 8, 8),
+    (128, 128, 16, 8, 8),
+    (64, 128, 8, 8, 8),
+    (128, 64, 8, 8, 8),
+    (64, 64, 8, 8, 4),
+    (64, 64, 16, 4, 4),
+    (32, 128, 8, 4, 8),
+    (32, 64, 16, 4, 4),
+    (16, 128, 8, 4, 4),
+    (128, 16, 8, 4, 4),
+)
+_VECTOR_BYTES = 16
+_HEAVY = 400  # instructions of an element for which a thread computes one at a time
+_MANY = 2  # CTAs an SM should have at least
+
+
+def axes_of(program: KernelProgram, elements: Mapping[str, BufferElement], chip: Chip) -> Iterator[Axes]:
+    """Every set of axes once, the best expected first."""
+    seen: set[Axes] = set()
+    for axes in _candidates(program, elements, chip):
+        if axes not in seen:
+            seen.add(axes)
+            yield axes
+
+
+def _candidates(program: KernelProgram, elements: Mapping[str, BufferElement], chip: Chip) -> Iterator[Axes]:
+    names = [*program.reads, *(store.buffer for store in program.stores)]
+    widest = _VECTOR_BYTES // min((elements[name].bytes for name in names if elements[name].floating), default=4)
+    if program.anchor is None:
+        yield from _flat(program, widest, chip)
+    elif program.traffic.by_row > program.traffic.by_place:
+        yield from _columns(program, widest, chip)
+        yield from _rows(program, widest, chip)
+    else:
+        yield from _rows(program, widest, chip)
+        if program.traffic.by_row:
+            yield from _columns(program, widest, chip)
+
+
+def tiles_of(sums: Contraction, chip: Chip) -> Iterator[Tile]:
+    """Every tile once, the best expected first: large ones reuse more, small ones waste less and fill the chip."""
+
+    def expected(tile: Tile) -> float:
+        ctas = sums.batches * -(-sums.m // tile.m) * -(-sums.n // tile.n)
+        resident = max(2048 // tile.threads // 4, 1)
+        waves = -(-ctas // (chip.sms * resident))
+        reuse = 1 + 24 / tile.m + 24 / tile.n + 4 / (tile.tm * tile.tn)
+        return waves * resident * tile.m * tile.n * reuse
+
+    tiles = [Tile(m=m, n=n, k=k, tm=tm, tn=tn) for m, n, k, tm, tn in TILES]
+    yield from sorted(tiles, key=expected)
+
+
+def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
+    """By kernel, what can be tried, the best expected first. Products are a library's where another kernel is there."""
+    found: dict[str, list[Choice]] = {}
+    own = not groups.programs
+    for step in groups.steps:
+        match step:
+            case ProductStep():
+                tiles = list[Choice](tiles_of(contraction(step.product), chip))
+                found[step.name] = [*tiles, None] if own else [None, *tiles]
+            case KernelProgram():
+                found[step.name] = list(axes_of(step, groups.elements, chip))
+    return found
+
+
+def vector(count: int, widest: int) -> int:
+    """The largest power of two up to `widest` that divides a count."""
+    width = 1
+    while width < widest and count % (2 * width) == 0:
+        width *= 2
+    return width
+
+
+def _flat(program: KernelProgram, widest: int, chip: Chip) -> Iterator[Axes]:
+    best = 1 if program.cost > _HEAVY else vector(program.rows, widest)
+    groups = program.rows // best
+    items = 2 if groups >= 2 * 256 * chip.sms * 8 and program.cost <= _HEAVY // 8 else 1
+    yield Axes(layout="flat", vector=best, threads=256, items=items)
+    for threads in (128, 256, 512):
+        for items in (1, 2, 4):
+            for width in dict.fromkeys((best, max(best // 2, 1), vector(program.rows, widest))):
+                yield Axes(layout="flat", vector=width, threads=threads, items=items)
+
+
+def _rows(program: KernelProgram, widest: int, chip: Chip) -> Iterator[Axes]:
+    del chip
+    width = vector(program.length, widest)
+    groups = program.length // width
+    for share in (4, 8, 2, 16, 1):
+        lanes = min(max(_power(-(-groups // share)), 1), 1024)
+        if program.rows == 1:
+            lanes = min(max(_power(groups), 32), 1024)
+        for threads in (max(lanes, 256), max(lanes, 128), max(lanes, 512)):
+            held = -(-groups // lanes) * width <= MAX_HELD and program.passes > 1
+            yield Axes(layout="rows", vector=width, threads=threads, lanes=lanes, held=held)
+
+
+def _columns(program: KernelProgram, widest: int, chip: Chip) -> Iterator[Axes]:
+    for width in dict.fromkeys((vector(program.rows, widest), vector(program.rows, max(widest // 2, 1)), 1)):
+        columns = program.rows // width
+        for threads in (256, 128, 512):
+            lanes = 1
+            while (
+                lanes < threads // 8 and -(-columns // (threads // lanes)) < _MANY * chip.sms and program.length // lanes >= 8
+            ):
+                lanes *= 2
+            for more in dict.fromkeys((lanes, min(lanes * 2, threads // 8), max(lanes // 2, 1))):
+                held = -(-program.length // more) * width <= MAX_HELD and program.passes > 1
+                yield Axes(layout="columns", vector=width, threads=threads, lanes=more, held=held)
+
+
+def _power(value: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << max(value - 1, 0).bit_length()

@@ -1,0 +1,139 @@
+"""Operators that move elements: each is an index map, read where it is used."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cudal2_agent.policies.fusion.expressions import Expr
+from cudal2_agent.policies.fusion.index_algebra import Index, flat, number, unflat
+from cudal2_agent.policies.fusion.values import Map, Scope, Unplanned, Value
+
+
+def reshaped(name: str, value: Value, shape: Sequence[int]) -> Value:
+    """The elements in row-major order under another shape."""
+    shape = tuple(shape)
+    if shape == value.shape:
+        return value
+
+    def at(scope: Scope, index: Sequence[Index]) -> Expr:
+        return scope.read(value, unflat(flat(index, shape), value.shape))
+
+    return Map(name, shape, value.element, (value,), at, view_of=value)
+
+
+def permuted(name: str, value: Value, order: Sequence[int]) -> Value:
+    order = tuple(dim % len(value.shape) for dim in order)
+
+    def at(scope: Scope, index: Sequence[Index]) -> Expr:
+        return scope.read(value, [index[order.index(dim)] for dim in range(len(order))])
+
+    return Map(name, tuple(value.shape[dim] for dim in order), value.element, (value,), at, view_of=value, permute=order)
+
+
+def expanded(name: str, value: Value, shape: Sequence[int]) -> Value:
+    """Dimensions of size 1 repeated, and new ones in front."""
+    if tuple(shape) == value.shape:
+        return value
+    return Map(name, tuple(shape), value.element, (value,), lambda scope, index: scope.read(value, broadcast(value, index)))
+
+
+def broadcast(value: Value, index: Sequence[Index]) -> list[Index]:
+    """The element of an operand that a broadcast operation reads."""
+    last = index[len(index) - len(value.shape) :]
+    return [Index() if size == 1 else each for each, size in zip(last, value.shape, strict=True)]
+
+
+def moved(name: str, value: Value, shape: Sequence[int], place: Callable[[list[Index]], list[Index]]) -> Value:
+    """Each element of the result is that of the operand at `place`."""
+    return Map(name, tuple(shape), value.element, (value,), lambda scope, index: scope.read(value, place(list(index))))
+
+
+def view(name: str, op: str, value: Value, args: Sequence[Any], shape: tuple[int, ...]) -> Value | None:
+    """The result of an operator that only moves elements of one operand; None where `op` is none. `shape`: the result's."""
+    rank = len(value.shape)
+    match op:
+        case "view" | "reshape" | "_unsafe_view" | "unsqueeze" | "squeeze" | "flatten" | "unflatten":
+            return reshaped(name, value, shape)
+        case "permute":
+            return permuted(name, value, args[0])
+        case "transpose" | "t":
+            first, second = (args[0] % rank, args[1] % rank) if args else (0, rank - 1)
+            order = list(range(rank))
+            order[first], order[second] = order[second], order[first]
+            return permuted(name, value, order)
+        case "expand":
+            return expanded(name, value, shape)
+        case "slice":
+            dim, start, step = args[0] % rank if args else 0, args[1] if len(args) > 1 else 0, args[3] if len(args) > 3 else 1
+            start = max(start + value.shape[dim], 0) if (start or 0) < 0 else min(start or 0, value.shape[dim])
+            return moved(name, value, shape, lambda index: _changed(index, dim, lambda each: each * step + start))
+        case "select":
+            dim, which = args[0] % rank, args[1] % value.shape[args[0] % rank]
+            return moved(name, value, shape, lambda index: [*index[:dim], number(which), *index[dim:]])
+        case "flip":
+            dims = [dim % rank for dim in args[0]]
+
+            def flipped(index: list[Index]) -> list[Index]:
+                return [each * -1 + (value.shape[dim] - 1) if dim in dims else each for dim, each in enumerate(index)]
+
+            return moved(name, value, shape, flipped)
+        case "repeat":
+            added = len(shape) - rank
+            return moved(
+                name,
+                value,
+                shape,
+                lambda index: [each % size for each, size in zip(index[added:], value.shape, strict=True)],
+            )
+        case "unfold":
+            dim, step = args[0] % rank, args[2]
+            return moved(name, value, shape, lambda index: _changed(index[:-1], dim, lambda each: each * step + index[-1]))
+        case "constant_pad_nd":
+            return padded(name, value, args[0], args[1] if len(args) > 1 else 0, shape)
+    return None
+
+
+def padded(name: str, value: Value, pad: Sequence[int], fill: float, shape: tuple[int, ...]) -> Value:
+    """`pad`: (before, after) of the last dimension, then of the one before it."""
+    before = [0] * len(shape)
+    for at in range(len(pad) // 2):
+        before[-1 - at] = pad[2 * at]
+
+    def at_(scope: Scope, index: Sequence[Index]) -> Expr:
+        inner = [each - offset for each, offset in zip(index, before, strict=True)]
+        inside = tuple(zip(inner, value.shape, strict=True))
+        known = [scope.pool.known_inside(each, size) for each, size in inside]
+        return scope.pool.guard(inside, scope.read(value, known), scope.pool.literal(fill, value.ctype))
+
+    return Map(name, shape, value.element, (value,), at_)
+
+
+def joined(name: str, values: Sequence[Value], dim: int, shape: tuple[int, ...]) -> Value:
+    """Values one after another along a dimension."""
+    values = [each for each in values if each.numel or len(each.shape) == len(shape)]
+    dim %= len(shape)
+
+    def at(scope: Scope, index: Sequence[Index]) -> Expr:
+        result: Expr | None = None
+        start = shape[dim]
+        for each in reversed(values):
+            start -= each.shape[dim]
+            if not each.numel:
+                continue
+            inner = _changed(list(index), dim, lambda place, start=start: place - start)
+            known = _changed(inner, dim, lambda place, size=each.shape[dim]: scope.pool.known_inside(place, size))
+            part = scope.read(each, known)
+            result = part if result is None else scope.pool.guard(((inner[dim], each.shape[dim]),), part, result)
+        if result is None:
+            raise Unplanned("aten.cat", "of nothing")
+        return result
+
+    return Map(name, shape, values[0].element, tuple(values), at)
+
+
+def _changed(index: list[Index], dim: int, change: Callable[[Index], Index]) -> list[Index]:
+    return [change(each) if at == dim else each for at, each in enumerate(index)]
+
+
+def size_of(shape: Sequence[int], dims: Sequence[int]) -> int:
+    return math.prod(shape[dim] for dim in dims)

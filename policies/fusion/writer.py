@@ -1,0 +1,213 @@
+"""From expressions to CUDA C++ statements; equal expressions of one scope are computed once."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
+from cudal2_agent.policies.fusion.index_algebra import Index, Var
+from cudal2_agent.policies.fusion.reducing import OPERATIONS, start
+
+STORED = {
+    BufferElement.F16: "__half",
+    BufferElement.BF16: "__nv_bfloat16",
+    BufferElement.F32: "float",
+    BufferElement.F64: "double",
+    BufferElement.U8: "unsigned char",
+    BufferElement.I32: "int",
+    BufferElement.I64: "long long",
+    BufferElement.BOOL: "unsigned char",
+}
+_FULLY_UNROLLED = 64  # steps of a window's loops
+
+
+class StatementWriter:
+    """The statements of one kernel."""
+
+    def __init__(self, pool: ExpressionPool, indent: int = 1) -> None:
+        self.lines: list[str] = []
+        self._pool, self._indent = pool, indent
+        self._frames: list[dict[Expr, str]] = [{}]
+        self._given: list[set[Var]] = [set()]
+        self._count = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self._indent + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Statements in braces, whose names end with it."""
+        self.line(f"{head} {{" if head else "{")
+        self._indent += 1
+        self._frames.append({})
+        self._given.append(set())
+        yield
+        self._frames.pop()
+        self._given.pop()
+        self._indent -= 1
+        self.line("}")
+
+    def name(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def know(self, expr: Expr, text: str) -> None:
+        self._frames[-1][expr] = text
+
+    def index(self, index: Index) -> str:
+        """An index in C++, with the loaded numbers that it contains declared before."""
+        for variable in sorted(index.variables(), key=str):
+            if variable.given and not any(variable in names for names in self._given):
+                text = self.write(self._pool.given[variable])
+                self.line(f"const unsigned {variable} = (unsigned)({text});")
+                self._given[-1].add(variable)
+        return str(index)
+
+    def write(self, expr: Expr) -> str:
+        """The expression as a name or a literal, once its statements are written."""
+        for frame in reversed(self._frames):
+            if expr in frame:
+                return frame[expr]
+        text = self._written(expr)
+        self._frames[-1][expr] = text
+        return text
+
+    def _written(self, expr: Expr) -> str:
+        match expr.kind:
+            case "literal":
+                return str(expr.data) if not str(expr.data).startswith("-") else f"({expr.data})"
+            case "index":
+                return f"(long long)({self.index(expr.data)})"
+            case "inside":
+                return " && ".join(f"({self.index(index)}) < {size}u" for index, size in expr.data)
+            case "guard":
+                return self._guarded(expr)
+            case "fold":
+                return self._folded(expr)
+            case "load":
+                return self._load([expr])[0]
+        text = expr.data
+        for at in range(len(expr.args)):
+            text = text.replace(f"{{{at}}}", f"\x00{at}\x00")
+        for at, each in enumerate(expr.args):
+            text = text.replace(f"\x00{at}\x00", self.write(each))
+        return self._named(expr, text)
+
+    def _named(self, expr: Expr, text: str) -> str:
+        name = self.name("t")
+        self.line(f"const {expr.ctype} {name} = {text};")
+        return name
+
+    def _guarded(self, expr: Expr) -> str:
+        condition, value, other = expr.args
+        name = self.name("t")
+        self.line(f"{expr.ctype} {name} = {self.write(other)};")
+        with self.block(f"if ({self.write(condition)})"):
+            self.line(f"{name} = {self.write(value)};")
+        return name
+
+    def _folded(self, expr: Expr) -> str:
+        operation, variables = expr.data
+        rule, name = OPERATIONS[operation], self.name("t")
+        self.line(f"{expr.ctype} {name} = {start(rule.fields[0][2], expr.ctype)};")
+        looped = [variable for variable in variables if variable.extent > 1]
+        unroll = math.prod(variable.extent for variable in looped) <= _FULLY_UNROLLED
+        self._loops(looped, lambda: self.line(rule.take.replace("{v}", name).replace("{x}", self.write(expr.args[0]))), unroll)
+        return name
+
+    def _loops(self, variables: Sequence[Var], body: Callable[[], None], unroll: bool) -> None:
+        if not variables:
+            with self.block(""):
+                body()
+            return
+        first, *rest = variables
+        self.line("#pragma unroll" if unroll else "#pragma unroll 1" if rest else "#pragma unroll 4")
+        with self.block(f"for (unsigned {first} = 0; {first} < {first.extent}u; ++{first})"):
+            self._loops(rest, body, unroll)
+
+    def load(self, exprs: Iterable[Expr], width: int) -> None:
+        """Load what the expressions read, `width` neighbours at a time where they are neighbours and aligned."""
+        found: dict[Expr, None] = {}
+        seen: set[Expr] = set()
+        for expr in exprs:
+            self._find(expr, found, seen)
+        groups: dict[object, dict[int, Expr]] = {}
+        for load in found:
+            buffer, index, _, elements, bound = load.data
+            if width > 1 and elements % width == 0 and all(factor % width == 0 for _, factor in index.terms):
+                base = index.constant // width * width
+                key = (buffer, index - (index.constant - base), bound)
+                groups.setdefault(key, {})[index.constant - base] = load
+        for group in groups.values():
+            if len(group) == width:
+                self._load([group[at] for at in range(width)])
+
+    def _find(self, expr: Expr, found: dict[Expr, None], seen: set[Expr]) -> None:
+        if expr in seen or any(expr in frame for frame in self._frames):
+            return
+        seen.add(expr)
+        match expr.kind:
+            case "load":
+                found[expr] = None
+                for variable in expr.data[1].variables():
+                    if variable.given:
+                        self._find(self._pool.given[variable], found, seen)
+            case "guard":
+                self._find(expr.args[2], found, seen)
+            case "fold":
+                return
+            case _:
+                for each in expr.args:
+                    self._find(each, found, seen)
+
+    def _load(self, loads: Sequence[Expr]) -> list[str]:
+        """Neighbours in one load."""
+        buffer, index, element, _, bound = loads[0].data
+        name, width = self.name("x"), len(loads)
+        address, stored = f"{buffer} + ({self.index(index)})", STORED[element]
+        kind = stored if width == 1 else f"Pack<{stored}, {width}>"
+        source = f"*({address})" if width == 1 else f"load_pack<{width}>({address})"
+        if bound is None:
+            self.line(f"const {kind} {name} = {source};")
+        else:
+            self.line(f"{kind} {name}{{}};")
+            self.line(f"if ({bound[0]} < {bound[1]}u) {name} = {source};")
+        texts = [widened(name if width == 1 else f"{name}.v[{at}]", element) for at in range(width)]
+        for each, text in zip(loads, texts, strict=True):
+            self._frames[-1][each] = text
+        return texts
+
+    def store(self, buffer: str, element: BufferElement, places: Sequence[Index], values: Sequence[str]) -> None:
+        """Store neighbours at once where they are aligned neighbours, else one by one."""
+        width, first = len(places), places[0]
+        packed = width > 1 and all(place == first + at for at, place in enumerate(places))
+        if packed and first.constant % width == 0 and all(factor % width == 0 for _, factor in first.terms):
+            kept = ", ".join(narrowed(value, element) for value in values)
+            self.line(f"store_pack({buffer} + ({first}), Pack<{STORED[element]}, {width}>{{{{{kept}}}}});")
+            return
+        for place, value in zip(places, values, strict=True):
+            self.line(f"{buffer}[{place}] = {narrowed(value, element)};")
+
+
+def widened(text: str, element: BufferElement) -> str:
+    """A stored number as it is computed with."""
+    match element:
+        case BufferElement.F16:
+            return f"__half2float({text})"
+        case BufferElement.BF16:
+            return f"__bfloat162float({text})"
+        case BufferElement.BOOL:
+            return f"({text} != 0)"
+        case BufferElement.U8:
+            return f"(int)({text})"
+    return text
+
+
+def narrowed(text: str, element: BufferElement) -> str:
+    match element:
+        case BufferElement.F16:
+            return f"__float2half_rn({text})"
+        case BufferElement.BF16:
+            return f"__float2bfloat16_rn({text})"
+    return f"({STORED[element]})({text})"

@@ -1,0 +1,68 @@
+"""How a command line names a module, and what is said of one that it cannot be."""
+
+from pathlib import Path
+
+import pytest
+
+from cudal2_agent.agent.cli.module_task import read_dims, read_problem
+from cudal2_agent.agent.tasks.named_problems import problem_path
+from cudal2_agent.contract.errors import UsageError
+from tests.agent.cli.test_bad_input import refusal
+from tests.doubles.modules import PROBLEM
+
+
+@pytest.fixture
+def collection(home: Path) -> Path:
+    """A collection `mine` of one problem, 2/7."""
+    folder = home / "tasks" / "mine" / "KernelBench" / "level2"
+    folder.mkdir(parents=True)
+    (folder / "7_Relu_of_sum.py").write_text(PROBLEM.format(rows=32))
+    (folder / "71_Other.py").write_text("")
+    return folder
+
+
+def test_a_name_leads_to_its_file(home: Path, collection: Path) -> None:
+    assert problem_path("mine:2/7", home) == collection / "7_Relu_of_sum.py"
+
+
+def test_a_collection_may_be_a_link_to_a_checkout(home: Path, collection: Path) -> None:
+    (home / "tasks" / "linked").symlink_to(collection.parents[1])
+    assert problem_path("linked:2/7", home).read_text() == PROBLEM.format(rows=32)
+
+
+@pytest.mark.usefixtures("collection")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--task", "mine:2/8"], "mine has no problem 2/8"),
+        (["--task", "mine:3/7"], "mine has no problem 3/7"),
+        (["--task", "yours:2/7"], "there is no collection 'yours' (there are mine)"),
+        (["--task", "2/7"], "'2/7' is no COLLECTION:LEVEL/NUMBER"),
+        (["--task", "../../etc:2/7"], "is no COLLECTION:LEVEL/NUMBER"),
+        (["--task", "mine:2/7", "--dims", "rows"], "--dims 'rows' is not NAME=NUMBER"),
+        (["--task", "mine:2/7", "--dims", "rows=1.5"], "--dims 'rows=1.5' is not NAME=NUMBER"),
+        (["--task", "mine:2/7", "--dims", "rows=1,rows=2"], "--dims names rows twice"),
+        (["--task", "mine:2/7", "--arithmetic", "f8"], "--arithmetic 'f8' is not known; choose from f32, tf32"),
+        (["--task", "mine:2/7", "--arch", "sm_1"], "--arch 'sm_1'"),
+        (["--task", "mine:2/7", "--element", "bf16"], "a module has no --element"),
+        (["--task", "mine:2/7", "--shape", "64x64x64"], "--shape and --task name two tasks"),
+        (["--shape", "64x64x64", "--dims", "rows=1"], "a matrix product has no --dims"),
+        (["--shape", "64x64x64", "--training"], "a matrix product has no --training"),
+        (["--problem", "none.py"], "none.py cannot be read (No such file or directory)"),
+        (["--problem", "."], "cannot be read"),
+        (["--problem", "x.py", "--resume", "run"], "leave out --problem"),
+        (["--problem", "x.py", "--replay", "run"], "leave out --problem"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_optimize_refuses(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said in refusal(["optimize", "--device", "none", *arguments], capsys)
+
+
+def test_sizes_are_read(tmp_path: Path) -> None:
+    assert read_dims("batch_size=16, dim=64") == {"batch_size": 16, "dim": 64}
+    assert read_dims(None) == {}
+    file = tmp_path / "latin.py"
+    file.write_bytes(b"# \xe9")
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        read_problem(file)

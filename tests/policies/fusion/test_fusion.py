@@ -1,0 +1,122 @@
+"""The fuser's kernels are right on the emulator, and it fuses what it says."""
+
+import numpy as np
+import pytest
+
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.policies.fusion.axes import Axes
+from cudal2_agent.policies.fusion.fused_source import written
+from cudal2_agent.policies.fusion.grouping import ProductStep, grouped
+from cudal2_agent.policies.fusion.policy import rewrite
+from cudal2_agent.policies.fusion.space import choices
+from cudal2_agent.policies.fusion.values import Unplanned
+from tests.policies.fusion.emulated import Array, emulated
+from tests.policies.fusion.graphs import linear_norm_relu, node, softmax, task
+from tests.sandbox.emulator.compiled import PtxCompiler
+
+CHIP = REFERENCE_CHIPS[Arch.SM_90A]
+
+
+def first(module: ModuleTask) -> Candidate:
+    groups = grouped(module)
+    return written(module, groups, {name: each[0] for name, each in choices(groups, CHIP).items()})
+
+
+def inputs_of(module: ModuleTask, seed: int = 0) -> dict[str, Array]:
+    random = np.random.default_rng(seed)
+    return {each.name: random.normal(size=each.shape).astype(np.float32) for each in module.buffers if each.name != "out"}
+
+
+def softmax_of(x: Array, axis: int) -> Array:
+    powers = np.exp(x - x.max(axis, keepdims=True))
+    result: Array = powers / powers.sum(axis, keepdims=True)
+    return result
+
+
+AXES = [
+    "rows v4 t128 i1 l32",
+    "rows v4 t128 i1 l8 held",
+    "rows v4 t128 i1 l128 held",
+    "rows v1 t128 i1 l64 held",
+    "rows v2 t64 i1 l1",
+    "columns v1 t128 i1 l4",
+    "columns v1 t128 i1 l16 held",
+]
+
+
+@pytest.mark.parametrize("text", AXES)
+def test_every_layout_of_a_row_is_right(text: str, compiler: PtxCompiler) -> None:
+    module = softmax(5, 132)  # rows that fill neither a CTA nor a whole number of steps
+    groups = grouped(module)
+    candidate = written(module, groups, {"k0": Axes.parse(text)})
+    inputs = inputs_of(module)
+    out = emulated(candidate, module, inputs, compiler)["out"]
+    np.testing.assert_allclose(out, softmax_of(inputs["x"].astype(np.float64), 1), rtol=2e-6)
+
+
+@pytest.mark.parametrize("text", ["columns v4 t64 i1 l4 held", "columns v2 t64 i1 l1", "rows v1 t64 i1 l8"])
+def test_every_layout_of_a_column_is_right(text: str, compiler: PtxCompiler) -> None:
+    shape = (3, 9, 20)
+    module = task({"x": shape}, [node("soft", "aten._softmax.default", "x", 1, False, results=[shape])], "soft")
+    candidate = written(module, grouped(module), {"k0": Axes.parse(text)})
+    inputs = inputs_of(module)
+    out = emulated(candidate, module, inputs, compiler)["out"]
+    np.testing.assert_allclose(out, softmax_of(inputs["x"].astype(np.float64), 1), rtol=2e-6)
+
+
+def test_a_norm_and_what_follows_a_product_are_one_kernel(compiler: PtxCompiler) -> None:
+    module = linear_norm_relu(6, 16, 48)
+    groups = grouped(module)
+    assert [type(step) for step in groups.steps[:1]] == [ProductStep]
+    assert len(groups.programs) == 1
+    inputs = inputs_of(module)
+    out = emulated(first(module), module, inputs, compiler)["out"]
+    x = inputs["x"].astype(np.float64) @ inputs["w"].T.astype(np.float64) + inputs["b"]
+    x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) * inputs["g"] + inputs["h"]
+    np.testing.assert_allclose(out, np.maximum(x, 0), atol=3e-6)
+
+
+def test_a_pool_reads_only_what_is_inside(compiler: PtxCompiler) -> None:
+    """Padding, a stride and a reshape between the pad and the buffer."""
+    module = task(
+        {"x": (2, 3, 7, 9)},
+        [
+            node("joined", "aten.view.default", "x", [6, 7, 9], results=[(6, 7, 9)]),
+            node("pool", "aten.max_pool2d_with_indices.default", "joined", [3, 3], [2, 2], [1, 1], results=[(6, 4, 5)] * 2),
+            node("first", "getitem", "pool", 0, results=[(6, 4, 5)]),
+        ],
+        "first",
+    )
+    inputs = inputs_of(module)
+    out = emulated(first(module), module, inputs, compiler)["out"]
+    padded = np.pad(inputs["x"].reshape(6, 7, 9), ((0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::2, ::2]
+    assert np.array_equal(out, windows.max((3, 4)))
+
+
+def test_ties_and_nan_are_taken_as_aten_does(compiler: PtxCompiler) -> None:
+    nodes = [node("at", "aten.argmax.default", "x", 1, results=[(4,)], element=BufferElement.I64)]
+    module = task({"x": (4, 40)}, nodes, "at")
+    x = np.zeros((4, 40), np.float32)
+    x[1, 7], x[1, 9], x[2, 3], x[2, 37], x[3, 0] = np.nan, np.nan, 5, 5, -0.5
+    out = emulated(first(module), module, {"x": x}, compiler)["out"]
+    assert out.tolist() == [0, 7, 3, 1]
+
+
+def test_a_schedule_is_written_again_at_other_sizes(compiler: PtxCompiler) -> None:
+    large, small = linear_norm_relu(4096, 1024, 4096), linear_norm_relu(6, 16, 48)
+    again = rewrite(first(large), small)
+    assert again is not None
+    inputs = inputs_of(small)
+    assert np.isfinite(emulated(again, small, inputs, compiler)["out"]).all()
+    assert again.source != first(large).source
+
+
+def test_an_operation_without_a_rule_is_named() -> None:
+    module = task({"x": (4,)}, [node("odd", "aten.bessel_j0.default", "x", results=[(4,)])], "odd")
+    with pytest.raises(Unplanned, match="bessel_j0"):
+        grouped(module)

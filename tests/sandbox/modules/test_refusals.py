@@ -1,0 +1,127 @@
+"""Files that are no tasks, and files that attack: each refused in one line that names what was wrong."""
+
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.modules.tracing.tracer import TraceOptions, Tracer, open_tracer
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="traces run in a jail")
+JAILED = confinement().kind == "landlock"
+
+FILE = """
+import os, socket, subprocess, sys, time, ctypes
+import torch
+from torch import nn
+{top}
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+    def forward(self, x):
+        {forward}
+rows = 4
+def get_inputs():
+    {inputs}
+def get_init_inputs():
+    return []
+"""
+
+
+def problem(top: str = "", init: str = "pass", forward: str = "return x", inputs: str = "return [torch.rand(rows, 3)]") -> str:
+    return FILE.format(top=top, init=init, forward=forward, inputs=inputs)
+
+
+DEEDS = [
+    ("open /etc/passwd", problem(top="open('/etc/passwd')")),
+    ("open /etc/passwd", problem(forward="return x * len(open('/etc/passwd').read())")),
+    ("open mine.txt", problem(init="open('mine.txt', 'w').write('1')")),
+    ("open /etc/hostname", problem(top="try:\n    open('/etc/hostname')\nexcept BaseException:\n    pass")),
+    ("start a process", problem(top="os.fork()")),
+    ("start a process", problem(init="subprocess.run(['true'])")),
+    ("start a process", problem(forward="os.system('true'); return x")),
+    ("open a connection", problem(init="socket.create_connection(('127.0.0.1', 1))")),
+    ("open a connection", problem(top="import urllib.request\nurllib.request.urlopen('http://example.org')")),
+    ("send a signal", problem(top="os.kill(os.getppid(), 9)")),
+    ("list the folder", problem(top="os.listdir('/')")),
+    ("make the folder", problem(top="os.mkdir('mine')")),
+]
+REFUSED = [
+    ("line 3 is no Python", "import torch\n\ndef def"),
+    ("defines no Model", "import torch\n"),
+    ("defines no get_inputs", "import torch\nclass Model(torch.nn.Module): pass\n"),
+    ("is no torch.nn.Module", "class Model: pass\ndef get_inputs(): return []\ndef get_init_inputs(): return []"),
+    ("No module named 'nothing_like_it'", problem(top="import nothing_like_it")),
+    ("which forward does not take", problem(inputs="return [torch.rand(3), torch.rand(3)]")),
+    ("must return a list", problem(inputs="return torch.rand(3)")),
+    ("returns no tensor but int", problem(forward="return 3")),
+    ("returns a str", problem(forward="return x, 'word'")),
+    ("changes its input x", problem(forward="x.relu_(); return x * 2")),
+    ("changes its input x", problem(forward="x[0] = 1; return x * 2")),
+    ("draws random numbers", problem(forward="return x + torch.rand_like(x)")),
+    ("line 11: what the module computes depends on values", problem(forward="return x if x.sum() > 0 else -x")),
+    ("depends on values", problem(forward="return x[x > 0]")),
+    ("line 11: ZeroDivisionError", problem(forward="return x / (1 // 0)")),
+    ("aten._fft_r2c.default, which is not among the operators", problem(forward="return torch.fft.fft(x)")),
+    ("must be dense", problem(inputs="return [torch.rand(3, 3).to_sparse()]")),
+    ("sys.exit", problem(top="sys.exit(3)")),
+    ("ended its process", problem(top="os.abort()")),
+    ("ended its process", problem(top="ctypes.string_at(8)")),
+    ("of memory|more memory", problem(top="held = bytearray(1 << 40)")),
+]
+
+
+@pytest.mark.skipif(not JAILED, reason="no Landlock here")
+@pytest.mark.parametrize(("deed", "text"), DEEDS)
+def test_a_deed_is_named(tracer: Tracer, deed: str, text: str) -> None:
+    with pytest.raises(UsageError, match=f"mine: the problem file tried to {deed}"):
+        tracer.trace(text, "mine")
+
+
+@pytest.mark.parametrize(("reason", "text"), REFUSED)
+def test_what_is_no_task_is_refused_in_a_line(tracer: Tracer, reason: str, text: str) -> None:
+    with pytest.raises(UsageError, match=reason) as caught:
+        tracer.trace(text, "mine")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.skipif(not JAILED, reason="no Landlock here")
+def test_native_code_is_held_by_the_jail(tracer: Tracer) -> None:
+    """It reaches the system past Python's audit events."""
+    reached = "c.open(b'/etc/passwd', 0) >= 0 or c.socket(2, 1, 0) >= 0 or c.fork() >= 0"
+    top = f"c = ctypes.pythonapi\nif {reached}: os._exit(9)"
+    assert tracer.trace(problem(top=top, forward="return x.relu()"), "mine").graph.nodes
+
+
+def test_what_it_prints_is_not_the_answer(tracer: Tracer) -> None:
+    top = "print('{\"answer\": \"traced\"}' * 100_000)\nos.write(1, b'garbage\\n' * 1000)"
+    assert [each.op for each in tracer.trace(problem(top=top, forward="return x.relu()"), "mine").graph.nodes] == [
+        "aten.relu.default"
+    ]
+
+
+def test_a_forged_answer_is_checked(tracer: Tracer) -> None:
+    forged = "os.open('answer.json', os.O_CREAT | os.O_WRONLY)"
+    with pytest.raises(UsageError, match=r"tried to open answer\.json"):
+        tracer.trace(problem(top=forged), "mine")
+
+
+def test_zero_sizes_are_traced(tracer: Tracer) -> None:
+    task = tracer.trace(problem(forward="return x.sum(1)"), "mine", dims={"rows": 0})
+    assert [each.shape for each in task.buffers] == [(0, 3), (0,)]
+
+
+@pytest.mark.slow
+def test_too_many_operations_are_refused(tracer: Tracer) -> None:
+    with pytest.raises(UsageError, match="too many operations; 20,000 are allowed"):
+        tracer.trace(problem(forward="\n        while True: x = x + 1"), "mine")
+
+
+def test_a_module_that_never_ends_is_stopped() -> None:
+    with open_tracer(TraceOptions(timeout_s=15.0)) as short, pytest.raises(UsageError, match="longer than 15 s"):
+        short.trace(problem(forward="\n        while True: pass"), "mine")
