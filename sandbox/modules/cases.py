@@ -187,10 +187,16 @@ _FACTOR = {
     "native_batch_norm": 1,
     "_native_batch_norm_legit_no_training": 1,
     "_native_batch_norm_legit": 1,
+    "_native_batch_norm_legit_functional": 1,
     "native_layer_norm": 2,
     "native_group_norm": 1,
 }
-_VARIANCE = {"native_batch_norm": 4, "_native_batch_norm_legit_no_training": 4, "_native_batch_norm_legit": 4}
+_VARIANCE = {
+    "native_batch_norm": 4,
+    "_native_batch_norm_legit_no_training": 4,
+    "_native_batch_norm_legit": 4,
+    "_native_batch_norm_legit_functional": 4,
+}
 _SAME = frozenset(
     (
         *("view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "_to_copy", "clone", "alias"),
