@@ -24,12 +24,17 @@ from cudal2_agent.contract.records.module_task import Arithmetic
 
 ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-23, torch.float64: 2.0**-52}
 SERIAL = 4096
-U_SUM, U_TF32 = 2.0**-24, 2.0**-11
+U_SUM, U_SUM_F64, U_TF32 = 2.0**-24, 2.0**-53, 2.0**-11
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 _PRODUCTS = _RECURRENT | {
     *("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "mv", "dot", "addmv", "convolution", "scaled_dot_product_attention")
 }
-_NORMS = frozenset({"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "var", "std"})
+_NORMS = frozenset(
+    (
+        *("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"),
+        *("_native_batch_norm_legit_functional", "var", "std"),
+    )
+)
 _SUMS = frozenset({"sum", "mean", "prod", "linalg_vector_norm", "norm", "logsumexp", "mse_loss"})
 _SCANS = frozenset({"cumsum", "cumprod", "_softmax", "_log_softmax", "softmax", "log_softmax", "logcumsumexp"})
 _LOGARITHMS = frozenset({"logsumexp", "_log_softmax", "log_softmax", "logcumsumexp"})
@@ -114,17 +119,23 @@ class Noise:
             return [self._moved(each, roundoff) for each in value]
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
             return value
-        return value + value * (roundoff * self._signs(value)).to(value.dtype)
+        return value + value * (roundoff * _finer(value) * self._signs(value)).to(value.dtype)
 
     def _rounded(self, value: Any, growth: float, *, absolute: bool = False) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
             return value
+        growth *= _finer(value)
         size = value.abs() * (ROUNDOFF[value.dtype] + (0 if absolute else growth)) + (growth if absolute else 0)
         return torch.where(value.isfinite(), value + size.to(value.dtype) * self._signs(value), value)
 
     def _signs(self, like: torch.Tensor) -> torch.Tensor:
         drawn = torch.empty(like.shape, dtype=torch.float32, device=like.device).uniform_(-1.5, 1.5, generator=self._source)
         return drawn.to(like.dtype)
+
+
+def _finer(value: torch.Tensor) -> float:
+    """How many times less a sum of this type rounds than one in f32."""
+    return U_SUM_F64 / U_SUM if value.dtype is torch.float64 else 1.0
 
 
 def summed(node: GraphNode, args: list[Any]) -> int:
