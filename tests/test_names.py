@@ -56,6 +56,7 @@ SHARED_MODULES = {
     "sandbox": WIRING,
     "schedule": FAMILY,
     "space": FAMILY,
+    "tasks": "agent/tasks finds and checks problem files, agent/cli/tasks has the verbs",
     "worker": BACKENDS,
     "workers": "worker processes of the sandbox, and those of the indexer",
     "writer": FAMILY,

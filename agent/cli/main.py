@@ -25,6 +25,7 @@ from cudal2_agent.agent.cli import (
     prior,
     profile,
     runs,
+    tasks,
     train,
     trajectories,
     verify,
@@ -62,6 +63,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(index.app, name="index")
 app.add_typer(trajectories.app, name="trajectories")
 app.add_typer(campaign.app, name="campaign")
+app.add_typer(tasks.app, name="tasks")
 app.add_typer(library.app, name="library")
 app.add_typer(train.app, name="train")
 app.add_typer(prior.app, name="prior")

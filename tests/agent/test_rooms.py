@@ -20,6 +20,7 @@ ROOMS = (
     "library",
     "learning/environment",
     "bench",
+    "tasks",
     "learning/calibration",
     "cli",
 )

@@ -7,8 +7,8 @@
 - `problem.py`: a file as a module, at the sizes that are asked
 - `tracing.py`: buffers and graph of a module
 - `graph_export.py`: the graph, from torch.export
-- `drawing.py`: how the problem makes its inputs and parameters
-- `comparing.py`: the graph against the module, on values
+- `tape.py`: how the problem makes its inputs and parameters
+- `agreement.py`: the graph against the module, on values
 - `reducing.py`: smaller sizes at which a problem still runs
 - `simplifying.py`: the graph without copies
 """

@@ -22,8 +22,8 @@ from cudal2_agent.contract.records.module_task import Arithmetic
 from cudal2_agent.contract.records.named_buffer import Buffer, Role
 from cudal2_agent.sandbox.modules.interpreter import ELEMENTS
 from cudal2_agent.sandbox.modules.tracing import graph_export
-from cudal2_agent.sandbox.modules.tracing.comparing import MOST_WORK, require_equal, work_of
-from cudal2_agent.sandbox.modules.tracing.drawing import Tape, with_ranges
+from cudal2_agent.sandbox.modules.tracing.agreement import MOST_WORK, require_equal, work_of
+from cudal2_agent.sandbox.modules.tracing.tape import Tape, with_ranges
 from cudal2_agent.sandbox.modules.tracing.problem import dims_of, load
 from cudal2_agent.sandbox.modules.tracing.reducing import smaller_dims
 from cudal2_agent.sandbox.modules.tracing.simplifying import over, simplified
@@ -54,7 +54,7 @@ def trace(request: TraceRequest) -> TracedModule:
         found, targets = _trace(request, dims, FakeTensorMode(allow_non_fake_inputs=True))
     except DataDependentOutputException:
         found, targets = _trace(request, dims, None)
-    if work_of(found.graph, found.flops) <= MOST_WORK:
+    if work_of(found) <= MOST_WORK:
         torch.manual_seed(0)
         model, inputs = _loaded(request, dims, [])
         named = {name: value for name, value in _named_inputs(model, inputs) if isinstance(value, torch.Tensor)}

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.module_graph import Graph
 from cudal2_agent.sandbox.modules.interpreter import Interpreter
+from cudal2_agent.sandbox.modules.tracing.trace_messages import TracedModule
 
 MOST_WORK = 1 << 22  # elements of all results and, 32 to one, products: above, a module is compared at smaller sizes only
 _FLOPS_PER_ELEMENT = 64
@@ -17,8 +18,9 @@ _FLOPS_PER_ELEMENT = 64
 _TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-4, torch.float64: 1e-10}
 
 
-def work_of(graph: Graph, flops: int) -> int:
-    return sum(math.prod(result.shape) for node in graph.nodes for result in node.results) + flops // _FLOPS_PER_ELEMENT
+def work_of(found: TracedModule) -> int:
+    results = sum(math.prod(result.shape) for node in found.graph.nodes for result in node.results)
+    return sum(buffer.elements for buffer in found.buffers) + results + found.flops // _FLOPS_PER_ELEMENT
 
 
 def require_equal(

@@ -1,0 +1,99 @@
+"""Checks of problem files: whether each is a task, and whether the tests of the task tell wrong programs from right ones."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from cudal2_agent.agent.library.row_file import append_row, read_row_file
+from cudal2_agent.agent.tasks.problem_sources import Problem
+from cudal2_agent.contract.base import Record, digest
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.module_graph import FalseAnswer, Soundness
+from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
+from cudal2_agent.sandbox.modules.tracing.tracer import Tracer
+
+COMMAND = "tasks check"
+CHECKED_WORK = 1 << 18  # elements of all results: wrong programs are tried at sizes with about so many
+
+Check = Callable[[ModuleTask, int], Soundness]
+
+
+class TaskRow(Record):
+    """What was found of one problem. `key`: of its text and how it was asked; a later check does not repeat it.
+
+    `dims`: the sizes at which wrong programs were tried, where these are not the file's.
+    """
+
+    name: str
+    key: str
+    status: Literal["sound", "unsound", "unchecked", "untraceable"]
+    reason: str = ""
+    operations: int = 0
+    accepted: tuple[FalseAnswer, ...] = ()
+    dims: dict[str, int] = {}
+    seconds: float
+
+    @property
+    def is_task(self) -> bool:
+        return self.status != "untraceable"
+
+
+class CheckHow(NamedTuple):
+    """`soundness`: None to trace only."""
+
+    arithmetic: Arithmetic = Arithmetic.F32
+    training: bool = False
+    seed: int = 0
+    soundness: Check | None = None
+
+
+def check_problems(
+    problems: Sequence[Problem], tracer: Tracer, read: Callable[[Path], str], how: CheckHow, rows: Path | None
+) -> Iterator[TaskRow]:
+    """A row for each problem, in order. `rows`: a file of earlier rows, to which new ones are added.
+
+    Raises: UsageError for a file of rows that cannot be used; MachineError, WorkerError.
+    """
+    known = {row.key: row for row in (read_row_file(rows, TaskRow, COMMAND) if rows else ())}
+    for problem in problems:
+        started = time.monotonic()
+        try:
+            text = read(problem.path)
+        except UsageError as exc:
+            yield TaskRow(name=problem.name, key="", status="untraceable", reason=str(exc), seconds=0.0)
+            continue
+        asked = [problem.name, text, how.arithmetic, how.training, how.seed if how.soundness else None]
+        key = digest(asked)
+        if key in known:
+            yield known[key]
+            continue
+        row = _checked(problem.name, text, tracer, how, key, started)
+        if rows:
+            append_row(rows, row)
+        yield row
+
+
+def _checked(name: str, text: str, tracer: Tracer, how: CheckHow, key: str, started: float) -> TaskRow:
+    try:
+        task = tracer.trace(text, name, arithmetic=how.arithmetic, training=how.training)
+    except UsageError as exc:
+        reason = str(exc).removeprefix(f"{name}: ")
+        return TaskRow(name=name, key=key, status="untraceable", reason=reason, seconds=time.monotonic() - started)
+    found, dims = Soundness(status="unchecked"), task.dims
+    if how.soundness is not None:
+        try:
+            small = tracer.reduced(task, CHECKED_WORK)
+            dims, found = small.dims, how.soundness(small, how.seed)
+        except (UsageError, ValueError) as exc:  # an operation that its values do not suit
+            found = Soundness(status="unchecked", reason=str(exc).removeprefix(f"{name}: "))
+    return TaskRow(
+        name=name,
+        key=key,
+        status=found.status,
+        reason=found.reason,
+        operations=len(task.graph.nodes),
+        accepted=found.accepted,
+        dims={} if dims == task.dims else dims,
+        seconds=time.monotonic() - started,
+    )

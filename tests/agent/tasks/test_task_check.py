@@ -1,0 +1,74 @@
+"""Checks of problem files: rows, and a check that goes on where an earlier one ended."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cudal2_agent.agent.cli.module_task import read_problem
+from cudal2_agent.agent.tasks.problem_sources import Problem
+from cudal2_agent.agent.tasks.task_check import CheckHow, TaskRow, check_problems
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.module_graph import FalseAnswer, Soundness
+from cudal2_agent.contract.records.module_task import ModuleTask
+from tests.doubles.modules import PROBLEM, relu_of_sum
+
+
+class Traces:
+    """A tracer that knows one task, and refuses every other text."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def trace(self, problem: str, name: str, **_: Any) -> ModuleTask:
+        self.asked.append(name)
+        if problem != PROBLEM.format(rows=32):
+            raise UsageError(f"{name}: it is no task")
+        return relu_of_sum(32)
+
+    def reduced(self, _: ModuleTask, most_work: int) -> ModuleTask:
+        assert most_work > 0
+        return relu_of_sum(8)
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> list[Problem]:
+    texts = {"good": PROBLEM.format(rows=32), "bad": "nothing", "large": "#" * (300 << 10)}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    return [Problem(name, tmp_path / f"{name}.py") for name in texts]
+
+
+def passes(task: ModuleTask, seed: int) -> Soundness:
+    dropped = FalseAnswer(kind="dropped", on="ours", operation="relu")
+    return Soundness(status="unsound", reason=f"without relu it passes at {task.dims['rows']}", accepted=(dropped,), seed=seed)
+
+
+def checked(problems: list[Problem], tracer: Any, rows: Path | None = None, how: CheckHow | None = None) -> list[TaskRow]:
+    return list(check_problems(problems, tracer, read_problem, how or CheckHow(soundness=passes), rows))
+
+
+def test_a_row_tells_what_was_found(problems: list[Problem]) -> None:
+    good, bad, large = checked(problems, Traces())
+    assert (good.status, good.reason, good.operations) == ("unsound", "without relu it passes at 8", 2)
+    assert (good.dims, good.accepted[0].operation) == ({"rows": 8, "columns": 64}, "relu")
+    assert (bad.status, bad.reason) == ("untraceable", "it is no task")
+    assert (large.status, "KiB" in large.reason) == ("untraceable", True)
+
+
+def test_a_check_goes_on_where_it_ended(problems: list[Problem], tmp_path: Path) -> None:
+    rows, first, second = tmp_path / "rows.jsonl", Traces(), Traces()
+    before = checked(problems[:1], first, rows)
+    rows.write_text(rows.read_text() + '{"name": "torn')
+    after = checked(problems, second, rows)
+    assert (first.asked, second.asked) == (["good"], ["bad"])
+    assert after[0] == before[0]
+    problems[0].path.write_text("changed")
+    third = Traces()
+    checked(problems, third, rows)
+    assert third.asked == ["good"]
+
+
+def test_wrong_programs_are_not_tried_where_they_were_not_asked_for(problems: list[Problem]) -> None:
+    [good] = checked(problems[:1], Traces(), how=CheckHow())
+    assert (good.status, good.operations, good.dims) == ("unchecked", 2, {})
