@@ -9,6 +9,6 @@
 - `graph_export.py`: the graph, from torch.export
 - `tape.py`: how the problem makes its inputs and parameters
 - `agreement.py`: the graph against the module, on values
-- `reducing.py`: smaller sizes at which a problem still runs
+- `shrinking.py`: smaller sizes at which a problem still runs
 - `simplifying.py`: the graph without copies
 """

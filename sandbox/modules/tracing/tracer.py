@@ -74,7 +74,7 @@ class Tracer:
     def reduced(self, task: ModuleTask, most_work: int) -> ModuleTask:
         """The task at sizes at which all results of its operations have at most so many elements, or as few as were found.
 
-        Products and sums of matrix products count as `reducing.OPERATIONS_PER_ELEMENT` do. Raises: as `trace`.
+        Products and sums of matrix products count as `shrinking.OPERATIONS_PER_ELEMENT` do. Raises: as `trace`.
         """
         asked = {"dims": task.dims, "arithmetic": task.arithmetic, "training": task.training, "most_work": most_work}
         return self._traced(task.problem, task.name, asked, task.arch, task.mode)

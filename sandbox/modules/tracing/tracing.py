@@ -23,10 +23,10 @@ from cudal2_agent.contract.records.named_buffer import Buffer, Role
 from cudal2_agent.sandbox.modules.interpreter import ELEMENTS
 from cudal2_agent.sandbox.modules.tracing import graph_export
 from cudal2_agent.sandbox.modules.tracing.agreement import MOST_WORK, require_equal, work_of
-from cudal2_agent.sandbox.modules.tracing.tape import Tape, with_ranges
 from cudal2_agent.sandbox.modules.tracing.problem import dims_of, load
-from cudal2_agent.sandbox.modules.tracing.reducing import smaller_dims
+from cudal2_agent.sandbox.modules.tracing.shrinking import smaller_dims
 from cudal2_agent.sandbox.modules.tracing.simplifying import over, simplified
+from cudal2_agent.sandbox.modules.tracing.tape import Tape, with_ranges
 from cudal2_agent.sandbox.modules.tracing.trace_messages import TracedModule, TraceRequest
 
 _RESERVED = ("workspace", "I")  # words of plans

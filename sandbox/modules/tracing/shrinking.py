@@ -24,7 +24,7 @@ _PATIENCE_S = 60.0
 Load = Callable[[Mapping[str, int]], tuple[torch.nn.Module, list[Any]]]  # the module and its inputs at these sizes
 
 
-class _Work(NamedTuple):
+class _RunSize(NamedTuple):
     """Elements of all results, with what products count; and how many operations there are."""
 
     elements: int
@@ -60,8 +60,8 @@ def smaller_dims(dims: Mapping[str, int], most_work: int, load: Load) -> dict[st
 
 
 def _smaller(
-    dims: dict[str, int], least: _Work, load: Load, small: int, excess: float, stuck: set[tuple[str, ...]]
-) -> tuple[dict[str, int], _Work] | None:
+    dims: dict[str, int], least: _RunSize, load: Load, small: int, excess: float, stuck: set[tuple[str, ...]]
+) -> tuple[dict[str, int], _RunSize] | None:
     """Sizes with less work, the largest changed; None where none is left.
 
     `excess`: how many times too much work there is. `stuck`: groups that could not shrink, to which more are added.
@@ -90,7 +90,7 @@ def _groups(dims: Mapping[str, int], small: int) -> Iterator[tuple[str, ...]]:
             yield tuple(by_size[size])
 
 
-def _work(dims: Mapping[str, int], load: Load) -> _Work | None:
+def _work(dims: Mapping[str, int], load: Load) -> _RunSize | None:
     """None where the module does not run at these sizes, or has an empty result."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     products, elements = FlopCounterMode(display=False), _Elements()
@@ -109,4 +109,4 @@ def _work(dims: Mapping[str, int], load: Load) -> _Work | None:
     if any(not each.numel() for each in tensors):
         return None
     held = sum(each.numel() for each in [*model.parameters(), *tensors])
-    return _Work(held + elements.count + products.get_total_flops() // OPERATIONS_PER_ELEMENT, elements.operations)
+    return _RunSize(held + elements.count + products.get_total_flops() // OPERATIONS_PER_ELEMENT, elements.operations)
