@@ -4,7 +4,19 @@ A graph is data of a stranger: an operator runs only if it is listed here. All a
 and change none of their inputs.
 
 Operators that stay whole, though ATen could say them by others, are what kernels and libraries are written for: matrix
-products, convolutions, pools, norms, softmax, scans, reductions, recurrent layers and activations.
+products, convolutions, pools, norms, softmax, scans, reductions, recurrent layers and activations. Everything else is core
+ATen. The 247 of KernelBench's 250 problems that trace (torch 2.13) have 87 operators; in so many problems each:
+
+- products: convolution 126, addmm 65, mm 20, bmm 10, gru 4, lstm 3, scaled_dot_product_attention 3
+- pointwise: mul 63, add 49, relu 39, div 23, sigmoid 22, gelu 22, sub 18, tanh 18, clamp 18, hardtanh 11, leaky_relu 9, mish 8,
+  hardswish 6, pow 5, eq 4, minimum (min.other) 4, abs 3, masked_fill 3, where 3, log 2, softplus 2, ne 2; once each exp, elu,
+  selu, hardsigmoid, neg, sqrt, lt, isnan, _to_copy
+- views and copies: getitem 99, permute 74, view 36, cat 15, unsqueeze 12, squeeze 9, select 7, slice 6, expand 6,
+  split_with_sizes 3; once each roll, flip, unfold, tril, triu, constant_pad_nd, index, gather; full 4, full_like 2
+- norms: _native_batch_norm_legit_no_training 31, native_group_norm 17, native_layer_norm 9, _native_batch_norm_legit 4
+- reductions: mean 33, sum 14, logsumexp 9, max 6, min 6, linalg_vector_norm 5; once each argmax, argmin, norm
+- windows: max_pool2d 22, max_pool3d 8, avg_pool2d 7, avg_pool3d 5, avg_pool1d 2, adaptive_avg_pool1d 2
+- rows and scans: _softmax 18, _log_softmax 2, cumsum 4, cumprod 1
 """
 
 import functools
@@ -13,7 +25,7 @@ from typing import Any
 # Composite in ATen; the export would take them apart.
 WHOLE = (
     *("celu", "elu", "gelu", "glu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_sigmoid_forward", "mish"),
-    *("relu6", "rrelu_with_noise_functional", "selu", "silu", "softplus", "softshrink", "hardshrink", "threshold"),
+    *("relu6", "selu", "silu", "softplus", "softshrink", "hardshrink", "threshold"),
     *("_softmax", "_log_softmax", "logsumexp", "logcumsumexp", "cumsum", "cumprod", "linalg_vector_norm", "norm"),
     *("mean", "sum", "amax", "amin", "argmax", "argmin", "prod", "var", "var_mean", "max", "min", "all", "any", "topk", "sort"),
     *("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"),
@@ -71,7 +83,7 @@ DRAWING = frozenset(
         *("trunc_normal_", "cauchy_", "geometric_", "fill_", "zero_", "copy_", "add_", "sub_", "mul_", "div_", "clamp_"),
         *("erfinv_", "sqrt_", "exp_", "log_", "neg_", "abs_", "pow_", "sigmoid_", "tanh_", "relu_", "clamp_min_"),
         *("clamp_max_", "index_put_", "masked_fill_", "tril_", "triu_", "squeeze_", "unsqueeze_", "transpose_", "t_"),
-        *("fill_diagonal_", "scatter_", "index_fill_", "sign_", "round_", "floor_", "set_", "detach_", "eq_", "cumsum_"),
+        *("fill_diagonal_", "scatter_", "index_fill_", "sign_", "round_", "floor_", "detach_", "eq_", "cumsum_"),
         *("lift_fresh", "to", "_conj", "linalg_qr", "linalg_svd", "_linalg_svd", "polar", "view_as_real", "lift"),
     )
 )

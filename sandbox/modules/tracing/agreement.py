@@ -47,6 +47,7 @@ def _agree(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return False
     if not found.is_floating_point():
-        return torch.equal(found, wanted)
+        return bool(torch.equal(found, wanted))
     scale = wanted[wanted.isfinite()].abs().max().item() if wanted.isfinite().any() else 0.0
-    return torch.allclose(found, wanted, rtol=_TOLERANCE[found.dtype], atol=_TOLERANCE[found.dtype] * scale, equal_nan=True)
+    share = _TOLERANCE[found.dtype]
+    return bool(torch.allclose(found, wanted, rtol=share, atol=share * scale, equal_nan=True))

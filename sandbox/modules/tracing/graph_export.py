@@ -117,11 +117,11 @@ def literal(name: str, value: torch.Tensor) -> GraphNode:
 
 def _table() -> dict[Any, Any]:
     """Decompositions of the export without those of operators that stay whole."""
-    table = torch.export.default_decompositions()
+    table: dict[Any, Any] = torch.export.default_decompositions()
     for overload in list(table):
         if overload.namespace == "aten" and overload._schema.name.removeprefix("aten::") in WHOLE:
             table.pop(overload)
-    return table  # type: ignore[return-value]
+    return table
 
 
 def _recorded(node: torch.fx.Node) -> GraphNode:
@@ -193,9 +193,13 @@ def type_of(value: torch.Tensor) -> TensorType:
 
 def _flops(node: torch.fx.Node) -> int:
     """Of matrix products and convolutions; a multiply-add counts as two."""
+    value: Any = node.meta.get("val")
+    return int(_count(node, value)) if isinstance(value, torch.Tensor | tuple | list) else 0
+
+
+def _count(node: torch.fx.Node, value: Any) -> Any:
     name = node.target._opname if isinstance(node.target, torch._ops.OpOverload) else ""
     shapes = [tuple(each.meta["val"].shape) for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor)]
-    value = node.meta.get("val")
     match name:
         case "mm" | "bmm":
             return 2 * value.numel() * shapes[0][-1]

@@ -85,7 +85,7 @@ def _assigned(tree: ast.Module) -> list[tuple[str, tuple[Any, str, int | None], 
 
 def _pairs(targets: list[ast.expr], statement: Any) -> Iterator[tuple[str, ast.expr, tuple[Any, str, int | None]]]:
     """Each name that a statement assigns, its value and where that stands."""
-    value = statement.value if targets else None
+    value: Any = statement.value if targets else None
     several = value.elts if isinstance(value, ast.Tuple | ast.List) else []
     for target in targets:
         if isinstance(target, ast.Name):

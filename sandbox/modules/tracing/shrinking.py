@@ -31,7 +31,7 @@ class _RunSize(NamedTuple):
     operations: int
 
 
-class _Elements(TorchDispatchMode):
+class _Elements(TorchDispatchMode):  # type: ignore[misc]
     """Counts the elements of all results, and the operations."""
 
     count = operations = 0

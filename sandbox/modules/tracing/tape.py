@@ -18,6 +18,7 @@ from cudal2_agent.sandbox.modules.tracing.trace_messages import TracedModule
 _MOST_RUN_BYTES = 256 << 20  # of what is computed to learn the range of a buffer
 _MOST_LITERAL = 1 << 16  # elements of all constants together
 _DRAWN = ("rand", "uniform", "normal", "bernoulli", "multinomial", "exponential", "random_", "poisson", "cauchy", "geometric")
+_ALIASES = ("aten.detach.default", "aten.alias.default", "aten.lift_fresh.default")
 _SAME_VALUES = (
     "_to_copy",
     "view",
@@ -33,7 +34,7 @@ _SAME_VALUES = (
 )
 
 
-class Tape(TorchDispatchMode):
+class Tape(TorchDispatchMode):  # type: ignore[misc]
     """Its nodes change their tensors in place where the problem did. `failed`: why it could not record; empty if it could."""
 
     def __init__(self) -> None:
@@ -64,6 +65,9 @@ class Tape(TorchDispatchMode):
         if not tensors:
             return  # a look at a value, or a check
         operator(str(func), drawing=True)
+        if str(func) in _ALIASES and _place(result) == _place(args[0]):
+            self._remember(result, self._name(args[0]))
+            return
         if len(self._nodes) >= MAX_NODES:
             raise UsageError(f"more than {MAX_NODES:,} operations")
         args, kwargs = pytree.tree_map_only(torch.Tensor, self._reference, (args, kwargs))

@@ -117,6 +117,7 @@ def test_zero_sizes_are_traced(tracer: Tracer) -> None:
     assert [each.shape for each in task.buffers] == [(0, 3), (0,)]
 
 
+@pytest.mark.slow
 def test_a_module_that_never_ends_is_stopped() -> None:
     with open_tracer(TraceOptions(timeout_s=15.0)) as short, pytest.raises(UsageError, match="longer than 15 s"):
         short.trace(problem(forward="\n        while True: pass"), "mine")
