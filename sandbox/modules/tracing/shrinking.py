@@ -1,7 +1,8 @@
 """Smaller sizes at which a problem still runs. In the jail: each size that is tried is one run on tensors without values.
 
 The largest sizes shrink first, by powers of two, so that what divides them keeps dividing them. Sizes that are equal shrink
-together where they cannot shrink alone. The number of operations stays: a network with fewer layers is another module.
+together where they cannot shrink alone, and all together where that does not do either. The number of operations stays: a
+network with fewer layers is another module.
 """
 
 import time
@@ -70,9 +71,8 @@ def _smaller(
         if group in stuck:
             continue
         for factor in (each for each in _FACTORS if each * each <= excess or each == 2):
-            size = dims[group[0]] // factor
-            tried = {**dims, **dict.fromkeys(group, size)}
-            work = _work(tried, load) if size >= small // 2 else None
+            tried = {**dims, **{name: dims[name] // factor for name in group}}
+            work = _work(tried, load) if min(tried[name] for name in group) >= small // 2 else None
             if work is not None and work.elements < least.elements and work.operations == least.operations:
                 return tried, work
         stuck.add(group)
@@ -88,6 +88,8 @@ def _groups(dims: Mapping[str, int], small: int) -> Iterator[tuple[str, ...]]:
         yield from ((name,) for name in by_size[size])
         if len(by_size[size]) > 1:
             yield tuple(by_size[size])
+    if len(by_size) > 1:
+        yield tuple(name for names in by_size.values() for name in names)
 
 
 def _work(dims: Mapping[str, int], load: Load) -> _RunSize | None:

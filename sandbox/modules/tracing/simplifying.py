@@ -8,7 +8,8 @@ from typing import Any
 
 from cudal2_agent.contract.records.module_graph import Graph, GraphNode, TensorType
 
-_COPIES = frozenset(f"aten.{name}.default" for name in ("clone", "alias", "detach", "lift_fresh_copy", "copy", "_to_copy"))
+_COPIES = frozenset(f"aten.{name}.default" for name in ("clone", "alias", "detach", "lift_fresh_copy", "_to_copy"))
+_OVERWRITE = "aten.copy.default"  # its first argument only has the shape
 _SHAPED = frozenset({"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.expand.default"})
 
 
@@ -38,9 +39,9 @@ def simplified(graph: Graph, buffers: Mapping[str, TensorType]) -> Graph:
 
 def _copied(node: GraphNode, types: Mapping[str, TensorType]) -> str | None:
     """The value that a node only copies, or views as it is."""
-    if node.op not in _COPIES | _SHAPED or not node.args:
+    if node.op not in _COPIES | _SHAPED | {_OVERWRITE} or not node.args:
         return None
-    match node.args[0]:
+    match node.args[node.op == _OVERWRITE]:
         case {"node": str() as source} if types[source] == node.results[0]:
             return source
     return None

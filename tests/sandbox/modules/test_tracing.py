@@ -135,11 +135,13 @@ def test_what_forward_updates_is_a_state(traced: Traced) -> None:
     task = traced("needs_values")
     assert [(each.name, each.role) for each in task.buffers] == [
         ("x", Role.INPUT),
+        ("last", Role.STATE),
         ("held", Role.STATE),
         ("out", Role.OUTPUT),
     ]
     x, held = torch.tensor([4.0, 8.0, 12.0]), torch.ones(3)
-    found = Interpreter(task.graph).run({"x": x, "held": held})
+    found = Interpreter(task.graph).run({"x": x, "held": held, "last": held})
+    assert found["last"].tolist() == x.tolist()
     assert found["held"].tolist() == [2.0, 3.0, 4.0]
     assert found["out"].tolist() == [4.0, 6.0, 8.0]
     assert held.tolist() == [1.0, 1.0, 1.0]

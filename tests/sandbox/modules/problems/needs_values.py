@@ -9,10 +9,12 @@ class Model(nn.Module):
         super().__init__()
         self.slopes = [slope.item() for slope in torch.linspace(0.0, 0.5, width)]
         self.held = torch.zeros(width)
+        self.register_buffer("last", torch.ones(width))
 
     def forward(self, x):
         self.held = self.held + x * self.slopes[1]
-        return self.held * 2
+        self.last.copy_(x)
+        return self.held * 2 + self.last * 0.0
 
 
 width = 3
