@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.module_task import Arithmetic
 from cudal2_agent.sandbox.jail.kind import confinement
 from cudal2_agent.sandbox.modules.tracing.tracer import TraceOptions, Tracer, open_tracer
 
@@ -110,6 +111,13 @@ def test_a_forged_answer_is_checked(tracer: Tracer) -> None:
     forged = "os.open('answer.json', os.O_CREAT | os.O_WRONLY)"
     with pytest.raises(UsageError, match=r"tried to open answer\.json"):
         tracer.trace(problem(top=forged), "mine")
+
+
+def test_what_a_cpu_lacks_in_half_is_traced(tracer: Tracer) -> None:
+    text = problem(forward="return nn.functional.avg_pool3d(x, 2)", inputs="return [torch.rand(1, 2, rows, rows, rows)]")
+    task = tracer.trace(text, "mine", arithmetic=Arithmetic.F16)
+    assert [each.op for each in task.graph.nodes] == ["aten.avg_pool3d.default"]
+    assert all("not compared" in note for note in task.notes)
 
 
 def test_zero_sizes_are_traced(tracer: Tracer) -> None:
