@@ -122,10 +122,13 @@ def check(
 
     The file runs in a jail. Wrong programs are tried at small sizes. Fails unless every problem is a sound task.
     """
+    from functools import partial
+
     from cudal2_agent.agent.cli.arguments import choice
     from cudal2_agent.agent.cli.module_task import read_problem
+    from cudal2_agent.agent.library.row_file import append_row, read_row_file
     from cudal2_agent.agent.tasks.problem_sources import problems_of
-    from cudal2_agent.agent.tasks.task_check import CheckHow, check_problems
+    from cudal2_agent.agent.tasks.task_check import CheckHow, Rows, TaskRow, check_problems
     from cudal2_agent.contract.records.module_task import Arithmetic
     from cudal2_agent.contract.settings.settings import load_settings
     from cudal2_agent.sandbox.modules import soundness
@@ -133,10 +136,11 @@ def check(
 
     problems = problems_of(source, load_settings().home)
     kind = choice("--arithmetic", Arithmetic, arithmetic)
+    kept = Rows(read_row_file(rows, TaskRow, "tasks check"), partial(append_row, rows)) if rows else None
     how = CheckHow(kind, training, seed, None if trace_only else soundness.check)
     done: list[TaskRow] = []
     with open_tracer() as tracer:
-        for row in check_problems(problems, tracer, read_problem, how, rows):
+        for row in check_problems(problems, tracer, read_problem, how, kept):
             done.append(row)
             print(row.model_dump_json() if as_json else _row(row, f"[{len(done):,}/{len(problems):,}] "), flush=True)
     if not as_json:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from cudal2_agent.agent.library.row_file import append_row, read_row_file
 from cudal2_agent.agent.tasks.problem_sources import Problem
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import UsageError
@@ -13,7 +12,6 @@ from cudal2_agent.contract.records.module_graph import FalseAnswer, Soundness
 from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
 from cudal2_agent.sandbox.modules.tracing.tracer import Tracer
 
-COMMAND = "tasks check"
 CHECKED_WORK = 1 << 18  # elements of all results: wrong programs are tried at sizes with about so many
 
 Check = Callable[[ModuleTask, int], Soundness]
@@ -48,14 +46,21 @@ class CheckHow(NamedTuple):
     soundness: Check | None = None
 
 
-def check_problems(
-    problems: Sequence[Problem], tracer: Tracer, read: Callable[[Path], str], how: CheckHow, rows: Path | None
-) -> Iterator[TaskRow]:
-    """A row for each problem, in order. `rows`: a file of earlier rows, to which new ones are added.
+class Rows(NamedTuple):
+    """Rows of earlier checks, and how one is kept for later ones."""
 
-    Raises: UsageError for a file of rows that cannot be used; MachineError, WorkerError.
+    held: Sequence[TaskRow]
+    add: Callable[[TaskRow], None]
+
+
+def check_problems(
+    problems: Sequence[Problem], tracer: Tracer, read: Callable[[Path], str], how: CheckHow, rows: Rows | None
+) -> Iterator[TaskRow]:
+    """A row for each problem, in order. `rows`: earlier ones, to which new ones are added.
+
+    Raises: UsageError for rows that cannot be used; MachineError, WorkerError.
     """
-    known = {row.key: row for row in (read_row_file(rows, TaskRow, COMMAND) if rows else ())}
+    known = {row.key: row for row in (rows.held if rows else ())}
     for problem in problems:
         started = time.monotonic()
         try:
@@ -70,7 +75,7 @@ def check_problems(
             continue
         row = _checked(problem.name, text, tracer, how, key, started)
         if rows:
-            append_row(rows, row)
+            rows.add(row)
         yield row
 
 

@@ -11,6 +11,7 @@ import pytest
 
 AGENT = Path(__file__).resolve().parents[2] / "agent"
 ROOMS = (
+    "tasks",
     "observe",
     "run",
     "report",
@@ -20,7 +21,6 @@ ROOMS = (
     "library",
     "learning/environment",
     "bench",
-    "tasks",
     "learning/calibration",
     "cli",
 )

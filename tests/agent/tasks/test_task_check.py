@@ -1,13 +1,15 @@
 """Checks of problem files: rows, and a check that goes on where an earlier one ended."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cudal2_agent.agent.cli.module_task import read_problem
+from cudal2_agent.agent.library.row_file import append_row, read_row_file
 from cudal2_agent.agent.tasks.problem_sources import Problem
-from cudal2_agent.agent.tasks.task_check import CheckHow, TaskRow, check_problems
+from cudal2_agent.agent.tasks.task_check import CheckHow, Rows, TaskRow, check_problems
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.module_graph import FalseAnswer, Soundness
 from cudal2_agent.contract.records.module_task import ModuleTask
@@ -45,7 +47,8 @@ def passes(task: ModuleTask, seed: int) -> Soundness:
 
 
 def checked(problems: list[Problem], tracer: Any, rows: Path | None = None, how: CheckHow | None = None) -> list[TaskRow]:
-    return list(check_problems(problems, tracer, read_problem, how or CheckHow(soundness=passes), rows))
+    kept = Rows(read_row_file(rows, TaskRow, "tasks check"), partial(append_row, rows)) if rows else None
+    return list(check_problems(problems, tracer, read_problem, how or CheckHow(soundness=passes), kept))
 
 
 def test_a_row_tells_what_was_found(problems: list[Problem]) -> None:
