@@ -35,7 +35,7 @@ class Backends:
 
     def __init__(self, arch: Arch, worker: WorkerOptions, compile_options: CompileOptions, emit: Emit) -> None:
         self._arch, self._worker, self._emit = arch, worker, emit
-        self.gpu_environment = {"CUPY_CACHE_DIR": _cupy_cache(compile_options)}
+        self.gpu_environment = compile_caches(compile_options)
 
     def open(self, device: str) -> Backend | None:
         """The backend for `auto`, `none`, `emulator` or `cuda:N`; None where nothing executes candidates."""
@@ -106,6 +106,7 @@ def driver_present() -> bool:
     return False
 
 
-def _cupy_cache(options: CompileOptions) -> str:
-    """A folder beside the compile cache, so that a new worker does not compile cupy's kernels again."""
-    return str(Path(options.cache_dir).resolve().with_name("cupy"))
+def compile_caches(options: CompileOptions) -> dict[str, str]:
+    """Folders beside the compile cache, so that a new worker compiles neither cupy's kernels nor torch's programs again."""
+    names = {"CUPY_CACHE_DIR": "cupy", "TORCHINDUCTOR_CACHE_DIR": "torchinductor"}
+    return {variable: str(Path(options.cache_dir).resolve().with_name(name)) for variable, name in names.items()}

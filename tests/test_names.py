@@ -46,6 +46,7 @@ SHARED_MODULES = {
     "library": "contract holds the records, agent/library builds libraries, cudal2/library reads them",
     "library_check": COMMAND,
     "lm": COMMAND,
+    "modules": "sandbox/modules is about PyTorch modules as tasks, sandbox/cuda/modules about them on a GPU",
     "policy": "the main file of each policy, and the wiring that opens them",
     "prior": "policies/schedule predicts times of schedules, the verb `prior` chooses what does",
     "profile": COMMAND,

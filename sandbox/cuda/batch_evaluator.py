@@ -115,6 +115,7 @@ class BatchEvaluator(Evaluator):
         """Verify all, time those that hold together, verify these again."""
         racing = _Racing(request)
         yield from self._each(racing, range(len(request.built)), lambda position: self._verified(racing, position, verifier))
+        verifier.release()
         self._begin_race(racing, rounds)
         yield from racing.fresh()
         if racing.broken:

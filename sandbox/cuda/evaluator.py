@@ -46,7 +46,9 @@ class Loaded(Contender, Protocol):
 
 
 class Verifies(Protocol):
-    """Verifies candidates of one task; as `Verifier`."""
+    """Verifies candidates of one task; as `Verifier`. `large`: whether its buffers leave timing too little memory."""
+
+    large: bool
 
     def prepare(self, options: VerifyOptions, *, briefly: bool = False) -> None: ...
     def verify(self, contender: Contender, options: VerifyOptions) -> tuple[TestResult, ...]: ...
@@ -105,6 +107,8 @@ class Evaluator:
         verifier.prepare(request.verify)
         if request.time is not None:
             self._open_baselines(timer, request, request.time)
+            if verifier.large:
+                timer.close()  # its memory, which is made again; baselines stay open
         contender = self._load(request.built, request.task)
         self._begin("verify")
         tests = verifier.verify(contender, request.verify)
@@ -125,6 +129,7 @@ class Evaluator:
     def _time(self, request: Evaluate, options: TimeOptions, contender: Contender, tests: tuple[TestResult, ...]) -> Done:
         verifier, timer = self._prepare(request.task)
         self._begin("time")
+        verifier.release()
         try:
             measurement = timer.measure(contender, options)
         except WrongWhileTimed as exc:
@@ -183,7 +188,7 @@ def open_verifier(task: Task, device: Device) -> Verifies:
     """Raises: MemoryError."""
     if isinstance(task, GemmTask):
         return Verifier(task, device)
-    from cudal2_agent.sandbox.cuda.modules.verifier import ModuleVerifier  # torch, which products do without
+    from cudal2_agent.sandbox.cuda.modules.module_verifier import ModuleVerifier  # torch, which products do without
 
     return ModuleVerifier(task, device)
 

@@ -40,6 +40,8 @@ class Verifier:
     Raises: MemoryError (such as cupy's OutOfMemoryError) where the task does not fit.
     """
 
+    large = False
+
     def __init__(self, task: GemmTask, device: Device) -> None:
         self._task, self._device = task, device
         self._bystanders = Bystanders()

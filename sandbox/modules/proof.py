@@ -15,10 +15,11 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Role
 from cudal2_agent.contract.records.symptoms import Symptoms
 from cudal2_agent.contract.settings.options import VerifyOptions
-from cudal2_agent.sandbox.modules.bounds import Judge, Verdict
+from cudal2_agent.sandbox.modules.bounds import Verdict
 from cudal2_agent.sandbox.modules.cases import CASES, NORMAL, OWN, TIES, UNEVEN, WHOLE, Case, Inputs, draw
 from cudal2_agent.sandbox.modules.executor import ModuleExecutor, Run
 from cudal2_agent.sandbox.modules.prepared import Prepared, prepare
+from cudal2_agent.sandbox.modules.rows import judge_of
 from cudal2_agent.sandbox.verification.draws import seed_of
 from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Traits
 from cudal2_agent.sandbox.verification.tiers import REPEATS, WAITS_ROUNDS
@@ -36,7 +37,7 @@ class PreparedCases:
     def __init__(self, task: ModuleTask, device: torch.device, budget_bytes: int) -> None:
         self.task, self.device = task, device
         written = sum(buffer.elements for buffer in task.buffers if buffer.role.written)
-        self._capacity = budget_bytes // max(task.operand_bytes + 24 * written, 1)
+        self.capacity = budget_bytes // max(task.operand_bytes + 24 * written, 1)
         self._drawn = seed_of(VerifyOptions())
         self._kept: dict[tuple[str, int], Prepared | None] = {}
 
@@ -47,7 +48,7 @@ class PreparedCases:
         if key in self._kept:
             return self._kept[key], wanted
         found = self.fresh(case, wanted)
-        if len(self._kept) < self._capacity:
+        if len(self._kept) < self.capacity:
             self._kept[key] = found
         return found, wanted
 
@@ -156,7 +157,7 @@ class ModuleProof:
             place = self._random.randrange(len(flat))
             flat[place] = 2 - flat[place] if float(flat[place].abs()) < 1 else -flat[place] / 2
             values[name] = flat.reshape(values[name].shape)
-            judge = Judge(self._task, values, self._draw())
+            judge = judge_of(self._task, values, self._draw())
             if not judge.accepts(before):
                 return Prepared(prepared.case, values, judge)
         return None

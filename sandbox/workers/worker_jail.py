@@ -24,16 +24,16 @@ _SYSTEM = (
 )
 _DEVICES = ("null", "zero", "full", "random", "urandom", "nvidia*", "dri")
 _TOOLKIT = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")
-_CUPY_CACHE = "CUPY_CACHE_DIR"
+_CACHES = ("CUPY_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 
 
 def gpu_jail(options: WorkerOptions, scratch: Path, environment: Mapping[str, str]) -> Jail:
-    """Files of a GPU's worker. It may write to its scratch, cupy's cache, the GPU's devices and /proc.
+    """Files of a GPU's worker. It may write to its scratch, the caches of cupy and torch, the GPU's devices and /proc.
 
     On an H200 (driver 580) CUDA starts only where it may change files of /proc. Writing or truncating those of its own
     process does not suffice.
     """
-    write = [scratch, *([Path(environment[_CUPY_CACHE])] if _CUPY_CACHE in environment else [])]
+    write = [scratch, *(Path(environment[name]) for name in _CACHES if name in environment)]
     for folder in write:
         folder.mkdir(parents=True, exist_ok=True)
     return Jail(

@@ -12,15 +12,17 @@ from typing import Any
 import torch
 
 from cudal2_agent.contract.records.module_task import ModuleTask
-from cudal2_agent.contract.records.named_buffer import Buffer, Role
+from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudgement
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
-from cudal2_agent.sandbox.modules.bounds import Judge
+from cudal2_agent.sandbox.modules.bounds import Expected
 from cudal2_agent.sandbox.modules.executor import Run
+from cudal2_agent.sandbox.modules.rows import AnyJudge
 
 PIECE = 2**25  # elements that are compared at once
 EXTREMA_APART = 1e-3
-KEPT_BYTES_AN_ELEMENT = 8  # of a reference and its bound
+ROUNDED_UP = 1.01  # a bound in bf16 is not below itself
+KEPT_BYTES_AN_ELEMENT = 6  # of a reference and its bound
 
 
 @dataclass(frozen=True)
@@ -46,24 +48,32 @@ class KeptOutput:
         return count
 
 
-def keep(judge: Judge, outputs: Sequence[Buffer]) -> dict[str, KeptOutput]:
-    """What is kept of a judge's references, in half of their memory: f32 has more digits than any bound needs."""
-    kept = {}
-    for buffer in outputs:
-        expected = judge.expected[buffer.name]
-        reference = expected.reference.reshape(-1)
-        if not buffer.element.floating:
-            apart = EXTREMA_APART if expected.source is not None else 0.0
-            kept[buffer.name] = KeptOutput(reference.to(torch.int64), None, apart)
-            continue
-        bound = expected.bound.expand(expected.reference.shape).reshape(-1)
-        if expected.free is not None:
-            bound = torch.where(expected.free.reshape(-1), torch.inf, bound)
-        exact = buffer.bytes == 8 * buffer.elements
-        narrow = reference if exact else reference.float()
-        finite = torch.where(reference.isfinite(), (narrow.double() - reference).abs(), 0.0)
-        kept[buffer.name] = KeptOutput(narrow, ((bound + finite) * (1 + 2.0**-20)).to(narrow.dtype))
-    return kept
+def keep(judge: AnyJudge, outputs: Sequence[Buffer]) -> dict[str, KeptOutput]:
+    """What is kept of a judge's references: f32 has more digits than a bound needs, and a bound needs few."""
+    pieces: dict[str, list[KeptOutput]] = {buffer.name: [] for buffer in outputs}
+    for _, part in judge.parts():
+        for buffer in outputs:
+            pieces[buffer.name].append(_piece(part.expected[buffer.name], buffer))
+    return {name: _joined(each) for name, each in pieces.items()}
+
+
+def _piece(expected: Expected, buffer: Buffer) -> KeptOutput:
+    reference = expected.reference.reshape(-1)
+    if not buffer.element.floating:
+        return KeptOutput(reference.to(torch.int64), None, EXTREMA_APART if expected.source is not None else 0.0)
+    bound = expected.bound.expand(expected.reference.shape).reshape(-1)
+    if expected.free is not None:
+        bound = torch.where(expected.free.reshape(-1), torch.inf, bound)
+    narrow = reference if buffer.element is BufferElement.F64 else reference.float()
+    rounded = torch.where(reference.isfinite(), (narrow.double() - reference).abs(), 0.0)
+    return KeptOutput(narrow, ((bound + rounded) * ROUNDED_UP).to(torch.bfloat16))
+
+
+def _joined(pieces: list[KeptOutput]) -> KeptOutput:
+    if len(pieces) == 1:
+        return pieces[0]
+    bounds = [each.bound for each in pieces if each.bound is not None]
+    return KeptOutput(torch.cat([each.reference for each in pieces]), torch.cat(bounds) if bounds else None, pieces[0].apart)
 
 
 class KeptJudge:
@@ -77,7 +87,7 @@ class KeptJudge:
         task: ModuleTask,
         output: Callable[[Buffer, TimedLaunch], torch.Tensor],
         values: Callable[[int], Mapping[str, torch.Tensor]],
-        judge: Callable[[Mapping[str, torch.Tensor]], Judge],
+        judge: Callable[[Mapping[str, torch.Tensor]], AnyJudge],
         kept: Callable[[int], Mapping[str, KeptOutput]],
     ) -> None:
         self._output, self._values, self._judge, self._kept = output, values, judge, kept

@@ -21,16 +21,16 @@ from cudal2_agent.sandbox.cuda.contender import Contender, NamedOperands
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.guard.placement import slot_bytes
 from cudal2_agent.sandbox.cuda.modules.kept import KeptJudge, kept_bytes
-from cudal2_agent.sandbox.cuda.modules.tensors import use_stream, view
+from cudal2_agent.sandbox.cuda.modules.tensors import memory_told, use_stream, view
 from cudal2_agent.sandbox.cuda.modules.value_pools import ValuePools
 from cudal2_agent.sandbox.cuda.timing.operand_pools import Ring
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch, launches_needed, spread_bytes
 from cudal2_agent.sandbox.cuda.timing.track import WRITTEN_EARLY, WRITTEN_LATE, BaseTrack, Residue
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 from cudal2_agent.sandbox.cuda.trusted import Bystanders
-from cudal2_agent.sandbox.modules.bounds import Judge
 from cudal2_agent.sandbox.modules.cases import NORMAL, OWN
 from cudal2_agent.sandbox.modules.prepared import prepare
+from cudal2_agent.sandbox.modules.rows import AnyJudge, judge_of
 
 MAX_SETS = 128
 SETS_SHARE = 0.45  # of the free memory, for sets with their outputs and references
@@ -47,7 +47,6 @@ class ModuleTrack(BaseTrack):
     def __init__(self, task: ModuleTask, device: Device, options: TimeOptions) -> None:
         self.task, self.device = task, device
         self._place = use_stream(device)
-        torch.cuda.empty_cache()
         self._trusted = TrustedTiming(device.chip.sms, LIMITS[device.chip.arch].max_smem_per_block_bytes)
         self.capacity = launches_needed(task, options, device.chip)
         draw, free_bytes = random.Random(secrets.randbits(64)), _free_bytes(device)
@@ -88,8 +87,11 @@ class ModuleTrack(BaseTrack):
         self.pools.restore_states()
 
     def delivered(self, lane: Any) -> list[TimedLaunch]:
-        bounds = zip(lane.launches, lane.bounds, strict=True)
-        return [launch for launch, bound in bounds if not hasattr(bound, "deliver") or bound.deliver()]
+        found = []
+        for launch, bound in zip(lane.launches, lane.bounds, strict=True):
+            if not hasattr(bound, "deliver") or bound.deliver(last=bound is lane.bounds[-1]):
+                found.append(launch)
+        return found
 
     def behind_late_predecessor(
         self, lane: Any, index: int, done: Sequence[int], bystanders: Bystanders, draw: random.Random
@@ -123,15 +125,16 @@ class ModuleTrack(BaseTrack):
             return self.pools.state(buffer.name, launch.a)
         return view(self._rings[buffer.name].slot(launch.slot), buffer)
 
-    def _drawn(self, seed: int) -> tuple[dict[str, torch.Tensor], Judge]:
+    def _drawn(self, seed: int) -> tuple[dict[str, torch.Tensor], AnyJudge]:
         """Normal numbers as tests draw them; the problem's own distribution where the reference of those is not finite."""
-        for case in (NORMAL, OWN):
-            if (prepared := prepare(self.task, case, seed, self._place)) is not None:
-                return prepared.values, prepared.judge
+        with memory_told():
+            for case in (NORMAL, OWN):
+                if (prepared := prepare(self.task, case, seed, self._place)) is not None:
+                    return prepared.values, prepared.judge
         raise MachineError(f"{self.task.name}: its reference is not finite on any inputs that are drawn")
 
-    def _judge_of(self, values: Mapping[str, torch.Tensor]) -> Judge:
-        return Judge(self.task, values, secrets.randbits(32))
+    def _judge_of(self, values: Mapping[str, torch.Tensor]) -> AnyJudge:
+        return judge_of(self.task, values, secrets.randbits(32))
 
 
 def count_sets(task: ModuleTask, launches: int, free_bytes: int) -> int:
@@ -143,7 +146,7 @@ def count_sets(task: ModuleTask, launches: int, free_bytes: int) -> int:
 
 
 def _free_bytes(device: Device) -> int:
-    """Free memory of the GPU, with what cupy's and torch's pools hold unused."""
+    """Free memory of the GPU, after torch gave back what it holds unused, with what cupy's pool holds unused."""
+    torch.cuda.empty_cache()
     free_bytes, _ = cupy.cuda.runtime.memGetInfo()
-    unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return int(free_bytes) + int(device.pool.free_bytes()) + max(unused, 0)
+    return int(free_bytes) + int(device.pool.free_bytes())

@@ -7,6 +7,7 @@ its addresses.
 
 import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -34,6 +35,17 @@ def view(array: Any, buffer: Buffer) -> torch.Tensor:
 def as_computed(stored: torch.Tensor, buffer: Buffer) -> torch.Tensor:
     """The same memory in the type that operations take: booleans are no bytes."""
     return stored.view(torch.bool) if buffer.element is BufferElement.BOOL else stored
+
+
+@contextlib.contextmanager
+def memory_told() -> Iterator[None]:
+    """Torch's lack of memory as Python's own. Raises: MemoryError."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, ValueError) as exc:
+        if isinstance(exc, torch.OutOfMemoryError) or isinstance(exc.__cause__, torch.OutOfMemoryError):
+            raise MemoryError(" ".join(str(exc).split())[:200]) from exc
+        raise
 
 
 @functools.cache

@@ -14,13 +14,13 @@ from cudal2_agent.sandbox.cuda.guard.placement import scatter
 from cudal2_agent.sandbox.cuda.modules.kept import KeptOutput, keep
 from cudal2_agent.sandbox.cuda.modules.tensors import view
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
-from cudal2_agent.sandbox.modules.bounds import Judge
+from cudal2_agent.sandbox.modules.rows import AnyJudge
 
 # The values of a set from a seed, and the judge of what a launch makes of them.
-Drawn = tuple[dict[str, torch.Tensor], Judge]
+Drawn = tuple[dict[str, torch.Tensor], AnyJudge]
 
 
-class _Pool:
+class _BufferSets:
     """One buffer of every set, scattered over a mapping: as candidates see it, and as the sandbox writes it."""
 
     def __init__(self, buffer: Buffer, count: int, device: int, draw: random.Random, least_bytes: int) -> None:
@@ -52,7 +52,7 @@ class ValuePools:
         self._task, self._count, self._trusted, self._drawn = task, count, trusted, drawn
         read = [buffer for buffer in task.buffers if buffer.role is not Role.OUTPUT]
         share = least_bytes // max(len(read), 1)
-        self._pools = {buffer.name: _Pool(buffer, count, device, draw, share) for buffer in read}
+        self._pools = {buffer.name: _BufferSets(buffer, count, device, draw, share) for buffer in read}
         for pool in self._pools.values():
             trusted.fill_ring(pool.mapping.writer(), draw.getrandbits(64))  # what lies between the values
         self._sealed = [pool for pool in self._pools.values() if pool.buffer.role is not Role.STATE]

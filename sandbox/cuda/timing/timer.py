@@ -44,7 +44,7 @@ from cudal2_agent.sandbox.cuda.timing.track import BaseTrack, Track
 from cudal2_agent.sandbox.cuda.timing.watch import Watch
 
 if TYPE_CHECKING:
-    from cudal2_agent.sandbox.cuda.modules.baselines import ModuleBaselines
+    from cudal2_agent.sandbox.cuda.modules.torch_baselines import ModuleBaselines
 
 SIDE_SAMPLES = 5
 HOST_LAUNCHES = 64
@@ -93,7 +93,7 @@ class Timer:
 
     def _open_libraries(self) -> "LibraryBaselines | ModuleBaselines":
         if not isinstance(self._task, GemmTask):
-            from cudal2_agent.sandbox.cuda.modules.baselines import ModuleBaselines  # torch, which products do without
+            from cudal2_agent.sandbox.cuda.modules.torch_baselines import ModuleBaselines  # torch, which products do without
 
             return ModuleBaselines(self._task, self._device.index, self._sample_library, lambda: self._track.example())
         return LibraryBaselines(

@@ -54,6 +54,7 @@ class ScriptedGpu:
             screen=self._tests("screen"),
             verify=self._tests("verify"),
             recheck=lambda *a: self._tests("recheck")(*a)[-1],
+            release=lambda: None,
         )
         monkeypatch.setattr(evaluator_module, "load", self._load)
         monkeypatch.setattr(evaluator_module, "Verifier", lambda _task, _device: verifier)

@@ -43,7 +43,13 @@ class ScriptedGpu:
         self.stages, self.made, self.closed, self.prepared = [], [], 0, []
         self.environment = ENVIRONMENT
         monkeypatch.setattr(evaluator_module, "load", self._load)
-        tests = {"prepare": lambda _: self.prepared.append(self.stages[-1]), "verify": self._verify, "recheck": self._recheck}
+        tests = {
+            "prepare": lambda _: self.prepared.append(self.stages[-1]),
+            "verify": self._verify,
+            "recheck": self._recheck,
+            "release": lambda: None,
+            "large": False,
+        }
         monkeypatch.setattr(evaluator_module, "Verifier", self._make("verifier", **tests))
         opens = {"track_for": lambda _: None, "open_baselines": lambda _: self.prepared.append(self.stages[-1])}
         monkeypatch.setattr(evaluator_module, "Timer", self._make("timer", measure=self._measure, close=lambda: None, **opens))

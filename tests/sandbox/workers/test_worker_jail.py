@@ -63,9 +63,11 @@ def test_the_emulators_worker_writes_nothing_and_starts_nothing(tmp_path: Path, 
     }
 
 
-def test_a_gpus_worker_writes_to_its_scratch_and_cupys_cache(tmp_path: Path, scratch: Path) -> None:
-    more = {"cupy": f"open({str(tmp_path / 'cupy' / 'new')!r}, 'w')", "null": "open('/dev/null', 'w').write('x')"}
-    jail = gpu_jail(options(tmp_path), scratch, {"CUPY_CACHE_DIR": str(tmp_path / "cupy")})
+def test_a_gpus_worker_writes_to_its_scratch_and_the_caches_of_what_compiles_in_it(tmp_path: Path, scratch: Path) -> None:
+    more = {name: f"open({str(tmp_path / name / 'new')!r}, 'w')" for name in ("cupy", "torchinductor")}
+    more |= {"null": "open('/dev/null', 'w').write('x')"}
+    caches = {"CUPY_CACHE_DIR": str(tmp_path / "cupy"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torchinductor")}
+    jail = gpu_jail(options(tmp_path), scratch, caches)
     outcome = attempt(tries(tmp_path) | more, scratch, jail)
     refused = {name: said for name, said in outcome.items() if said != "worked"}
     assert refused == dict.fromkeys(("other", "passwd", "into the cache"), "EACCES")

@@ -14,7 +14,7 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import TimeOptions
-from cudal2_agent.sandbox.cuda.modules import baselines, module_track, value_pools
+from cudal2_agent.sandbox.cuda.modules import module_track, torch_baselines, value_pools
 from cudal2_agent.sandbox.cuda.timing import aftermath, operand_pools, sampling, track
 from cudal2_agent.sandbox.cuda.timing.timer import Timer
 from tests.doubles import ENVIRONMENT
@@ -117,7 +117,7 @@ def timed(monkeypatch, memory=1 << 30):
     monkeypatch.setattr(module_track, "MAX_SETS", SETS)
     monkeypatch.setattr(track, "call", lambda *_: None)
     monkeypatch.setattr(module_track, "use_stream", lambda _: torch.device("cpu"))
-    monkeypatch.setattr(baselines, "place_of", lambda _: torch.device("cpu"))
+    monkeypatch.setattr(torch_baselines, "place_of", lambda _: torch.device("cpu"))
     monkeypatch.setattr(sampling, "TimedGraph", GraphDouble)
     monkeypatch.setattr(torch, "compile", lambda program, **_: program)
     device = SimpleNamespace(

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role  # noqa: E402
 from cudal2_agent.sandbox.cuda.guard.buffers import Guarded  # noqa: E402
-from cudal2_agent.sandbox.cuda.modules.executor import CudaModuleExecutor  # noqa: E402
+from cudal2_agent.sandbox.cuda.modules.cuda_executor import CudaModuleExecutor  # noqa: E402
 from cudal2_agent.sandbox.cuda.modules.guarded_values import GuardedValues  # noqa: E402
 from cudal2_agent.sandbox.verification.executor import Fill  # noqa: E402
 

@@ -7,7 +7,7 @@ pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 
 from cudal2_agent.contract.records.evaluation import EAGER, MODULE_BASELINES  # noqa: E402
-from cudal2_agent.sandbox.cuda.modules import baselines, module_track  # noqa: E402
+from cudal2_agent.sandbox.cuda.modules import module_track, torch_baselines  # noqa: E402
 from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed  # noqa: E402
 from tests.sandbox.cuda.modules.bench import OPTIONS, TASK, right, timed  # noqa: E402
 
@@ -29,8 +29,8 @@ def test_a_right_kernel_is_measured_beside_every_baseline(measure):
 
 
 def test_the_last_set_of_a_large_output_is_what_a_baseline_leaves(measure, monkeypatch):
-    monkeypatch.setattr(baselines, "KEPT_BYTES", 0)
-    monkeypatch.setattr(baselines, "unowned", lambda result: result.clone)
+    monkeypatch.setattr(torch_baselines, "KEPT_BYTES", 0)
+    monkeypatch.setattr(torch_baselines, "unowned", lambda result: result.clone)
     assert [timing.name for timing in measure(right).baselines] == list(MODULE_BASELINES)
 
 

@@ -10,15 +10,16 @@ from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.cuda.contender import Contender
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.guard.buffers import map_guarded
-from cudal2_agent.sandbox.cuda.modules.executor import CudaModuleExecutor
+from cudal2_agent.sandbox.cuda.modules.cuda_executor import CudaModuleExecutor
 from cudal2_agent.sandbox.cuda.modules.guarded_values import GuardedValues
-from cudal2_agent.sandbox.cuda.modules.tensors import use_stream
+from cudal2_agent.sandbox.cuda.modules.tensors import memory_told, use_stream
 from cudal2_agent.sandbox.modules.cases import CASES
 from cudal2_agent.sandbox.modules.proof import ModuleProof, PreparedCases
 from cudal2_agent.sandbox.verification.draws import seed_of
 from cudal2_agent.sandbox.verification.executor import SLOTS, Traits
 from cudal2_agent.sandbox.verification.tiers import run_until_failure
 
+LARGE = 0.05  # of the device memory, from which buffers do not stay beside those of timing
 CASE_SHARE = 0.1  # of the free device memory, for values and references kept between candidates
 
 
@@ -32,34 +33,42 @@ class ModuleVerifier:
         self._task, self._device = task, device
         self._place = use_stream(device)
         self._slots: tuple[GuardedValues, ...] = ()
+        self.large = SLOTS * task.operand_bytes > LARGE * device.chip.memory_bytes
         free_bytes, _ = torch.cuda.mem_get_info()
         self._cases = PreparedCases(task, self._place, int(CASE_SHARE * free_bytes))
 
     def prepare(self, options: VerifyOptions, *, briefly: bool = False) -> None:
         """Draw the fixed cases and their references. `briefly`: for `screen` alone."""
-        for case in CASES[: 1 if briefly else None]:
-            self._cases.prepare(case, options.seed)
+        with memory_told():
+            for case in CASES[: min(1 if briefly else len(CASES), self._cases.capacity)]:
+                self._cases.prepare(case, options.seed)
 
     def verify(self, contender: Contender, options: VerifyOptions) -> tuple[TestResult, ...]:
         """All tests up to the first that fails. Raises: DriverFault where the contender breaks the device's context."""
-        return run_until_failure(self._proof(contender, options).tests())
+        with memory_told():
+            return run_until_failure(self._proof(contender, options).tests())
 
     def screen(self, contender: Contender, options: VerifyOptions) -> tuple[TestResult, ...]:
         """The first tests under guard. Raises: as `verify`."""
-        return run_until_failure(self._proof(contender, options).brief())
+        with memory_told():
+            return run_until_failure(self._proof(contender, options).brief())
 
     def recheck(self, contender: Contender, options: VerifyOptions) -> TestResult:
         """Fresh values again, after the timing."""
-        return self._proof(contender, options).freshness("after-timing")
+        with memory_told():
+            return self._proof(contender, options).freshness("after-timing")
 
     def release(self) -> None:
-        """Give the buffers back; they are made again when they are needed."""
+        """Give the buffers of a large task back; they are made again when they are needed."""
+        if not self.large:
+            return
         self._slots = ()
         torch.cuda.empty_cache()
         self._device.pool.free_all_blocks()
 
     def _proof(self, contender: Contender, options: VerifyOptions) -> ModuleProof:
         if not self._slots:
+            torch.cuda.empty_cache()
             written = {buffer.name for buffer in self._task.buffers if buffer.role.written}
             make = map_guarded(self._device.index, written)
             self._slots = tuple(GuardedValues(self._task.buffers, make) for _ in range(SLOTS))

@@ -22,12 +22,12 @@ from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines
 from cudal2_agent.sandbox.cuda.contender import NamedOperands
-from cudal2_agent.sandbox.cuda.modules.program import program_of, read_buffers, written_buffers
 from cudal2_agent.sandbox.cuda.modules.tensors import allocating, as_computed, view
+from cudal2_agent.sandbox.cuda.modules.torch_program import program_of, read_buffers, written_buffers
 from cudal2_agent.sandbox.modules.library_calls import arithmetic_of
 
 Program = Callable[..., Sequence[torch.Tensor]]
-KEPT_BYTES = 64 * 1024**2  # of a launch's results that it keeps until they are judged; of larger ones the last launch's are
+KEPT_BYTES = 16 * 1024**2  # of a launch's results that it keeps until they are judged; of larger ones the last launch's are
 COMPILE_S = 180.0  # of one compilation, tuning included
 _MODES = {COMPILED: None, MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
 
@@ -54,10 +54,8 @@ def _tensors(task: ModuleTask, arrays: Mapping[str, Any], names: Sequence[str]) 
 
 class BoundProgram:
     """A program with its tensors. Results up to `KEPT_BYTES` stay until the next call; larger ones are freed at once, as a
-    program that goes on would free them, and their memory is read before another call writes it.
+    program that goes on would free them; of a sample, those of the last call are still in memory.
     """
-
-    _last: "BoundProgram | None" = None  # the one whose freed results are still in memory
 
     def __init__(
         self, program: Program, inputs: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], arithmetic: Arithmetic
@@ -73,16 +71,12 @@ class BoundProgram:
             self._results = self._program(*self._inputs)
             if not self._keeps:
                 self._results, self._views = (), [unowned(result) for result in self._results]
-                BoundProgram._last = self
 
-    def deliver(self) -> bool:
-        """Copy the results of the last call to the task's outputs; False where their memory was given to another call."""
-        if self._keeps:
-            found: Sequence[torch.Tensor] = self._results
-        elif BoundProgram._last is self:
-            found = [view_of() for view_of in self._views]
-        else:
+    def deliver(self, *, last: bool) -> bool:
+        """Copy the results to the task's outputs; False where their memory was given to another call. `last`: of a sample."""
+        if not (self._keeps or last):
             return False
+        found = self._results if self._keeps else [look() for look in self._views]
         for target, result in zip(self._targets, found, strict=True):
             target.copy_(result)
         return True
