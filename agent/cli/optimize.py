@@ -164,7 +164,7 @@ def optimize(
         if shape is not None:
             task = read_task(shape, accumulate, element, layout, arch, mode, settings)
         else:
-            from cudal2_agent.agent.cli.module_task import read_module, read_named, read_problem
+            from cudal2_agent.agent.cli.module_flags import read_module, read_named, read_problem
 
             text = read_problem(problem) if problem is not None else read_named(task_name or "", settings)
             name = problem.stem if problem is not None else task_name or ""

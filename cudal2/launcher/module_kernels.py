@@ -14,7 +14,7 @@ from cudal2_agent.contract.records.named_buffer import Buffer, Role
 WORKSPACE = "workspace"
 
 
-class Place(NamedTuple):
+class Borrowed(NamedTuple):
     """Where a buffer lies in the memory that a run borrows. Unit: bytes."""
 
     name: str
@@ -38,7 +38,7 @@ class ModuleKernels:
             for each in plan.scratch
         ]
         sizes = [(WORKSPACE, plan.workspace_bytes), *((each.name, each.bytes) for each in scratch)]
-        self.borrowed: tuple[Place, ...] = tuple(_placed([(name, size) for name, size in sizes if size]))
+        self.borrowed: tuple[Borrowed, ...] = tuple(_placed([(name, size) for name, size in sizes if size]))
         """The plan's workspace and scratch, which each run borrows anew."""
         self._launches: PlannedLaunches | None = None
         if plan.launches:
@@ -73,11 +73,11 @@ class ModuleKernels:
         return len(self._plan.launches)
 
 
-def _placed(sizes: Sequence[tuple[str, int]]) -> Sequence[Place]:
+def _placed(sizes: Sequence[tuple[str, int]]) -> Sequence[Borrowed]:
     """One after the other, each aligned."""
-    found: list[Place] = []
+    found: list[Borrowed] = []
     end = 0
     for name, size in sizes:
-        found.append(Place(name, end, size))
+        found.append(Borrowed(name, end, size))
         end += -(-size // ALIGNMENT) * ALIGNMENT
     return found

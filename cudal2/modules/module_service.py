@@ -15,7 +15,7 @@ import torch
 from cudal2.launcher.interpreted import InterpretedLauncher
 from cudal2.launcher.launcher import DRIVER
 from cudal2.launcher.loaded_kernel import ALIGNMENT
-from cudal2.launcher.module_kernels import ModuleKernels, Place
+from cudal2.launcher.module_kernels import Borrowed, ModuleKernels
 from cudal2.launcher.planned_launches import DriverGpu
 from cudal2.modules.module_memory import TYPES, Fallback, ModuleMemory, checked, formed
 from cudal2.modules.stored_module import StoredModule
@@ -185,7 +185,7 @@ class ModuleService:
             raise Fallback(str(exc)) from exc
         return formed(task.returns, outputs)
 
-    def _scratch(self, places: Sequence[Place], borrowed: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _scratch(self, places: Sequence[Borrowed], borrowed: torch.Tensor) -> dict[str, torch.Tensor]:
         """The plan's scratch as tensors over the memory that a run borrows."""
         at = {place.name: place for place in places}
         return {

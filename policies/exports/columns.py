@@ -21,7 +21,7 @@ _EARNED: Columns = {
     "provenance": _PROVENANCE,
 }
 _SCORES: Columns = {"shape": "string", **_EARNED}
-_TASK: Columns = {
+TASK: Columns = {
     **dict.fromkeys(("m", "n", "k"), "int64"),
     **dict.fromkeys(("element", "accumulate", "layout", "arch", "mode"), "string"),
 }
@@ -35,7 +35,7 @@ PARQUET: Columns = {
     "model": "string",
     "seed": "int64",
     "shape": "string",
-    **_TASK,
+    **TASK,
     "chip": "string",
     "environment": "string",
     "cutlass": "string",
@@ -64,7 +64,7 @@ _TRAINERS: dict[str, Columns] = {
     "grpo": {
         "prompt": _MESSAGES,
         "shape": "string",
-        **_TASK,
+        **TASK,
         "chip": "string",
         "environment": "string",
         **dict.fromkeys(("roofline_us", "baseline_us", "best_us", "best_reward", "mean_reward", "best_gap_closed"), "float64"),

@@ -82,6 +82,8 @@ def _once(compile_anew: Compile, kept: Path) -> Compile:
         cancel: threading.Event | None = None,
         **limits: Any,
     ) -> ChildExit:
+        if "source" not in request:  # of another child than the compiler
+            return compile_anew(servers, request, scratch=scratch, cancel=cancel, **limits)
         started, entry = time.monotonic(), kept / _key(request)
         if entry.is_dir() and not (cancel and cancel.is_set()):
             for name in os.listdir(entry):

@@ -15,6 +15,7 @@ from cudal2_agent.contract.records.evaluation import (
     Unmeasured,
     Wrong,
 )
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
 from cudal2_agent.contract.reward.reward import beyond_roofline, confirmed
 from cudal2_agent.contract.reward.speedup import baseline_of, median_us, ratio_over
@@ -34,8 +35,10 @@ class Attempted(NamedTuple):
 
 
 def status_of(each: Attempted) -> BenchStatus | None:
-    """The status that says the same; None for steps whose kernels no GPU ran, and for times that are not to be believed."""
+    """The status that says the same; None for steps that no GPU ran, for times that are not to be believed, and for modules."""
     evaluation: Evaluation = each.step.evaluation
+    if not isinstance(each.run.task, GemmTask):
+        return None
     match evaluation:
         case Measured():
             implausible = beyond_roofline(evaluation, each.run.task, each.run.chip)

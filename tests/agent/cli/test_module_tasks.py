@@ -4,11 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from cudal2_agent.agent.cli.module_task import read_dims, read_problem
+from cudal2_agent.agent.cli.module_flags import read_dims, read_problem
 from cudal2_agent.agent.tasks.named_problems import problem_path
+from cudal2_agent.agent.wiring.policy import with_policy_of
+from cudal2_agent.agent.wiring.schedule_prior import UNTIMED_BUDGET, with_budget
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.settings.settings import Settings
 from tests.agent.cli.test_bad_input import refusal
-from tests.doubles.modules import PROBLEM
+from tests.doubles import CHIP
+from tests.doubles.modules import PROBLEM, relu_of_sum
 
 
 @pytest.fixture
@@ -66,3 +71,14 @@ def test_sizes_are_read(tmp_path: Path) -> None:
     file.write_bytes(b"# \xe9")
     with pytest.raises(UsageError, match="is not UTF-8"):
         read_problem(file)
+
+
+def test_a_module_has_a_policy_and_a_budget_of_its_own() -> None:
+    settings, module, product = Settings(home=Path()), relu_of_sum(), GemmTask(m=64, n=64, k=64)
+    assert with_policy_of(settings, product) == settings
+    settings = with_policy_of(settings, module)
+    assert settings.policy == "fusion"
+    assert with_budget(settings, module, CHIP, measures=False).budget == UNTIMED_BUDGET
+    assert with_budget(settings, module, CHIP, measures=True).budget == settings.budget
+    named = Settings(home=Path(), budget=3)
+    assert with_budget(named, module, CHIP, measures=False).budget == 3

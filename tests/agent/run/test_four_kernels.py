@@ -86,7 +86,7 @@ def drive(home: Path, sandbox: Proving, order: Sequence[Turn], budget: int = 4) 
     with ScriptedServer(Forgetful(order)) as server:
         chat = ChatOptions(model="test", base_url=server.base_url, samples=1)
         settings = Settings(home=home, policy="chat", budget=budget, round_size=1, minutes=5.0, chat=chat, api_key="k")
-        with open_store(settings.store_url) as store, open_policy(TASK.arch, settings, store, run_id, ignore) as policy:
+        with open_store(settings.store_url) as store, open_policy(TASK, settings, store, run_id, ignore) as policy:
             parts = Dependencies(sandbox, policy, Nothing(), store, diagnose_built, explain)  # type: ignore[arg-type]
             outcome = start_run(run_id, TASK, settings, parts, ignore, resumable=False)
     return outcome, [request.prompt for request in server.requests]

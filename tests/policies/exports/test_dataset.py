@@ -17,10 +17,12 @@ from cudal2_agent.contract.records.trajectory import Trajectory
 from cudal2_agent.policies.exports import dataset
 from cudal2_agent.policies.exports.columns import PARQUET, columns_of, hub_features
 from cudal2_agent.policies.exports.dataset import DATASET_FORMATS, export_dataset
+from cudal2_agent.policies.exports.flashinfer.flashinfer import write_flashinfer
 from cudal2_agent.policies.exports.flat_table import ROW_GROUP, table_rows
 from cudal2_agent.policies.exports.formats import FORMATS, ExportOptions
 from cudal2_agent.store.steps import ExportedStep
-from tests.doubles import ENVIRONMENT, measured, unmeasured
+from tests.doubles import ENVIRONMENT, measured, run_record, unmeasured
+from tests.doubles.modules import relu_of_sum
 from tests.policies.exports.runs import PROMPTS, RunOfTests, kernel, many, searched
 
 PLAIN = ExportOptions()
@@ -61,6 +63,20 @@ def test_steps_are_written_as_ever(tmp_path: Path) -> None:
     export_dataset([searched()], "steps", tmp_path / "steps.jsonl", PLAIN, PROMPTS)
     text = (tmp_path / "steps.jsonl").read_text("utf-8")
     assert [ExportedStep.model_validate_json(line).index for line in text.splitlines()] == list(range(8))
+
+
+def test_modules_stand_in_tables_and_in_no_prompts(tmp_path: Path) -> None:
+    product = searched()
+    run = run_record("module", task=relu_of_sum(), status="finished")
+    seen = {name: each.model_copy(update={"task": run.task}) for name, each in product.observations.items()}
+    module = product.model_copy(update={"run": run, "observations": seen})
+    summary = export_dataset([module, product], "sft", tmp_path / "sft.jsonl", PLAIN, PROMPTS)
+    assert summary.left_out["of_module"] == 8
+    assert {row["shape"] for row in lines(tmp_path / "sft.jsonl")} == {product.run.task.shape}
+    rows = list(table_rows(module))
+    assert {(row["shape"], row["m"], row["arch"]) for row in rows} == {("relu of sum", None, "sm_90a")}
+    kept = write_flashinfer([module, product], tmp_path / "bench", {}, every=True)
+    assert kept.skipped >= 8
 
 
 @pytest.mark.parametrize("target", ["out", "out.jsonl"])
