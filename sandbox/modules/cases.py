@@ -24,7 +24,7 @@ Inputs = dict[str, torch.Tensor]
 OWN_VALUES = 2
 
 
-class Source:
+class TorchDraws:
     """Random numbers on one device from one seed, in f32."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
@@ -50,10 +50,10 @@ class Source:
         return torch.exp2(self.whole((*shape[:-1], 1) if shape else (), low, high + 1).float())
 
 
-Draw = Callable[[Source, tuple[int, ...]], torch.Tensor]
+Draw = Callable[[TorchDraws, tuple[int, ...]], torch.Tensor]
 
 
-def _uneven(source: Source, shape: tuple[int, ...]) -> torch.Tensor:
+def _uneven(source: TorchDraws, shape: tuple[int, ...]) -> torch.Tensor:
     values = source.signs(shape) * 2.0**-7 * (1 + source.whole(shape, 0, 2))
     if shape:
         lead = values[..., : max(1, shape[-1] // 16)]
@@ -64,7 +64,7 @@ def _uneven(source: Source, shape: tuple[int, ...]) -> torch.Tensor:
 def _with(value: float) -> Draw:
     """Normal inputs in which the first, the last and some rows hold one special value, at a drawn place."""
 
-    def draw(source: Source, shape: tuple[int, ...]) -> torch.Tensor:
+    def draw(source: TorchDraws, shape: tuple[int, ...]) -> torch.Tensor:
         values = source.normal(shape)
         rows = values.reshape(-1, shape[-1] if shape else 1)
         if rows.numel():
@@ -129,7 +129,7 @@ def draw(task: ModuleTask, case: Case, seed: int, device: torch.device, *, domai
     for buffer in task.buffers:
         if buffer.role is Role.OUTPUT:
             continue
-        source = Source(int(digest([seed, task.id, case.name, buffer.name], 15), 16), device)
+        source = TorchDraws(int(digest([seed, task.id, case.name, buffer.name], 15), 16), device)
         if buffer.name in own:
             values = own[buffer.name]
         elif not buffer.element.floating:
@@ -155,7 +155,7 @@ def _own(task: ModuleTask, case: Case, seed: int, device: torch.device, domain: 
     return {name: value for name, value in made.items() if value.numel() and bool((value != value.reshape(-1)[0]).any())}
 
 
-def _input(task: ModuleTask, case: Case, source: Source, buffer: Buffer, domain: int) -> torch.Tensor:
+def _input(task: ModuleTask, case: Case, source: TorchDraws, buffer: Buffer, domain: int) -> torch.Tensor:
     if case.draw is None or domain == OWN_VALUES:
         return source.uniform(buffer.shape)
     values, most = case.draw(source, buffer.shape), _MOST[task.arithmetic]
@@ -163,13 +163,13 @@ def _input(task: ModuleTask, case: Case, source: Source, buffer: Buffer, domain:
     return values.abs() if domain else values
 
 
-def _whole_numbers(source: Source, buffer: Buffer, limit: int | None) -> torch.Tensor:
+def _whole_numbers(source: TorchDraws, buffer: Buffer, limit: int | None) -> torch.Tensor:
     if buffer.element is BufferElement.BOOL:
         return source.whole(buffer.shape, 0, 2)
     return source.whole(buffer.shape, 0, limit if limit is not None else 2)
 
 
-def _parameter(source: Source, buffer: Buffer, use: str, case: Case) -> torch.Tensor:
+def _parameter(source: TorchDraws, buffer: Buffer, use: str, case: Case) -> torch.Tensor:
     shape, whole = buffer.shape, case.whole
     if use == "variance":
         return 0.5 + source.uniform(shape) if not whole else 1 + source.whole(shape, 0, 2).float()

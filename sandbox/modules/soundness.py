@@ -19,7 +19,7 @@ from cudal2_agent.sandbox.modules.bounds import as_booleans
 from cudal2_agent.sandbox.modules.cases import CASES, OWN, Case, Inputs, draw
 from cudal2_agent.sandbox.modules.interpreter import Interpreter, without
 from cudal2_agent.sandbox.modules.noise import operation
-from cudal2_agent.sandbox.modules.prepared import Prepared, prepare
+from cudal2_agent.sandbox.modules.prepared import DrawnCase, prepare
 from cudal2_agent.sandbox.modules.redundancy import is_redundant
 
 # Operations that move or copy values. Without one the module does not run, or it computes the same.
@@ -69,7 +69,7 @@ def _survivors(
 class _World:
     """One case: its values, and what wrong programs may know of them."""
 
-    def __init__(self, task: ModuleTask, prepared: Prepared, seed: int) -> None:
+    def __init__(self, task: ModuleTask, prepared: DrawnCase, seed: int) -> None:
         self.task, self._prepared, self._seed = task, prepared, seed
         self.values = as_booleans(task, prepared.values)
 
