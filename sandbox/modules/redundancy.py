@@ -92,7 +92,7 @@ def _same_on_a_range(task: ModuleTask, node: GraphNode, span: Range) -> bool:
     found = [
         Interpreter(Graph(nodes=tuple(nodes), outputs=outputs)).run(values)["end"] for nodes in (chain, [stand_in, *chain[1:]])
     ]
-    return torch.allclose(*found, rtol=_CLOSE, atol=0, equal_nan=True)
+    return bool(torch.allclose(*found, rtol=_CLOSE, atol=0, equal_nan=True))
 
 
 def _points(span: Range) -> torch.Tensor:
