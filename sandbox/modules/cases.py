@@ -3,7 +3,7 @@
 Floating inputs follow the case. Parameters are drawn anew with every seed, by what the graph uses them for: matrices and
 filters by their fan-in, so that activations stay of order 1; factors of norms away from 0; variances positive. Indices lie in
 the range of what they index. Where the reference makes no finite number of a case's inputs, as a logarithm of negative ones,
-their magnitudes are taken, then the distribution of the problem's own inputs.
+their magnitudes are taken, then these with zeros in one input only, then the problem's own inputs.
 """
 
 import math
@@ -21,7 +21,7 @@ from cudal2_agent.sandbox.modules.interpreter import drawn, own_values
 from cudal2_agent.sandbox.modules.uses import index_limits, made_without_drawing, parameter_uses
 
 Inputs = dict[str, torch.Tensor]
-OWN_VALUES = 2
+ONE_WITH_ZEROS, OWN_VALUES = 2, 3
 
 
 class TorchDraws:
@@ -122,10 +122,13 @@ _MOST = {Arithmetic.F16: 2.0**5, Arithmetic.BF16: 2.0**12, Arithmetic.F32: 2.0**
 def draw(task: ModuleTask, case: Case, seed: int, device: torch.device, *, domain: int = 0) -> Inputs:
     """Values for every input, parameter and state, in their stored types.
 
-    `domain`: 0 as the case has them, 1 their magnitudes, OWN_VALUES the problem's own, drawn anew.
+    `domain`: 0 as the case has them, 1 their magnitudes, ONE_WITH_ZEROS their magnitudes with zeros in one input only,
+    OWN_VALUES the problem's own, drawn anew.
     """
     found, uses, own = Inputs(), parameter_uses(task.graph), _own(task, case, seed, device, domain)
     limits = index_limits(task.graph, {buffer.name: buffer.shape for buffer in task.buffers})
+    inputs = [buffer.name for buffer in task.buffers if buffer.role is Role.INPUT and buffer.element.floating]
+    with_zeros = inputs[seed % len(inputs)] if inputs else ""
     for buffer in task.buffers:
         if buffer.role is Role.OUTPUT:
             continue
@@ -135,7 +138,7 @@ def draw(task: ModuleTask, case: Case, seed: int, device: torch.device, *, domai
         elif not buffer.element.floating:
             values = _whole_numbers(source, buffer, limits.get(buffer.name))
         elif buffer.role is Role.INPUT:
-            values = _input(task, case, source, buffer, domain)
+            values = _input(task, case, source, buffer, domain, with_zeros)
         else:
             values = _parameter(source, buffer, uses.get(buffer.name, ""), case)
         found[buffer.name] = values.to(STORED[buffer.element])
@@ -155,11 +158,13 @@ def _own(task: ModuleTask, case: Case, seed: int, device: torch.device, domain: 
     return {name: value for name, value in made.items() if value.numel() and bool((value != value.reshape(-1)[0]).any())}
 
 
-def _input(task: ModuleTask, case: Case, source: TorchDraws, buffer: Buffer, domain: int) -> torch.Tensor:
+def _input(task: ModuleTask, case: Case, source: TorchDraws, buffer: Buffer, domain: int, with_zeros: str) -> torch.Tensor:
     if case.draw is None or domain == OWN_VALUES:
         return source.uniform(buffer.shape)
     values, most = case.draw(source, buffer.shape), _MOST[task.arithmetic]
     values = torch.where(values.isfinite(), values.clamp(-most, most), values)
+    if domain == ONE_WITH_ZEROS and buffer.name != with_zeros:
+        values = torch.where(values == 0, 1.0, values)
     return values.abs() if domain else values
 
 

@@ -106,7 +106,7 @@ class ModuleProof:
             message = "not applicable: the reference is finite on no such inputs"
             return TestResult(tier=case.tier, name=case.name, passed=True, message=message)
         failed, verdict = self._verdict_on(case.tier, case.name, prepared, self._slot())
-        message = ("", "magnitudes only", "on the problem's own inputs")[prepared.domain]
+        message = ("", "magnitudes only", "magnitudes, zeros in one input only", "on the problem's own inputs")[prepared.domain]
         return failed or TestResult(tier=case.tier, name=case.name, passed=True, worst=verdict.worst, message=message)
 
     def _fresh_rounds(self, name: str, rounds: int) -> TestResult:

@@ -66,3 +66,20 @@ def test_a_clamp_that_a_later_one_makes_redundant() -> None:
     ]
     task = small.task(nodes, {"x": (8,)})
     assert [is_redundant(task, name) for name in ("first", "mul", "second")] == [True, False, False]
+
+
+def test_a_value_at_zero_is_reached_where_another_input_must_be_positive() -> None:
+    """x log x - x log y: at x = 0 it is 0 by a choice alone, and y may not be 0 there."""
+    shape = (8, 96)
+    nodes = [
+        node("log", "aten.log.default", [of("x")], shape),
+        node("mul", "aten.mul.Tensor", [of("x"), of("log")], shape),
+        node("zero", "aten.eq.Scalar", [of("x"), 0], shape, "bool"),
+        node("none", "aten.full.default", [list(shape), 0.0], shape),
+        node("chosen", "aten.where.self", [of("zero"), of("none"), of("mul")], shape),
+        node("logy", "aten.log.default", [of("y")], shape),
+        node("other", "aten.mul.Tensor", [of("x"), of("logy")], shape),
+        node("sub", "aten.sub.Tensor", [of("chosen"), of("other")], shape),
+        node("all", "aten.sum.default", [of("sub")], ()),
+    ]
+    assert check(small.task(nodes, {"x": shape, "y": shape}), 1).reason == ""
