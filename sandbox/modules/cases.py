@@ -18,7 +18,8 @@ from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.modules.executor import STORED
 from cudal2_agent.sandbox.modules.interpreter import drawn, own_values
-from cudal2_agent.sandbox.modules.uses import index_limits, made_without_drawing, parameter_uses
+from cudal2_agent.sandbox.modules.tracing.drawing import Making
+from cudal2_agent.sandbox.modules.uses import index_limits, parameter_uses
 
 Inputs = dict[str, torch.Tensor]
 ONE_WITH_ZEROS, OWN_VALUES = 2, 3
@@ -153,9 +154,8 @@ def _own(task: ModuleTask, case: Case, seed: int, device: torch.device, domain: 
         return {}
     if case.draw is None or domain == OWN_VALUES:
         return own_values(task, int(digest([seed, task.id], 8), 16), str(device))
-    graph = made_without_drawing(task.own, {buffer.name for buffer in task.buffers if buffer.role is Role.PARAMETER})
-    made = drawn(graph, device=str(device)) if graph.outputs else {}
-    return {name: value for name, value in made.items() if value.numel() and bool((value != value.reshape(-1)[0]).any())}
+    fixed = [buffer.name for buffer in task.buffers if buffer.fixed]
+    return drawn(Making(task.own).of(fixed), device=str(device)) if fixed else {}
 
 
 def _input(task: ModuleTask, case: Case, source: TorchDraws, buffer: Buffer, domain: int, with_zeros: str) -> torch.Tensor:
@@ -171,6 +171,8 @@ def _input(task: ModuleTask, case: Case, source: TorchDraws, buffer: Buffer, dom
 def _whole_numbers(source: TorchDraws, buffer: Buffer, limit: int | None) -> torch.Tensor:
     if buffer.element is BufferElement.BOOL:
         return source.whole(buffer.shape, 0, 2)
+    if buffer.low is not None and buffer.high is not None:
+        return source.whole(buffer.shape, int(buffer.low), int(buffer.high) + 1)
     return source.whole(buffer.shape, 0, limit if limit is not None else 2)
 
 

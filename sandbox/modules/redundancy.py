@@ -135,9 +135,12 @@ def _is_decided(task: ModuleTask, node: GraphNode) -> bool:
         return False
     limits = index_limits(task.graph, {buffer.name: buffer.shape for buffer in task.buffers})
     name = _moved_from(test.inputs()[0], nodes)
-    is_input = any(buffer.name == name and buffer.role is Role.INPUT for buffer in task.buffers)
+    read = next((buffer for buffer in task.buffers if buffer.name == name and buffer.role is Role.INPUT), None)
     number: Any = test.args[1] if len(test.args) > 1 else None
-    return is_input and isinstance(number, int) and not 0 <= number < limits.get(name, math.inf)
+    if read is None or read.element.floating or not isinstance(number, int):
+        return False
+    low = 0 if read.low is None else read.low
+    return not low <= number <= (limits.get(name, math.inf) - 1 if read.high is None else read.high)
 
 
 def _moved_from(name: str, nodes: Mapping[str, GraphNode]) -> str:
