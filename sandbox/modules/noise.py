@@ -144,7 +144,7 @@ def summed(node: GraphNode, args: list[Any]) -> int:
     return max(int(_terms(operation(node), node, args, tensors)), 1) if tensors else 1
 
 
-def _terms(name: str, node: GraphNode, args: list[Any], tensors: list[torch.Tensor]) -> int | float:
+def _terms(name: str, node: GraphNode, args: list[Any], tensors: list[torch.Tensor]) -> Any:
     first, shares = tensors[0], tensors[0].numel() / max(math.prod(node.results[0].shape), 1)
     if name in ("mm", "bmm", "linear", "matmul", "mv", "dot") or name in _RECURRENT:
         return first.shape[-1]
@@ -154,7 +154,7 @@ def _terms(name: str, node: GraphNode, args: list[Any], tensors: list[torch.Tens
         weight, transposed, groups = args[1], args[6], args[8]
         return weight.numel() / (weight.shape[1] * groups if transposed else weight.shape[0])
     if name == "native_group_norm":
-        return args[4] * args[3] / args[6]
+        return args[4] * args[5] / args[6]
     if name == "native_layer_norm":
         return math.prod(args[1])
     if "batch_norm" in name:

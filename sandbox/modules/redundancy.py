@@ -50,6 +50,7 @@ _SAME_RANGE = frozenset(
     )
 )
 _KNOWN: dict[str, Range] = {"sigmoid": (0, 1), "hardsigmoid": (0, 1), "_softmax": (0, 1), "tanh": (-1, 1), "abs": (0, math.inf)}
+_SHIFTED = frozenset({"native_layer_norm", "native_group_norm", "_softmax", "_log_softmax"})
 _OVER_ONE = frozenset({"sum", "mean", "logsumexp", "amax", "amin", "cumsum", "prod", "avg_pool2d", "avg_pool3d", "avg_pool1d"})
 
 
@@ -62,9 +63,19 @@ def is_redundant(task: ModuleTask, name: str) -> bool:
         return False
     if operation(node) in _OVER_ONE and math.prod(sizes[reads[0]]) == math.prod(node.results[0].shape):
         return True
+    if _is_shift_of_norms(task, node, sizes):
+        return True
     if operation(node) == "where":
         return _is_decided(task, node)
     return _is_pointwise(node) and _same_on_a_range(task, node, _range_of(reads[0], _nodes(task.graph)))
+
+
+def _is_shift_of_norms(task: ModuleTask, node: GraphNode, sizes: Mapping[str, tuple[int, ...]]) -> bool:
+    """One number added to all values that only norms or a softmax read."""
+    added = [name for name in node.inputs()[1:] if math.prod(sizes[name]) > 1]
+    readers = [each for each in task.graph.nodes if node.name in each.inputs()]
+    whole = operation(node) in ("add", "sub") and not added and node.name not in task.graph.outputs.values()
+    return whole and bool(readers) and all(operation(r) in _SHIFTED and r.inputs()[0] == node.name for r in readers)
 
 
 def _nodes(graph: Graph) -> dict[str, GraphNode]:
@@ -128,9 +139,11 @@ def _range_of(name: str, nodes: Mapping[str, GraphNode]) -> Range:
 
 
 def _is_decided(task: ModuleTask, node: GraphNode) -> bool:
-    """A choice by a comparison of indices with a number that is outside of their range."""
+    """A choice by a comparison of indices with a number that is outside of their range; or by NaN, which the proof tries."""
     nodes, first = _nodes(task.graph), node.inputs()[0]
     test = nodes.get(first)
+    if test is not None and operation(test) == "isnan":
+        return True
     if test is None or operation(test) not in ("ne", "eq") or len(test.inputs()) != 1:
         return False
     limits = index_limits(task.graph, {buffer.name: buffer.shape for buffer in task.buffers})
