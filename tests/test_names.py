@@ -21,11 +21,20 @@ FAMILY = "every kernel family has a file of this name"
 COMMAND = "agent/cli has one file per verb, named like the verb"
 WIRING = "agent/wiring has one file per part, named like what it opens"
 
+KINDS = "the same role for both kinds of task, sandbox/verification for products and sandbox/modules for modules"
+
 SHARED_CLASSES = {
     "BoundKernel": BACKENDS,
     "Evaluator": BACKENDS,
+    "Case": KINDS,
+    "Expected": "what a run should give: samples of a product on the emulator, an output of a module",
+    "Judge": "what orders entries of a search, and what judges the outputs of a module",
+    "Run": KINDS,
+    "Verdict": "what counters decide about bottlenecks, and what a comparison of outputs found",
 }
 SHARED_MODULES = {
+    "bounds": KINDS,
+    "cases": KINDS,
     "fusion": "policies/fusion fuses operations into kernels, knowledge/search fuses rankings",
     "advise": "agent/library/advise works out what a model gains, `advise` is its verb",
     "bench": "agent/bench is the engine of benches, `bench` the verb that times files",

@@ -30,7 +30,9 @@ def rated(task: ModuleTask, seed: int) -> dict[str, str | None]:
     programs, verdicts = {**RIGHT, **WRONG}, dict[str, str | None]()
     for case in CASES:
         prepared = None if case.special else prepare(task, case, seed, torch.device("cpu"))
-        for name, program in programs.items() if prepared is not None else ():
+        if prepared is None:
+            continue
+        for name, program in programs.items():
             if verdicts.get(name) is None:
                 used: list[str] = []
                 outputs = Interpreter(task.graph).run(prepared.values, around=around(program, used))

@@ -124,11 +124,11 @@ class Judge:
                     each.add(sample[name])
         self.expected: dict[str, Expected] = {}
         for buffer in self._written:
-            each = found[buffer.name].expected()
+            one = found[buffer.name].expected()
             if source := sources[buffer.name]:
                 of = found[f"{buffer.name}.of"].expected()
-                each = replace(each, source=of, dim=source[1])
-            self.expected[buffer.name] = each
+                one = replace(one, source=of, dim=source[1])
+            self.expected[buffer.name] = one
 
     def parts(self) -> "Iterator[tuple[None, Judge]]":
         """The whole, as one piece."""
@@ -138,7 +138,7 @@ class Judge:
     def finite(self) -> float:
         """The share of the reference's elements that are finite."""
         counts = [(int(each.reference.isfinite().sum()), each.reference.numel()) for each in self.expected.values()]
-        return sum(finite for finite, _ in counts) / max(sum(all_ for _, all_ in counts), 1)
+        return float(sum(finite for finite, _ in counts) / max(sum(every for _, every in counts), 1))
 
     def judge(self, run: Run) -> Verdict:
         """Compare every output and state of a run."""

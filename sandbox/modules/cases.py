@@ -3,7 +3,7 @@
 Floating inputs follow the case. Parameters are drawn anew with every seed, by what the graph uses them for: matrices and
 filters by their fan-in, so that activations stay of order 1; factors of norms away from 0; variances positive. Indices lie in
 the range of what they index. Where the reference makes no finite number of a case's inputs, as a logarithm of negative ones,
-their magnitudes are taken, then the distribution of the problem's own inputs.
+their magnitudes are taken, then these with zeros in one input only, then the problem's own inputs.
 """
 
 import math
@@ -18,13 +18,14 @@ from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.modules.executor import STORED
 from cudal2_agent.sandbox.modules.interpreter import drawn, own_values
-from cudal2_agent.sandbox.modules.uses import index_limits, made_without_drawing, parameter_uses
+from cudal2_agent.sandbox.modules.tracing.drawing import Making
+from cudal2_agent.sandbox.modules.uses import index_limits, parameter_uses
 
 Inputs = dict[str, torch.Tensor]
-OWN_VALUES = 2
+ONE_WITH_ZEROS, OWN_VALUES = 2, 3
 
 
-class Source:
+class TorchDraws:
     """Random numbers on one device from one seed, in f32."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
@@ -50,10 +51,10 @@ class Source:
         return torch.exp2(self.whole((*shape[:-1], 1) if shape else (), low, high + 1).float())
 
 
-Draw = Callable[[Source, tuple[int, ...]], torch.Tensor]
+Draw = Callable[[TorchDraws, tuple[int, ...]], torch.Tensor]
 
 
-def _uneven(source: Source, shape: tuple[int, ...]) -> torch.Tensor:
+def _uneven(source: TorchDraws, shape: tuple[int, ...]) -> torch.Tensor:
     values = source.signs(shape) * 2.0**-7 * (1 + source.whole(shape, 0, 2))
     if shape:
         lead = values[..., : max(1, shape[-1] // 16)]
@@ -64,7 +65,7 @@ def _uneven(source: Source, shape: tuple[int, ...]) -> torch.Tensor:
 def _with(value: float) -> Draw:
     """Normal inputs in which the first, the last and some rows hold one special value, at a drawn place."""
 
-    def draw(source: Source, shape: tuple[int, ...]) -> torch.Tensor:
+    def draw(source: TorchDraws, shape: tuple[int, ...]) -> torch.Tensor:
         values = source.normal(shape)
         rows = values.reshape(-1, shape[-1] if shape else 1)
         if rows.numel():
@@ -122,20 +123,23 @@ _MOST = {Arithmetic.F16: 2.0**5, Arithmetic.BF16: 2.0**12, Arithmetic.F32: 2.0**
 def draw(task: ModuleTask, case: Case, seed: int, device: torch.device, *, domain: int = 0) -> Inputs:
     """Values for every input, parameter and state, in their stored types.
 
-    `domain`: 0 as the case has them, 1 their magnitudes, OWN_VALUES the problem's own, drawn anew.
+    `domain`: 0 as the case has them, 1 their magnitudes, ONE_WITH_ZEROS their magnitudes with zeros in one input only,
+    OWN_VALUES the problem's own, drawn anew.
     """
     found, uses, own = Inputs(), parameter_uses(task.graph), _own(task, case, seed, device, domain)
     limits = index_limits(task.graph, {buffer.name: buffer.shape for buffer in task.buffers})
+    inputs = [buffer.name for buffer in task.buffers if buffer.role is Role.INPUT and buffer.element.floating]
+    with_zeros = inputs[seed % len(inputs)] if inputs else ""
     for buffer in task.buffers:
         if buffer.role is Role.OUTPUT:
             continue
-        source = Source(int(digest([seed, task.id, case.name, buffer.name], 15), 16), device)
+        source = TorchDraws(int(digest([seed, task.id, case.name, buffer.name], 15), 16), device)
         if buffer.name in own:
             values = own[buffer.name]
         elif not buffer.element.floating:
             values = _whole_numbers(source, buffer, limits.get(buffer.name))
         elif buffer.role is Role.INPUT:
-            values = _input(task, case, source, buffer, domain)
+            values = _input(task, case, source, buffer, domain, with_zeros)
         else:
             values = _parameter(source, buffer, uses.get(buffer.name, ""), case)
         found[buffer.name] = values.to(STORED[buffer.element])
@@ -150,26 +154,29 @@ def _own(task: ModuleTask, case: Case, seed: int, device: torch.device, domain: 
         return {}
     if case.draw is None or domain == OWN_VALUES:
         return own_values(task, int(digest([seed, task.id], 8), 16), str(device))
-    graph = made_without_drawing(task.own, {buffer.name for buffer in task.buffers if buffer.role is Role.PARAMETER})
-    made = drawn(graph, device=str(device)) if graph.outputs else {}
-    return {name: value for name, value in made.items() if value.numel() and bool((value != value.reshape(-1)[0]).any())}
+    fixed = [buffer.name for buffer in task.buffers if buffer.fixed]
+    return drawn(Making(task.own).of(fixed), device=str(device)) if fixed else {}
 
 
-def _input(task: ModuleTask, case: Case, source: Source, buffer: Buffer, domain: int) -> torch.Tensor:
+def _input(task: ModuleTask, case: Case, source: TorchDraws, buffer: Buffer, domain: int, with_zeros: str) -> torch.Tensor:
     if case.draw is None or domain == OWN_VALUES:
         return source.uniform(buffer.shape)
     values, most = case.draw(source, buffer.shape), _MOST[task.arithmetic]
     values = torch.where(values.isfinite(), values.clamp(-most, most), values)
+    if domain == ONE_WITH_ZEROS and buffer.name != with_zeros:
+        values = torch.where(values == 0, 1.0, values)
     return values.abs() if domain else values
 
 
-def _whole_numbers(source: Source, buffer: Buffer, limit: int | None) -> torch.Tensor:
+def _whole_numbers(source: TorchDraws, buffer: Buffer, limit: int | None) -> torch.Tensor:
     if buffer.element is BufferElement.BOOL:
         return source.whole(buffer.shape, 0, 2)
+    if buffer.low is not None and buffer.high is not None:
+        return source.whole(buffer.shape, int(buffer.low), int(buffer.high) + 1)
     return source.whole(buffer.shape, 0, limit if limit is not None else 2)
 
 
-def _parameter(source: Source, buffer: Buffer, use: str, case: Case) -> torch.Tensor:
+def _parameter(source: TorchDraws, buffer: Buffer, use: str, case: Case) -> torch.Tensor:
     shape, whole = buffer.shape, case.whole
     if use == "variance":
         return 0.5 + source.uniform(shape) if not whole else 1 + source.whole(shape, 0, 2).float()

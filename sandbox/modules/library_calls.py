@@ -81,10 +81,9 @@ def _result(call: LibraryCall, operands: list[torch.Tensor]) -> torch.Tensor:
         case "bmm":
             return torch.bmm(*operands)
         case "sdpa":
-            mask = operands[3] if len(operands) > 3 else None
-            return functional.scaled_dot_product_attention(
-                *operands[:3], attn_mask=mask, is_causal=call.causal, scale=call.scale
-            )
+            q, k, v, *masks = operands
+            mask = masks[0] if masks else None
+            return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=call.causal, scale=call.scale)
     spatial = operands[0].dim() - 2
     x, weight, bias = operands[0], operands[1], operands[2] if len(operands) > 2 else None
     stride, dilation = call.stride or (1,) * spatial, call.dilation or (1,) * spatial

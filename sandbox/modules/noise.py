@@ -140,31 +140,29 @@ def _finer(value: torch.Tensor) -> float:
 
 def summed(node: GraphNode, args: list[Any]) -> int:
     """How many terms each sum of an operation has; 1 where it sums nothing."""
-    name = operation(node)
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    if not tensors:
-        return 1
-    first = tensors[0]
+    return max(int(_terms(operation(node), node, args, tensors)), 1) if tensors else 1
+
+
+def _terms(name: str, node: GraphNode, args: list[Any], tensors: list[torch.Tensor]) -> Any:
+    first, shares = tensors[0], tensors[0].numel() / max(math.prod(node.results[0].shape), 1)
     if name in ("mm", "bmm", "linear", "matmul", "mv", "dot") or name in _RECURRENT:
         return first.shape[-1]
     if name in ("addmm", "baddbmm", "addmv"):
         return tensors[1].shape[-1]
     if name == "convolution":
         weight, transposed, groups = args[1], args[6], args[8]
-        return weight.numel() // (weight.shape[1] * groups if transposed else weight.shape[0])
+        return weight.numel() / (weight.shape[1] * groups if transposed else weight.shape[0])
     if name == "native_group_norm":
-        return int(args[4] * args[3] // args[6])
+        return args[4] * args[5] / args[6]
     if name == "native_layer_norm":
         return math.prod(args[1])
     if "batch_norm" in name:
-        return first.numel() // max(first.shape[1], 1)
+        return 1 if name.endswith("no_training") else first.numel() / max(first.shape[1], 1)
     if name in _SCANS:
         return first.shape[args[1]] if first.dim() else 1
-    if name in _SUMS or name in ("var", "std", "var_mean"):
-        return max(first.numel() // max(math.prod(node.results[0].shape), 1), 1)
+    if name in _SUMS or name in ("var", "std", "var_mean") or "adaptive_avg_pool" in name:
+        return shares
     if "scaled_dot_product" in name:
         return max(first.shape[-1], tensors[1].shape[-2])
-    if "avg_pool" in name:
-        adaptive = "adaptive" in name
-        return first.numel() // max(math.prod(node.results[0].shape), 1) if adaptive else math.prod(args[1])
-    return 1
+    return math.prod(args[1]) if "avg_pool" in name else 1

@@ -12,7 +12,7 @@ _ENOUGH = 0.5  # of the outputs must be finite for a case that is not about spec
 
 
 @dataclass(frozen=True)
-class Prepared:
+class DrawnCase:
     """`values`: of every input, parameter and state. `domain`: as in `cases.draw`."""
 
     case: Case
@@ -21,11 +21,11 @@ class Prepared:
     domain: int = 0
 
 
-def prepare(task: ModuleTask, case: Case, seed: int, device: torch.device) -> Prepared | None:
+def prepare(task: ModuleTask, case: Case, seed: int, device: torch.device) -> DrawnCase | None:
     """The case on the first domain where the reference is finite; None where it is on none."""
     for domain in range(1 if case.special or case.draw is None else OWN_VALUES + 1):
         values = draw(task, case, seed, device, domain=domain)
         judge = judge_of(task, values, seed, nan_is_free=case.nan_is_free)
         if judge.finite >= _ENOUGH or (case.special and judge.finite > 0):
-            return Prepared(case, values, judge, domain)
+            return DrawnCase(case, values, judge, domain)
     return None

@@ -18,7 +18,7 @@ from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.modules.bounds import Verdict
 from cudal2_agent.sandbox.modules.cases import CASES, NORMAL, OWN, TIES, UNEVEN, WHOLE, Case, Inputs, draw
 from cudal2_agent.sandbox.modules.executor import ModuleExecutor, Run
-from cudal2_agent.sandbox.modules.prepared import Prepared, prepare
+from cudal2_agent.sandbox.modules.prepared import DrawnCase, prepare
 from cudal2_agent.sandbox.modules.rows import judge_of
 from cudal2_agent.sandbox.verification.draws import seed_of
 from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Traits
@@ -39,9 +39,9 @@ class PreparedCases:
         written = sum(buffer.elements for buffer in task.buffers if buffer.role.written)
         self.capacity = budget_bytes // max(task.operand_bytes + 24 * written, 1)
         self._drawn = seed_of(VerifyOptions())
-        self._kept: dict[tuple[str, int], Prepared | None] = {}
+        self._kept: dict[tuple[str, int], DrawnCase | None] = {}
 
-    def prepare(self, case: Case, seed: int | None = None) -> tuple[Prepared | None, int]:
+    def prepare(self, case: Case, seed: int | None = None) -> tuple[DrawnCase | None, int]:
         """The case, None where the reference is finite on no domain of it, and its seed: the store's own by default."""
         wanted = self._drawn if seed is None else seed
         key = (case.name, wanted)
@@ -52,7 +52,7 @@ class PreparedCases:
             self._kept[key] = found
         return found, wanted
 
-    def fresh(self, case: Case, seed: int) -> Prepared | None:
+    def fresh(self, case: Case, seed: int) -> DrawnCase | None:
         """The case, drawn now and not kept."""
         return prepare(self.task, case, seed, self.device)
 
@@ -101,12 +101,12 @@ class ModuleProof:
         result = self._judged(case, prepared)
         return result.model_copy(update={"seed": seed})
 
-    def _judged(self, case: Case, prepared: Prepared | None) -> TestResult:
+    def _judged(self, case: Case, prepared: DrawnCase | None) -> TestResult:
         if prepared is None:
             message = "not applicable: the reference is finite on no such inputs"
             return TestResult(tier=case.tier, name=case.name, passed=True, message=message)
         failed, verdict = self._verdict_on(case.tier, case.name, prepared, self._slot())
-        message = ("", "magnitudes only", "on the problem's own inputs")[prepared.domain]
+        message = ("", "magnitudes only", "magnitudes, zeros in one input only", "on the problem's own inputs")[prepared.domain]
         return failed or TestResult(tier=case.tier, name=case.name, passed=True, worst=verdict.worst, message=message)
 
     def _fresh_rounds(self, name: str, rounds: int) -> TestResult:
@@ -124,7 +124,7 @@ class ModuleProof:
             worst = max(worst, verdict.worst)
         return TestResult(tier="freshness", name=name, passed=True, worst=worst)
 
-    def _any_case(self) -> Prepared | None:
+    def _any_case(self) -> DrawnCase | None:
         """A case of the freshness tier on data of its own."""
         found = (self._cases.fresh(case, self._draw()) for case in self._random.sample(_FRESH, len(_FRESH)))
         return next((prepared for prepared in found if prepared is not None), None)
@@ -146,7 +146,7 @@ class ModuleProof:
                 prepared = changed
         return failed or TestResult(tier="freshness", name=name, passed=True)
 
-    def _changed(self, prepared: Prepared, roles: tuple[Role, ...]) -> Prepared | None:
+    def _changed(self, prepared: DrawnCase, roles: tuple[Role, ...]) -> DrawnCase | None:
         """With one element changed so that the outputs before would be refused; None where none was found."""
         names = [b.name for b in self._task.buffers if b.role in roles and b.elements and b.element.floating]
         before = prepared.judge.eager
@@ -159,7 +159,7 @@ class ModuleProof:
             values[name] = flat.reshape(values[name].shape)
             judge = judge_of(self._task, values, self._draw())
             if not judge.accepts(before):
-                return Prepared(prepared.case, values, judge)
+                return DrawnCase(prepared.case, values, judge)
         return None
 
     def _repeatability(self) -> TestResult:
@@ -200,7 +200,7 @@ class ModuleProof:
         return self._executor.run(values, slot=slot, fill=fill, fresh_scratch=fresh)
 
     def _verdict_on(
-        self, tier: str, name: str, prepared: Prepared, slot: int, fill: Fill = Fill.POISON, *, fresh: bool = True
+        self, tier: str, name: str, prepared: DrawnCase, slot: int, fill: Fill = Fill.POISON, *, fresh: bool = True
     ) -> tuple[TestResult | None, Verdict]:
         """Run a case, and judge the run. What should be NaN and holds the poison counts as unwritten if it holds the next run's
         poison too: a computed value does not follow the poison.

@@ -50,6 +50,7 @@ _SAME_RANGE = frozenset(
     )
 )
 _KNOWN: dict[str, Range] = {"sigmoid": (0, 1), "hardsigmoid": (0, 1), "_softmax": (0, 1), "tanh": (-1, 1), "abs": (0, math.inf)}
+_SHIFTED = frozenset({"native_layer_norm", "native_group_norm", "_softmax", "_log_softmax"})
 _OVER_ONE = frozenset({"sum", "mean", "logsumexp", "amax", "amin", "cumsum", "prod", "avg_pool2d", "avg_pool3d", "avg_pool1d"})
 
 
@@ -62,9 +63,19 @@ def is_redundant(task: ModuleTask, name: str) -> bool:
         return False
     if operation(node) in _OVER_ONE and math.prod(sizes[reads[0]]) == math.prod(node.results[0].shape):
         return True
+    if _is_shift_of_norms(task, node, sizes):
+        return True
     if operation(node) == "where":
         return _is_decided(task, node)
     return _is_pointwise(node) and _same_on_a_range(task, node, _range_of(reads[0], _nodes(task.graph)))
+
+
+def _is_shift_of_norms(task: ModuleTask, node: GraphNode, sizes: Mapping[str, tuple[int, ...]]) -> bool:
+    """One number added to all values that only norms or a softmax read."""
+    added = [name for name in node.inputs()[1:] if math.prod(sizes[name]) > 1]
+    readers = [each for each in task.graph.nodes if node.name in each.inputs()]
+    whole = operation(node) in ("add", "sub") and not added and node.name not in task.graph.outputs.values()
+    return whole and bool(readers) and all(operation(r) in _SHIFTED and r.inputs()[0] == node.name for r in readers)
 
 
 def _nodes(graph: Graph) -> dict[str, GraphNode]:
@@ -92,7 +103,7 @@ def _same_on_a_range(task: ModuleTask, node: GraphNode, span: Range) -> bool:
     found = [
         Interpreter(Graph(nodes=tuple(nodes), outputs=outputs)).run(values)["end"] for nodes in (chain, [stand_in, *chain[1:]])
     ]
-    return torch.allclose(*found, rtol=_CLOSE, atol=0, equal_nan=True)
+    return bool(torch.allclose(*found, rtol=_CLOSE, atol=0, equal_nan=True))
 
 
 def _points(span: Range) -> torch.Tensor:
@@ -128,16 +139,21 @@ def _range_of(name: str, nodes: Mapping[str, GraphNode]) -> Range:
 
 
 def _is_decided(task: ModuleTask, node: GraphNode) -> bool:
-    """A choice by a comparison of indices with a number that is outside of their range."""
+    """A choice by a comparison of indices with a number that is outside of their range; or by NaN, which the proof tries."""
     nodes, first = _nodes(task.graph), node.inputs()[0]
     test = nodes.get(first)
+    if test is not None and operation(test) == "isnan":
+        return True
     if test is None or operation(test) not in ("ne", "eq") or len(test.inputs()) != 1:
         return False
     limits = index_limits(task.graph, {buffer.name: buffer.shape for buffer in task.buffers})
     name = _moved_from(test.inputs()[0], nodes)
-    is_input = any(buffer.name == name and buffer.role is Role.INPUT for buffer in task.buffers)
+    read = next((buffer for buffer in task.buffers if buffer.name == name and buffer.role is Role.INPUT), None)
     number: Any = test.args[1] if len(test.args) > 1 else None
-    return is_input and isinstance(number, int) and not 0 <= number < limits.get(name, math.inf)
+    if read is None or read.element.floating or not isinstance(number, int):
+        return False
+    low = 0 if read.low is None else read.low
+    return not low <= number <= (limits.get(name, math.inf) - 1 if read.high is None else read.high)
 
 
 def _moved_from(name: str, nodes: Mapping[str, GraphNode]) -> str:

@@ -1,9 +1,9 @@
 """What a graph uses its parameters and its whole-number inputs for."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from typing import Any
 
-from cudal2_agent.contract.records.module_graph import Graph, GraphNode
+from cudal2_agent.contract.records.module_graph import Graph
 from cudal2_agent.sandbox.modules.noise import operation
 
 _MATRIX = {
@@ -79,22 +79,3 @@ def index_limits(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
             each = stands_for.get(each, each)
             limits[each] = min(limits.get(each, limit), limit)
     return limits
-
-
-# Operators whose numbers come from a generator begin so.
-_DRAWN = ("rand", "bernoulli", "normal", "multinomial", "uniform", "random_", "exponential_", "log_normal_", "trunc_normal_")
-
-
-def made_without_drawing(own: Graph, names: Set[str]) -> Graph:
-    """The part of a graph that makes those of the values that no random number reaches."""
-    reached: set[str] = set()
-    for node in own.nodes:
-        if operation(node).startswith(_DRAWN) or reached.intersection(node.inputs()):
-            reached.add(node.name)
-    outputs = {name: value for name, value in own.outputs.items() if name in names and value not in reached}
-    needed, nodes = set(outputs.values()), list[GraphNode]()
-    for node in reversed(own.nodes):
-        if node.name in needed:
-            needed.update(node.inputs())
-            nodes.append(node)
-    return own.model_copy(update={"nodes": tuple(reversed(nodes)), "outputs": outputs})
