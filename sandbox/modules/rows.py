@@ -137,7 +137,7 @@ def free_bytes(device: torch.device) -> float:
     if device.type != "cuda":
         return math.inf
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + unused
+    return float(torch.cuda.mem_get_info(device)[0] + unused)
 
 
 def reference_bytes(task: ModuleTask) -> int:

@@ -67,10 +67,11 @@ class BoundProgram:
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (torch's is the worker's stream)
         with torch.no_grad(), arithmetic_of(self._arithmetic), allocating():
-            self._results = ()
-            self._results = self._program(*self._inputs)
+            self._results = ()  # freed first, so that a program of large results has their memory again
+            results = self._results = tuple(self._program(*self._inputs))
             if not self._keeps:
-                self._results, self._views = (), [unowned(result) for result in self._results]
+                self._results, self._views = (), [unowned(each) for each in results]
+                del results
 
     def deliver(self, *, last: bool) -> bool:
         """Copy the results to the task's outputs; False where their memory was given to another call. `last`: of a sample."""
@@ -133,7 +134,7 @@ class ModuleBaselines:
                 self._opened[name] = self._open(name)
         opened = {name: self._opened[name] for name in names}
         return Baselines(
-            contenders={name: found for name, found in opened.items() if isinstance(found, tuple)},  # type: ignore[misc]
+            contenders={name: found for name, found in opened.items() if isinstance(found, tuple)},
             notes=tuple(f"baseline {name} left out: {why}" for name, why in opened.items() if isinstance(why, Unavailable)),
         )
 
