@@ -14,7 +14,7 @@ from cudal2_agent.contract.records.baseline import BaselineBook, TunedBaseline
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
 from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Prediction, TestResult, Unmeasured
-from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.profile import Profile
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.options import (
@@ -31,6 +31,7 @@ from cudal2_agent.contract.settings.options import (
 from cudal2_agent.sandbox.backend import Backend, Backends
 from cudal2_agent.sandbox.building.builder import Builder
 from cudal2_agent.sandbox.emulator.large.coverage import needs_rewriting, reduced_task
+from cudal2_agent.sandbox.emulator.large.module_size import Resize, reduced_modules
 from cudal2_agent.sandbox.jail.kind import REMEDY as JAIL_REMEDY
 from cudal2_agent.sandbox.jail.kind import confinement
 from cudal2_agent.sandbox.profiling.profiler import Profiler
@@ -66,11 +67,15 @@ class LocalSandbox:
         emulate: EmulateOptions | None = None,
         witness: WitnessPool | None = None,
         rewrite: Rewrite = lambda _candidate, _task: None,
+        resize: Resize | None = None,
         screen: TimeOptions = SCREEN_TIME,
         race: TimeOptions = RACE_TIME,
         baselines: BaselineBook | None = None,
     ) -> None:
-        """`witness`: the emulator beside a GPU's backend. `baselines`: where tuned baselines are kept, if anywhere."""
+        """`witness`: the emulator beside a GPU's backend. `baselines`: where tuned baselines are kept, if anywhere.
+
+        `resize`: traces a module at other dims; without it, modules that are large are not proved.
+        """
         self._emulates = backend is not None and backend.emulates
         self._pool = backend.pool if backend is not None else None
         self._environment = backend.ready.environment if backend is not None else None
@@ -84,6 +89,7 @@ class LocalSandbox:
         self._emulate = emulate or EmulateOptions()
         self._witness = witness
         self._rewrite = rewrite
+        self._resize = resize
         self._inspecting_s = 0.0
 
     @property
@@ -295,8 +301,10 @@ class LocalSandbox:
         Raises: CompilerMissing, MachineError, WorkerError.
         """
         candidate = built.candidate
-        if not isinstance(task, GemmTask) or not isinstance(candidate, Candidate):
+        if not isinstance(candidate, Candidate):
             return None
+        if isinstance(task, ModuleTask):
+            return self._reduced_module(candidate, task)
         if (smaller := reduced_task(task, candidate.plan)) is None:
             return None
         if not needs_rewriting(candidate, task, smaller):
@@ -304,6 +312,17 @@ class LocalSandbox:
         rewritten = self._rewrite(candidate, smaller)
         outcome = None if rewritten is None else self._builder.build_one(rewritten, smaller)
         return Reduced(built=outcome, task=smaller) if isinstance(outcome, Built) else None
+
+    def _reduced_module(self, candidate: Candidate, task: ModuleTask) -> Reduced | None:
+        """The same at the first smaller dims for which the candidate is built, written for them or as it is.
+
+        Raises: as `_reduced`.
+        """
+        for smaller in reduced_modules(task, self._resize) if self._resize is not None else ():
+            outcome = self._builder.build_one(self._rewrite(candidate, smaller) or candidate, smaller)
+            if isinstance(outcome, Built):
+                return Reduced(built=outcome, task=smaller)
+        return None
 
 
 def open_sandbox(
@@ -320,6 +339,7 @@ def open_sandbox(
     profile: ProfileOptions | None = None,
     emulate: EmulateOptions | None = None,
     rewrite: Rewrite = lambda _candidate, _task: None,
+    resize: Resize | None = None,
     screen: TimeOptions = SCREEN_TIME,
     race: TimeOptions = RACE_TIME,
     baselines: BaselineBook | None = None,
@@ -345,6 +365,7 @@ def open_sandbox(
         emulate=emulate,
         witness=WitnessPool(lambda: backends.emulator(role="witness: ").pool) if beside_gpu else None,
         rewrite=rewrite,
+        resize=resize,
         screen=screen,
         race=race,
         baselines=baselines,

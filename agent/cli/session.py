@@ -34,7 +34,7 @@ def optimize_task(task: Task, settings: Settings, out: Path | None, *, as_json: 
         open_store(settings.store_url) as store,
         open_dependencies(task, settings, store, run_id, progress.emit) as parts,
     ):
-        settings = with_budget(settings, task, parts.sandbox.chip)
+        settings = with_budget(settings, task, parts.sandbox.chip, measures=parts.sandbox.can_measure)
         reserve(folder)
         outcome = start_run(run_id, task, settings, parts, progress.emit, folder)
         return _conclude(outcome, parts, as_json)

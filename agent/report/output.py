@@ -6,12 +6,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from cudal2.modules.stored_module import PROBLEM
+from cudal2_agent.agent.report.keeping import keeps_pytorch
+from cudal2_agent.agent.report.module_folder import problem_at, write_module
 from cudal2_agent.agent.report.progress_plot import draw_progress
 from cudal2_agent.agent.report.report import render_report
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.whole_file import whole_file
 
 _PROBE = ".cudal2-writable"
@@ -29,7 +33,8 @@ def reserve(out: Path) -> None:
 
 
 def write_output(out: Path, outcome: RunResult, built: Built | None) -> None:
-    """Write the best kernel with plan, cubin and evaluation, the settings, the report and its plot.
+    """Write the best kernel with plan, cubin and evaluation, the settings, the report and its plot; for a module that is worth
+    replacing also what a program imports.
 
     `built`: the best candidate as built, for its cubin; None where there is no best candidate.
     Raises: UsageError where the folder is no longer writable; the store still has everything.
@@ -37,6 +42,8 @@ def write_output(out: Path, outcome: RunResult, built: Built | None) -> None:
     try:
         if outcome.best is not None:
             _write_best(out, outcome, built)
+        if isinstance(outcome.run.task, ModuleTask):
+            write_text(out / PROBLEM, problem_at(outcome.run.task))
         write_text(out / "settings.json", outcome.run.model_dump_json(indent=1) + "\n")
         write_text(out / "progress.svg", draw_progress(outcome.steps, outcome.best))
         write_text(out / "report.md", render_report(outcome, out))
@@ -56,6 +63,9 @@ def _write_best(out: Path, outcome: RunResult, built: Built | None) -> None:
         write_text(out / "plan.json", candidate.plan.model_dump_json(indent=1, exclude_defaults=True) + "\n")
     if built is not None and Path(built.artifact_path).is_file():
         _copy(Path(built.artifact_path), out / ("kernel.cubin" if isinstance(candidate, Candidate) else "kernel.so"))
+        task = outcome.run.task
+        if isinstance(task, ModuleTask) and built.plan is not None and not keeps_pytorch(task, outcome.best):
+            write_module(out, task, built.plan, write_text)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -4,14 +4,17 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from cudal2.modules.stored_module import PROBLEM
 from cudal2_agent.agent.observe.ranking import rank
 from cudal2_agent.agent.report.attribution import improvements, sightings
+from cudal2_agent.agent.report.keeping import advice
 from cudal2_agent.agent.report.lead import lead_of
 from cudal2_agent.agent.report.one_line import witness_of
 from cudal2_agent.agent.report.replies import sum_up
 from cudal2_agent.agent.report.why import replies_lines, why_section
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.agent.run.stopping import roofline_fraction
+from cudal2_agent.agent.tasks.named_problems import NAME
 from cudal2_agent.contract.records.candidate import Origin
 from cudal2_agent.contract.records.evaluation import (
     BASELINES,
@@ -87,6 +90,8 @@ def _best(outcome: RunResult) -> str:
     evaluation, label = outcome.best.evaluation, outcome.best.candidate.label
     head = f"## Result\n\nBest candidate: `{outcome.best.candidate.id}`, {label} (`kernel.cu`)."
     if isinstance(evaluation, Measured):
+        if said := advice(outcome.run.task, outcome.best):
+            head = f"{head}\n\n**{said}**"
         return f"{head}\n\n{measured_section(evaluation, outcome.run)}{_witness(evaluation, outcome.best.candidate.origin)}"
     assert isinstance(evaluation, Unmeasured)
     prediction, known = evaluation.prediction, knowledge_of(evaluation)
@@ -306,7 +311,7 @@ def _emulated(best: Step) -> tuple[TestResult, ...]:
 
 def _again(run: RunRecord, best: Step | None, out: Path) -> str:
     lines = [optimize_command(run)]
-    if best is not None:
+    if best is not None and isinstance(run.task, GemmTask):
         kernel = shlex.quote(str(out / "kernel.cu"))
         seeds = [test.seed for test in best.evaluation.tests if test.seed is not None]
         seed = f" --seed {seeds[-1]}" if seeds else ""
@@ -345,8 +350,11 @@ def task_flags(task: Task) -> str:
 
 
 def _module_flags(task: ModuleTask) -> str:
-    flags = ["--task " + shlex.quote(task.name), f"--arch {task.arch}", f"--arithmetic {task.arithmetic}"]
-    if task.dims:
+    """A problem without a name that leads to its file is named by the file that its result holds."""
+    named = NAME.fullmatch(task.name) is not None
+    flags = [f"--task {shlex.quote(task.name)}" if named else f"--problem {PROBLEM}"]
+    flags += [f"--arch {task.arch}", f"--arithmetic {task.arithmetic}"]
+    if named and task.dims:
         flags.append("--dims " + ",".join(f"{name}={size}" for name, size in task.dims.items()))
     flags += ["--training"] if task.training else []
     return " ".join(flags + ([f"--mode {task.mode}"] if task.mode is not TimingMode.OFFLINE else []))

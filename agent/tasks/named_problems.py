@@ -10,12 +10,12 @@ from pathlib import Path
 from cudal2_agent.contract.errors import UsageError
 
 FOLDER = "tasks"
-_NAME = re.compile(r"([A-Za-z0-9][\w.-]{0,63}):(\d{1,3})/(\d{1,6})", re.ASCII)
+NAME = re.compile(r"([A-Za-z0-9][\w.-]{0,63}):(\d{1,3})/(\d{1,6})", re.ASCII)
 
 
 def problem_path(name: str, home: Path) -> Path:
     """Raises: UsageError for a malformed name, an unknown collection, or a number that it does not have."""
-    found = _NAME.fullmatch(name)
+    found = NAME.fullmatch(name)
     if found is None:
         raise UsageError(f"task {name[:80]!r} is no COLLECTION:LEVEL/NUMBER; write for example --task kernelbench:1/19")
     collection, level, number = found.groups()

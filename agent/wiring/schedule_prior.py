@@ -10,7 +10,7 @@ from pathlib import Path
 from cudal2_agent.agent.wiring.chip_rates import rates_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.run_settings import CHAT_MINUTES, TRAINED_BUDGET
 from cudal2_agent.contract.settings.settings import Settings
@@ -19,6 +19,8 @@ from cudal2_agent.policies.schedule.learned.policy_file import ANALYTIC_NAME, AU
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf, RatedPrior
 
 logger = logging.getLogger(__name__)
+
+UNTIMED_BUDGET = 8  # candidates of a module where none is timed: more would only be proved
 
 
 def open_prior(settings: Settings) -> PriorOf:
@@ -77,13 +79,17 @@ def _fallback(home: Path, chip: Chip) -> Prior:
     return ANALYTIC if rates is None else RatedPrior(rates.of(chip))
 
 
-def with_budget(settings: Settings, task: Task, chip: Chip) -> Settings:
+def with_budget(settings: Settings, task: Task, chip: Chip, *, measures: bool = True) -> Settings:
     """The settings with the budget and the minutes that they name, else with those that suit the policy, task and chip.
+
+    `measures`: whether candidates are timed; without it the plans of a module that move the same bytes are not told apart.
 
     Raises: UsageError for a prior that cannot be used.
     """
     if "minutes" not in settings.model_fields_set and settings.policy in ("chat", "portfolio"):
         settings = settings.model_copy(update={"minutes": CHAT_MINUTES})
+    if isinstance(task, ModuleTask) and not measures and "budget" not in settings.model_fields_set:
+        return settings.model_copy(update={"budget": UNTIMED_BUDGET})
     if "budget" in settings.model_fields_set or settings.policy != "schedule" or not isinstance(task, GemmTask):
         return settings
     prior = open_prior(settings)(task, chip)

@@ -1,136 +1,79 @@
-"""See the package's text."""
+"""Soundness of problems, and what their bounds accept of right programs and refuse of wrong ones, at reduced sizes on a CPU.
+
+    python -m benchmarks.modules FOLDER [--only 1,19,23] [--seed 7]
+
+FOLDER holds problem files in KernelBench's form. A right program must pass every case; a wrong one must fail one.
+"""
 
 import argparse
-import json
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
-from cudal2_agent.contract.records.build import Built
-from cudal2_agent.contract.records.candidate import Candidate
-from cudal2_agent.contract.records.evaluation import Measured, Wrong
+import torch
+
+from benchmarks.modules.programs import RIGHT, WRONG, around
+from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.module_task import ModuleTask
-from cudal2_agent.contract.reward.speedup import median_us, paired_speedup
-from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions
-from cudal2_agent.sandbox.building.builder import Builder
-from cudal2_agent.sandbox.cuda.batch_evaluator import BatchEvaluator
-from cudal2_agent.sandbox.cuda.device import Device
-from cudal2_agent.sandbox.workers.messages import Evaluate, StageEntered
+from cudal2_agent.sandbox.modules.cases import CASES
+from cudal2_agent.sandbox.modules.executor import Run
+from cudal2_agent.sandbox.modules.interpreter import Interpreter
+from cudal2_agent.sandbox.modules.prepared import prepare
+from cudal2_agent.sandbox.modules.soundness import check
+from cudal2_agent.sandbox.modules.tracing.tracer import open_tracer
+
+MOST_WORK = 1 << 20  # elements of all results of a problem at the sizes that are tried
 
 
-class Stages:
-    """Seconds of each stage of an evaluation."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last: tuple[str, float] | None = None
-
-    def __call__(self, message: Any) -> None:
-        if isinstance(message, StageEntered):
-            self.end()
-            self._last = (message.stage, time.monotonic())
-
-    def end(self) -> None:
-        if self._last is not None:
-            stage, begin = self._last
-            self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.monotonic() - begin, 3)
-        self._last = None
-
-
-def by_hand() -> Iterator[tuple[str, ModuleTask, Sequence[Candidate]]]:
-    from tests.gpu.modules_by_hand import EXAMPLES
-
-    for name, make in EXAMPLES.items():
-        example = make()
-        yield name, example.task, [example.right]
-
-
-def of_problems(paths: Sequence[Path], device: Device) -> Iterator[tuple[str, ModuleTask, Sequence[Candidate]]]:
-    """Traced tasks with the fuser's first candidate."""
-    from cudal2_agent.contract.records.trajectory import Observation
-    from cudal2_agent.policies.fusion.policy import FusionPolicy
-    from cudal2_agent.sandbox.modules.tracing.tracer import TraceOptions, Tracer
-
-    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
-    with Tracer(TraceOptions()) as tracer:
-        for file in (each for each in files if each.suffix in (".py", ".json")):
-            name = f"{file.parent.name}/{file.stem}"
-            try:
-                if file.suffix == ".json":
-                    task = ModuleTask.model_validate_json(file.read_text())
-                else:
-                    task = tracer.trace(file.read_text(), name, arch=device.arch)
-                yield name, task, FusionPolicy().propose(Observation(task=task, chip=device.chip, round=0, seed=0), 1)
-            except Exception as exc:  # noqa: BLE001 (one task's failure is a line of the results)
-                print(f"{name}: {type(exc).__name__}: {str(exc)[:300]}", flush=True)
-
-
-def measured(
-    name: str, task: ModuleTask, one: Candidate, builder: Builder, evaluator: BatchEvaluator, stages: Stages, time_: TimeOptions
-) -> dict[str, Any]:
-    line: dict[str, Any] = {"task": name, "bytes": task.operand_bytes, "flops": task.flops}
-    built = builder.build_one(one, task)
-    if not isinstance(built, Built):
-        return line | {"status": built.status, "message": built.headline}
-    stages.seconds = {}
-    answer = evaluator.evaluate(Evaluate(built=built, task=task, verify=VerifyOptions(), time=time_, effort="full"))
-    stages.end()
-    found = answer.evaluation
-    line |= {"status": found.status, "seconds": stages.seconds}
-    if not isinstance(found, Measured):
-        tests = found.tests if isinstance(found, Wrong) else ()
-        return line | {"message": found.headline, "tests": [f"{test.tier}/{test.name}" for test in tests]}
-    best = min(found.baselines, key=median_us) if found.baselines else None
-    speedup = None if best is None else paired_speedup(found.timing, best)
-    return line | {
-        "us": round(median_us(found.timing), 3),
-        "baselines_us": {each.name: round(median_us(each), 3) for each in found.baselines},
-        "unsteady": {each.name: round(each.unsteadiness, 4) for each in (found.timing, *found.baselines)},
-        "fastest": None if best is None else best.name,
-        "speedup": None if speedup is None else [round(each, 4) for each in (speedup.ratio, speedup.low, speedup.high)],
-        "worst": max((test.worst for test in found.tests), default=0.0),
-        "ruler": found.ruler and {"sets": found.ruler.sets, "launches": found.ruler.launches, "weakened": found.ruler.weakened},
-        "details": {each.name: each.detail for each in found.baselines},
-        "notes": found.notes,
-        "side": found.side.model_dump(),
-        "telemetry": {"sm_mhz": found.telemetry.sm_clock_mhz[-1:], "reasons": found.telemetry.throttle_reasons},
-        "gpu": found.environment.gpu,
-        "torch": found.environment.torch,
-    }
+def rated(task: ModuleTask, seed: int) -> dict[str, str | None]:
+    """By program that applies, why it was refused; None where no case refused it."""
+    programs, verdicts = {**RIGHT, **WRONG}, dict[str, str | None]()
+    for case in CASES:
+        prepared = None if case.special else prepare(task, case, seed, torch.device("cpu"))
+        for name, program in programs.items() if prepared is not None else ():
+            if verdicts.get(name) is None:
+                used: list[str] = []
+                outputs = Interpreter(task.graph).run(prepared.values, around=around(program, used))
+                verdict = prepared.judge.judge(Run(outputs))
+                if used:
+                    verdicts[name] = None if verdict.right else f"{case.name}: {verdict.describe()}"
+    return verdicts
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.modules", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--problems", type=Path, nargs="*", default=[])
-    parser.add_argument("--only", nargs="*", help="names of the tasks that are written by hand")
-    parser.add_argument("--seconds", type=float, default=300.0, help="after which no further task begins")
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--without-autotune", action="store_true")
-    parser.add_argument("--cache", default="/tmp/modules-cache")
-    given = parser.parse_args()
-    device, stages, begin = Device(0), Stages(), time.monotonic()
-    evaluator = BatchEvaluator(device, stages)
-    builder = Builder(CompileOptions(cache_dir=given.cache, jobs=4), device.chip)
-    options = TimeOptions(rounds=given.rounds, all_baselines=not given.without_autotune, side=False)
-    written = (each for each in by_hand() if given.only is None or each[0] in given.only)
-    tasks = [*written] if not given.problems else of_problems(given.problems, device)
-    with given.out.open("a") as out:
-        for name, task, candidates in tasks:
-            for one in candidates:
-                if time.monotonic() - begin > given.seconds:
-                    break
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="numbers that files begin with")
+    parser.add_argument("--seed", type=int, default=7)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    only, applied, accepted, sound = {*filter(None, asked.only.split(","))}, Counter[str](), Counter[str](), Counter[str]()
+    files = sorted(asked.folder.glob("*.py"), key=lambda path: (len(path.name.split("_")[0]), path.name))
+    with open_tracer() as tracer:
+        for path in files:
+            if only and path.name.split("_")[0] not in only:
+                continue
+            try:
+                task = tracer.reduced(tracer.trace(path.read_text("utf-8"), path.stem), MOST_WORK)
                 started = time.monotonic()
-                try:
-                    line = measured(name, task, one, builder, evaluator, stages, options)
-                except Exception as exc:  # noqa: BLE001 (one task's failure is a line of the results)
-                    line = {"task": name, "status": "failed", "message": f"{type(exc).__name__}: {str(exc)[:600]}"}
-                line["wall_s"] = round(time.monotonic() - started, 1)
-                print(json.dumps(line), flush=True)
-                out.write(json.dumps(line) + "\n")
-                out.flush()
-    builder.close()
+                found = check(task, asked.seed)
+                took = time.monotonic() - started
+                verdicts = rated(task, asked.seed)
+            except (UsageError, ValueError) as exc:
+                sound["not judged"] += 1
+                print(f"| {path.stem} | not judged | | {str(exc)[:200]} |", flush=True)
+                continue
+            sound[found.status] += 1
+            own = ", ".join(sorted({f"{each.kind} {each.operation}".strip() for each in found.accepted if each.on == "own"}))
+            print(f"| {path.stem} | {found.status} | {took:.1f} s | {own} | {found.reason} |", flush=True)
+            for name, why in verdicts.items():
+                applied[name] += 1
+                accepted[name] += why is None
+                if found.status == "sound" and (name in RIGHT) != (why is None):
+                    print(f"    {name}: {why or 'accepted'}", flush=True)
+    print(dict(sound))
+    for name in (*RIGHT, *WRONG):
+        print(f"| {name} | {'right' if name in RIGHT else 'wrong'} | {accepted[name]} of {applied[name]} accepted |")
 
 
 if __name__ == "__main__":

@@ -5,13 +5,24 @@ from ctypes import POINTER, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint32
 from typing import Any
 
 from cudal2_agent.contract.errors import DeviceUnavailable, LauncherError
+from cudal2_agent.contract.records.named_buffer import BufferElement
 
 INVALID_VALUE = 1
 SM_COUNT = 16
 MAX_DYNAMIC_SHARED = 8
 NON_PORTABLE_CLUSTER = 14
 ATTRIBUTE_CLUSTER, ATTRIBUTE_PROGRAMMATIC = 4, 6
-FLOAT16, BFLOAT16 = 6, 9
+# CUtensorMapDataType by element.
+TENSOR_MAP_TYPES = {
+    BufferElement.U8: 0,
+    BufferElement.BOOL: 0,
+    BufferElement.I32: 3,
+    BufferElement.I64: 5,
+    BufferElement.F16: 6,
+    BufferElement.F32: 7,
+    BufferElement.F64: 8,
+    BufferElement.BF16: 9,
+}
 CAPTURE_MODE_RELAXED = 2
 CAPTURE_ACTIVE = 1
 NON_BLOCKING = 1

@@ -3,35 +3,23 @@
 Used where the C++ part was not built. Both pass the same tests.
 """
 
-import ctypes
-import itertools
-import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_int, c_uint64, c_void_p
 from functools import cached_property
-from typing import NamedTuple
 
 from cudal2.launcher import driver_types as types
 from cudal2.launcher.driver_types import DriverLibrary
 from cudal2.launcher.loaded_kernel import ALIGNMENT, BuiltKernel
+from cudal2.launcher.planned_launches import PlannedLaunches
 from cudal2_agent.contract.errors import DeviceUnavailable, LauncherError
 from cudal2_agent.contract.plan.launching import (
-    TENSOR_MAP_BYTES,
-    argument_bytes,
-    pack_argument,
-    programmatic_edges,
     zeroes_every_run,
 )
-from cudal2_agent.contract.plan.plan import PORTABLE_CLUSTER, ResolvedLaunch, ResolvedPlan, TensorMapSpec
-from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.library import StoredAlgorithm
-from cudal2_agent.contract.records.task import ElementType, GemmTask
 
-MAX_TENSOR_MAPS = 256  # per kernel
 MAX_WORKSPACES = 256  # per kernel
-_MAP_ALIGNMENT = 128
 
 
 class InterpretedLauncher:
@@ -102,38 +90,22 @@ class InterpretedLauncher:
         return address.value
 
 
-class _PlannedLaunch(NamedTuple):
-    """One launch of a plan. `attributes` belong to `config`, which points to them."""
-
-    launch: ResolvedLaunch
-    function: c_void_p
-    config: types.LaunchConfig
-    attributes: object
-
-
 class InterpretedKernel:
     """Kernel and plan on one GPU. Raises: LauncherError."""
 
     c_entry = None
 
     def __init__(self, gpu: InterpretedLauncher, kernel: BuiltKernel) -> None:
-        self._gpu, self._plan, self._task = gpu, kernel.plan, kernel.task
+        self._gpu, self._plan = gpu, kernel.plan
         self._lock = threading.Lock()
-        self._maps: dict[tuple[TensorMapSpec, int], bytes] = {}
         self._workspaces: dict[tuple[int, int], int] = {}
-        _check_chip(kernel.plan, gpu)
-        library = c_void_p()
         with gpu.current(), gpu.relaxed_capture():
-            gpu.library.call("cuLibraryLoadData", byref(library), kernel.cubin, None, None, 0, None, None, 0)
-            self._entries = [
-                _PlannedLaunch(launch, _load_function(gpu.library, library, launch), *_configure(launch, edge))
-                for launch, edge in zip(kernel.plan.launches, programmatic_edges(kernel.plan), strict=True)
-            ]
+            self._launches = PlannedLaunches(gpu, kernel.cubin, kernel.plan, kernel.task.buffers)
 
     @property
     def tensor_maps(self) -> int:
         """Number of descriptors in the cache."""
-        return len(self._maps)
+        return self._launches.tensor_maps
 
     @property
     def workspaces(self) -> int:
@@ -150,23 +122,8 @@ class InterpretedKernel:
             pointers = {"A": a, "B": b, "D": d, "workspace": scratch}
             if zeroes_every_run(self._plan):
                 self._gpu.library.call("cuMemsetD8Async", scratch, 0, self._plan.zero_bytes, stream)
-            for entry in self._entries:
-                self._enqueue(entry, pointers, stream)
-
-    def _enqueue(self, entry: _PlannedLaunch, pointers: Mapping[str, int], stream: int) -> None:
-        values = [pack_argument(arg, pointers, lambda spec: self._map(spec, pointers[spec.of])) for arg in entry.launch.args]
-        memory = [_aligned(value) for value in values]
-        parameters = (c_void_p * max(len(memory), 1))(*(address for address, _ in memory))
-        entry.config.stream = stream
-        self._gpu.library.call("cuLaunchKernelEx", byref(entry.config), entry.function, parameters, None)
-
-    def _map(self, spec: TensorMapSpec, address: int) -> bytes:
-        if (known := self._maps.get((spec, address))) is not None:
-            return known
-        if len(self._maps) >= MAX_TENSOR_MAPS:
-            self._maps.clear()
-        encoded = self._maps[spec, address] = _encode(self._gpu.library, spec, self._task, address)
-        return encoded
+            for place in range(len(self._plan.launches)):
+                self._launches.enqueue(place, pointers, stream)
 
     def _workspace_of(self, stream: int) -> int:
         """The workspace of a stream, or of a capture on it, whose graph may be launched beside later calls on the stream.
@@ -193,81 +150,3 @@ class InterpretedKernel:
     @cached_property
     def _zeroed_once(self) -> int:
         return self._plan.zero_bytes if self._plan.zero == "restored" else 0
-
-
-def _check_chip(plan: ResolvedPlan, gpu: InterpretedLauncher) -> None:
-    if plan.sms not in (0, gpu.sms):
-        raise LauncherError(
-            f"the kernel was planned for a GPU of {plan.sms} SMs; cuda:{gpu.device} has {gpu.sms}", "CUDA_ERROR_INVALID_DEVICE"
-        )
-
-
-def _load_function(driver: DriverLibrary, library: c_void_p, launch: ResolvedLaunch) -> c_void_p:
-    """The entry of one launch, with the shared memory and the cluster size that its plan asks for."""
-    kernel, function = c_void_p(), c_void_p()
-    driver.call("cuLibraryGetKernel", byref(kernel), library, launch.entry.encode())
-    driver.call("cuKernelGetFunction", byref(function), kernel)
-    driver.call("cuFuncLoad", function)
-    if _declared(driver, function) != [argument_bytes(arg) for arg in launch.args]:
-        raise LauncherError(f"{launch.entry} takes other parameters than its plan passes", "CUDA_ERROR_INVALID_VALUE")
-    if launch.dynamic_smem:
-        driver.call("cuFuncSetAttribute", function, types.MAX_DYNAMIC_SHARED, launch.dynamic_smem)
-    if math.prod(launch.cluster) > PORTABLE_CLUSTER:
-        driver.call("cuFuncSetAttribute", function, types.NON_PORTABLE_CLUSTER, 1)
-    return function
-
-
-def _declared(driver: DriverLibrary, function: c_void_p) -> list[int]:
-    """Sizes of the parameters that a kernel declares. Raises: LauncherError."""
-    sizes: list[int] = []
-    for index in itertools.count():
-        offset, size = c_size_t(), c_size_t()
-        status = driver.status("cuFuncGetParamInfo", function, index, byref(offset), byref(size))
-        if status == types.INVALID_VALUE:
-            break
-        driver.call("cuFuncGetParamInfo", function, index, byref(offset), byref(size))
-        sizes.append(size.value)
-    return sizes
-
-
-def _configure(launch: ResolvedLaunch, programmatic: bool) -> tuple[types.LaunchConfig, object]:
-    """A configuration without its stream, and the attributes that it points to."""
-    wanted = []
-    if launch.cluster != (1, 1, 1):
-        wanted.append(types.LaunchAttribute(types.ATTRIBUTE_CLUSTER, 0, types.LaunchValue(cluster=launch.cluster)))
-    if programmatic:
-        wanted.append(types.LaunchAttribute(types.ATTRIBUTE_PROGRAMMATIC, 0, types.LaunchValue(programmatic=1)))
-    attributes = (types.LaunchAttribute * len(wanted))(*wanted)
-    config = types.LaunchConfig(launch.grid, launch.block, launch.dynamic_smem, None, attributes, len(wanted))
-    return config, attributes
-
-
-def _encode(driver: DriverLibrary, spec: TensorMapSpec, task: GemmTask, address: int) -> bytes:
-    """The descriptor of an operand at an address. Raises: LauncherError."""
-    rows, columns = operand_shape(task, spec.of)
-    target, _memory = _aligned(bytes(TENSOR_MAP_BYTES))
-    driver.call(
-        "cuTensorMapEncodeTiled",
-        target,
-        types.BFLOAT16 if task.element is ElementType.BF16 else types.FLOAT16,
-        2,
-        address,
-        (c_uint64 * 2)(columns, rows),
-        (c_uint64 * 1)(columns * 2),
-        (c_uint32 * 2)(*spec.box),
-        (c_uint32 * 2)(1, 1),
-        0,
-        (0, 32, 64, 128).index(spec.swizzle),
-        (0, 64, 128, 256).index(spec.l2),
-        0,
-    )
-    return ctypes.string_at(target, TENSOR_MAP_BYTES)
-
-
-def _aligned(value: bytes) -> tuple[int, object]:
-    """Address of a copy of some bytes, aligned as a descriptor must be, and the memory that holds it."""
-    memory = (ctypes.c_char * (len(value) + _MAP_ALIGNMENT))()
-    address = ctypes.addressof(memory)
-    address += -address % _MAP_ALIGNMENT
-    ctypes.memmove(address, value, len(value))
-    return address, memory

@@ -67,11 +67,21 @@ class _Git(NamedTuple):
 def remote_tree(wanted: Remote, name: str | None, work_dir: Path, emit: Emit, run: RunCommand) -> Iterator[Tree]:
     """The tracked files of a repository at a tag. Raises: SourceError."""
     with scratch(work_dir) as folder, scratch(work_dir) as beside:
-        git = _Git(folder / ".git", folder, run, wanted.url.partition("://")[0])
-        _fetch(wanted, _source(wanted, beside), git)
-        version = _described(git) if wanted.ref == "HEAD" else wanted.ref.removeprefix("refs/tags/")
+        git, version = _checked_out(wanted, folder, beside, run)
         title = wanted.url.rpartition("/")[2].removesuffix(".git")
         yield _tracked(ReleaseLabel(name=name, title=title, version=version, origin=wanted.origin), git, emit)
+
+
+def fetch_into(folder: Path, wanted: Remote, work_dir: Path, run: RunCommand) -> str:
+    """Check out a repository at a tag in an empty folder, and return its version. Raises: SourceError."""
+    with scratch(work_dir) as beside:
+        return _checked_out(wanted, folder, beside, run)[1]
+
+
+def _checked_out(wanted: Remote, folder: Path, beside: Path, run: RunCommand) -> tuple[_Git, str]:
+    git = _Git(folder / ".git", folder, run, wanted.url.partition("://")[0])
+    _fetch(wanted, _source(wanted, beside), git)
+    return git, _described(git) if wanted.ref == "HEAD" else wanted.ref.removeprefix("refs/tags/")
 
 
 def checkout_tree(folder: Path, name: str | None, origin: str, work_dir: Path, emit: Emit, run: RunCommand) -> Tree:

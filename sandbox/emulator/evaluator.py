@@ -3,22 +3,19 @@
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.plan.plan import LaunchPlan, ResolvedPlan
 from cudal2_agent.contract.records.build import Built
-from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import NOT_COVERED, REDUCED, Crashed, Prediction, TestResult, TimedOut, Wrong
 from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.symptoms import Symptoms
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import VerifyOptions
-from cudal2_agent.sandbox.building.compile_child import PTX
 from cudal2_agent.sandbox.emulator.executor import EmulatorExecutor, Interleavings
 from cudal2_agent.sandbox.emulator.judgement import OutOfTime
 from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
@@ -32,6 +29,7 @@ from cudal2_agent.sandbox.emulator.large.coverage import (
     work_of,
 )
 from cudal2_agent.sandbox.emulator.large.sample import POINT_WORK, Sample
+from cudal2_agent.sandbox.emulator.loading import NotEmulated, load_kernel, plan_of, require_torch
 from cudal2_agent.sandbox.emulator.ptx.module import PtxError, Unsupported
 from cudal2_agent.sandbox.verification.cases import CaseStore
 from cudal2_agent.sandbox.verification.draws import seed_of
@@ -39,6 +37,9 @@ from cudal2_agent.sandbox.verification.executor import Traits
 from cudal2_agent.sandbox.verification.probes.probing import with_symptoms
 from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure, tiers_not_run
 from cudal2_agent.sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
+
+if TYPE_CHECKING:  # it imports torch
+    from cudal2_agent.sandbox.emulator.modules.proving import ModuleProver
 
 EMULATOR = "the emulator"
 ATTEMPT_SHARE = 0.25  # of a proof's time, for a part that can only strengthen it
@@ -52,10 +53,6 @@ CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates o
 PredictKernel = Callable[[EmulatedKernel, Inspection, Chip], Prediction | None]
 
 
-class NotEmulated(Exception):
-    """A candidate that the emulator cannot execute, in words for its record."""
-
-
 class Evaluator:
     """Proves candidates one after another; inputs and references of a task are kept until the task changes."""
 
@@ -63,6 +60,7 @@ class Evaluator:
         """`predict`: the time of a kernel that was found right, if anything models it."""
         self._chip, self._enter, self._predict = chip, enter, predict
         self._kernel: EmulatedKernel | None = None
+        self._prover: ModuleProver | None = None
         self._store: tuple[GemmTask, CaseStore] | None = None
 
     def evaluate(self, request: Evaluate) -> Done | Verified | NotExecuted:
@@ -103,8 +101,8 @@ class Evaluator:
         return Done(evaluation=Wrong(test=failed, tests=(*tests[:-1], failed), inspection=inspection))
 
     def _predicted(self, request: Evaluate) -> Prediction | None:
-        """For the plan as a GPU gets it, which may differ from the one that was run."""
-        if self._predict is None or self._kernel is None:
+        """For the plan as a GPU gets it, which may differ from the one that was run; modules are not modelled."""
+        if self._predict is None or self._kernel is None or not isinstance(request.task, GemmTask):
             return None
         resolved = request.built.plan_for(request.task, self._chip.sms)
         return self._predict(self._kernel.launched_by(resolved), request.built.inspection, self._chip) if resolved else None
@@ -115,7 +113,8 @@ class Evaluator:
     def _evaluate(self, request: Evaluate) -> tuple[TestResult, ...]:
         self._enter("load")
         if not isinstance(request.task, GemmTask):
-            raise NotEmulated("the emulator executes no plan of a module yet")
+            self._kernel, tests = self._modules().prove(request, request.task, _deadline(request.verify))
+            return tests
         task, options, plan = request.task, request.verify, plan_of(request.built)
         resolved = request.built.plan_for(task, self._chip.sms)
         assert resolved is not None  # `plan_of` refuses host candidates
@@ -215,23 +214,19 @@ class Evaluator:
             yield _explained(test, executor.again(), kernel.product, deadline) if probes and not test.passed else test
         yield executor.summary()
 
+    def _modules(self) -> "ModuleProver":
+        """Raises: NotEmulated without torch."""
+        if self._prover is None:
+            require_torch()
+            from cudal2_agent.sandbox.emulator.modules.proving import ModuleProver
+
+            self._prover = ModuleProver(self._chip, self._enter)
+        return self._prover
+
     def _cases(self, task: GemmTask) -> CaseStore:
         if self._store is None or self._store[0] != task:
             self._store = task, CaseStore(np, task, CASE_BYTES)
         return self._store[1]
-
-
-def plan_of(built: Built) -> LaunchPlan:
-    """Raises: NotEmulated."""
-    if not isinstance(built.candidate, Candidate):
-        raise NotEmulated("a host candidate launches its kernels itself, which takes a GPU")
-    return built.candidate.plan
-
-
-def load_kernel(built: Built, plan: ResolvedPlan, task: GemmTask) -> EmulatedKernel:
-    """A built candidate's programs, from the PTX beside its cubin. Raises: Unsupported, PtxError, LaunchRefused."""
-    ptx = Path(built.artifact_path).with_name(PTX).read_text(encoding="utf-8", errors="replace")
-    return EmulatedKernel(built.candidate.id, ptx, plan, task, atomics=plan_of(built).atomics)
 
 
 def _explained(test: TestResult, executor: EmulatorExecutor, task: GemmTask, deadline: float) -> TestResult:

@@ -61,6 +61,16 @@ class Interleavings:
         self._last = Conditions(interleaving, seed=seed, poison=poison, most_instructions=self._most, deadline_s=self._left_s)
         return self._last
 
+    def summary(self, benign: Counter[str]) -> TestResult:
+        """A test that names the interleavings used. `benign`: suspects that were found harmless, by the runs that had them."""
+        message = (
+            f"{self.used.total()} runs ({', '.join(f'{count} {name}' for name, count in self.used.items())}) without a fault"
+        )
+        if benign:
+            found = ", ".join(f"{kind} in {count} runs" for kind, count in sorted(benign.items()))
+            message += f"; harmless, because what was read reached no output: {found}"
+        return TestResult(tier="emulator", name="schedules", passed=True, message=message, seed=self.seed)
+
     @property
     def _left_s(self) -> float:
         return max(self._deadline - time.monotonic(), 1e-3)
@@ -104,12 +114,7 @@ class EmulatorExecutor:
 
     def summary(self) -> TestResult:
         """The interleavings of the runs, and the suspects that were found harmless."""
-        runs = ", ".join(f"{count} {name}" for name, count in self._interleavings.used.items())
-        message = f"{self._interleavings.used.total()} runs ({runs}) without a fault"
-        if self._benign:
-            found = ", ".join(f"{kind} in {count} runs" for kind, count in sorted(self._benign.items()))
-            message += f"; harmless, because what was read reached no output: {found}"
-        return TestResult(tier="emulator", name="schedules", passed=True, message=message, seed=self._interleavings.seed)
+        return self._interleavings.summary(self._benign)
 
     def _run(self, inputs: Inputs, slot: int, fill: Fill, *, fresh_workspace: bool) -> Run:
         bound = self._slots[slot]

@@ -3,12 +3,14 @@
 - `tracing/`: from a problem file to a task, in a jailed process
 - `operators.py`: the operators that a graph may have
 - `interpreter.py`: runs a graph
-- `executor.py`: what a backend must provide
+- `uses.py`: what a graph uses parameters and whole-number inputs for
 - `cases.py`: the inputs of every test
 - `noise.py`: what rounding may do to an operation
 - `bounds.py`: how far a right kernel may be from the reference
 - `prepared.py`: a case with its references
+- `executor.py`: what a backend must provide
 - `library_calls.py`: runs the library calls of a plan
 - `proof.py`: the tests of a candidate, over an executor
+- `redundancy.py`: operations that change nothing for any input
 - `soundness.py`: whether a task's tests tell wrong programs from right ones
 """

@@ -1,10 +1,11 @@
 """How far a right kernel's outputs may be from the float64 reference, element by element.
 
-Eager runs once as it is and a few times with noise in every operation (`noise.py`). The root mean square of its differences
-to the reference is what rounding explains at an element. So few samples may all be small by chance, and a right kernel may
-round to the other side of a kink (ReLU, clamp), so that the typical error of the row is the least:
+Eager runs once as it is and a few times with noise in every operation (`noise.py`). The size of its differences to the
+reference, from the mean of their magnitudes, is what rounding explains at an element. So few samples may all be small by
+chance, and a right kernel may round to the other side of a kink (ReLU, clamp), so that the typical error of the row is the
+least:
 
-    |output - reference| <= MULTIPLE max(rms_i, median of the row, |reference| median of the row's relative errors)
+    |output - reference| <= MULTIPLE max(explained_i, median of the row, |reference| median of the row's relative errors)
                             + u_out |reference| + tiny
 
 Over a whole output the median of error over what rounding explains is at most TYPICAL: that is how a narrower arithmetic shows
@@ -14,8 +15,9 @@ is as large, within its own bound.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from cudal2_agent.contract.records.module_graph import Graph
@@ -23,12 +25,15 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.modules.executor import STORED, Run, Values, filled
 from cudal2_agent.sandbox.modules.interpreter import Interpreter
+from cudal2_agent.sandbox.modules.library_calls import arithmetic_of
 from cudal2_agent.sandbox.modules.noise import Noise, operation
 
 MULTIPLE, TYPICAL = 8.0, 3.0
-NOISY_RUNS = 3
+NOISY_RUNS = 7
+OF_MEAN = 1.25  # root mean square of what is normal, by the mean of its magnitudes
+BLOCK_ELEMENTS = 2**24
 _ROW, _MANY = 64, 256  # elements of a row at least; of an output whose typical error tells
-_LONG, _SAMPLED = 2**12, 2**20  # elements of a row, and of an output, that a median is taken of
+_LONG, _SAMPLED = 2**12, 2**20  # elements of a row, and of a piece of an output, that a median is taken of
 _ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-52}
 _TINY = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-126, torch.float32: 2.0**-126, torch.float64: 2.0**-1022}
 _EXTREMA = frozenset({"argmax", "argmin", "max", "min", "topk", "sort"})
@@ -71,18 +76,24 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Expected:
-    """One output's reference in float64, its bound, and what rounding explains. Shape: the output's.
+    """One output's reference in float64, and what rounding explains in f32. Shape: the output's; `explained` is 0 for what must
+    be exact. `element`: of the output.
 
     `free`: elements where PyTorch's own result is not finite and the reference is, or the reverse; None where there are none.
     `source`, `dim`: of indices, the values of which they are an extremum; `source` None elsewhere.
     """
 
     reference: torch.Tensor
-    bound: torch.Tensor
     explained: torch.Tensor
+    element: torch.dtype
     free: torch.Tensor | None = None
     source: "Expected | None" = None
     dim: int | None = None
+
+    @property
+    def bound(self) -> torch.Tensor:
+        """The largest error that is allowed, in float64."""
+        return bound_of(self.reference, self.explained, self.element)
 
 
 class Judge:
@@ -104,19 +115,19 @@ class Judge:
         eager = Interpreter(graph, str(device))
         found = {name: _Spread(each, nan_is_free=nan_is_free) for name, each in reference.items()}
         self.eager: dict[str, torch.Tensor] = {}
-        for index in range(1 + NOISY_RUNS):
-            around = Noise(seed + index, device, task.arithmetic) if index else None
-            sample = eager.run(values, around=around)
-            self.eager = self.eager or sample
-            for name, each in found.items():
-                each.add(sample[name])
+        with arithmetic_of(task.arithmetic):
+            for index in range(1 + NOISY_RUNS):
+                around = Noise(seed + index, device, task.arithmetic) if index else None
+                sample = eager.run(values, around=around)
+                self.eager = self.eager or sample
+                for name, each in found.items():
+                    each.add(sample[name])
         self.expected: dict[str, Expected] = {}
         for buffer in self._written:
             each = found[buffer.name].expected()
             if source := sources[buffer.name]:
-                each = Expected(
-                    each.reference, each.bound, each.explained, source=found[f"{buffer.name}.of"].expected(), dim=source[1]
-                )
+                of = found[f"{buffer.name}.of"].expected()
+                each = replace(each, source=of, dim=source[1])
             self.expected[buffer.name] = each
 
     def parts(self) -> "Iterator[tuple[None, Judge]]":
@@ -153,53 +164,70 @@ class _Spread:
     """The differences of some evaluations to one reference."""
 
     def __init__(self, reference: torch.Tensor, *, nan_is_free: bool) -> None:
-        self._reference, self._count = reference, 0
-        self._squares = torch.zeros(reference.shape, dtype=torch.float64, device=reference.device)
+        self._reference, self._count, self._dtype = reference, 0, reference.dtype
+        self._sum = torch.zeros(reference.shape, device=reference.device)
         self._free = reference.isnan() if nan_is_free else torch.zeros_like(reference, dtype=torch.bool)
-        self._dtype = reference.dtype
 
     def add(self, sample: torch.Tensor) -> None:
         self._count, self._dtype = self._count + 1, sample.dtype
         if not sample.is_floating_point():
             return
-        wide, limit = sample.double(), torch.finfo(sample.dtype).max
-        reference = torch.where(self._reference.abs() > limit, self._reference.sign() * math.inf, self._reference)
-        both = wide.isfinite() & reference.isfinite()
-        same = both | (wide == reference) | (wide.isnan() & reference.isnan())
-        self._free |= ~same
-        self._squares += torch.where(both, wide - reference, 0.0) ** 2
+        limit = torch.finfo(sample.dtype).max
+        for got, want, total, free in _blocks(sample, self._reference, self._sum, self._free):
+            wide, most = got.double(), torch.where(want.abs() > limit, want.sign() * math.inf, want)
+            both = wide.isfinite() & most.isfinite()
+            free |= ~(both | (wide == most) | (wide.isnan() & most.isnan()))
+            total += torch.where(both, (wide - most).abs(), 0.0).float()
 
     def expected(self) -> Expected:
         reference = self._reference
         if not self._dtype.is_floating_point:
-            zero = torch.zeros((), dtype=torch.float64, device=reference.device)
-            return Expected(reference, zero, zero)
-        rms = (self._squares / max(self._count, 1)).sqrt()
-        size = reference.abs()
-        least = torch.maximum(_typical(rms), size * _typical(torch.where(size > 0, rms / size, 0.0)))
-        explained = torch.maximum(rms, least)
-        bound = MULTIPLE * explained + _ROUNDOFF[self._dtype] * size * (1 + 2.0**-20) + _TINY[self._dtype]
-        return Expected(reference, bound, explained, self._free if bool(self._free.any()) else None)
+            return Expected(reference, torch.zeros((), device=reference.device), self._dtype)
+        explained = self._sum.mul_(OF_MEAN / max(self._count, 1))
+        length = _row_length(reference.shape)
+        for errors, want in _blocks(explained, reference, length=length):
+            rows, size = errors.view(-1, length), want.abs().float().view(-1, length)
+            least = torch.maximum(_typical(rows), size * _typical(torch.where(size > 0, rows / size, 0.0)))
+            torch.maximum(rows, least, out=rows)
+        return Expected(reference, explained, self._dtype, self._free if bool(self._free.any()) else None)
+
+
+def bound_of(reference: torch.Tensor, explained: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return MULTIPLE * explained.double() + _ROUNDOFF[dtype] * (1 + 2.0**-20) * reference.abs() + _TINY[dtype]
+
+
+def _blocks(*tensors: torch.Tensor, length: int = 1) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Contiguous tensors of one shape, piece by piece and flat, so that temporaries of a large one stay small.
+
+    `length`: of a row, of which a piece has whole ones. A tensor of one element stands for all.
+    """
+    count = max(each.numel() for each in tensors)
+    step = max(BLOCK_ELEMENTS // length, 1) * length
+    flat = [each.reshape(-1) if each.dim() else each.expand(count) for each in tensors]
+    for start in range(0, count, step):
+        yield tuple(each[start : start + step] for each in flat)
+
+
+def _row_length(shape: torch.Size) -> int:
+    """Elements of a row, of trailing dimensions: at least _ROW, if there are so many."""
+    length = 1
+    for size in reversed(shape):
+        if length >= _ROW:
+            break
+        length *= size
+    return max(length, 1)
 
 
 def _sampled(values: torch.Tensor) -> torch.Tensor:
-    """Every so many of very many elements, flat: a GPU takes the median of one row by one CTA."""
-    return values.reshape(-1)[:: max(1, values.numel() // _SAMPLED)]
+    """Every so many of very many elements: a GPU takes the median of one row by one CTA."""
+    return values[:: max(1, values.numel() // _SAMPLED)]
 
 
 def _typical(errors: torch.Tensor) -> torch.Tensor:
-    """Of each row the median of the errors that are not zero; 0 where all are. A row has at least _ROW elements, if there are
-    so many. Shape: as `errors`, or broadcast to it.
-    """
-    length, kept = 1, errors.dim()
-    while kept and length < _ROW:
-        kept -= 1
-        length *= errors.shape[kept]
-    if not errors.numel():
-        return errors
-    rows = errors.reshape(-1, length)[:, :: max(1, length // _LONG)]
-    found = torch.where(rows.isfinite() & (rows > 0), rows, math.nan).nanmedian(dim=1).values.nan_to_num(0.0)
-    return found.reshape((*errors.shape[:kept], *[1] * (errors.dim() - kept)))
+    """Of each row the median of the errors that are not zero; 0 where all are. Shape: (rows, length) in, (rows, 1) out."""
+    some = errors[:, :: max(1, errors.shape[1] // _LONG)]
+    found = torch.where(some.isfinite() & (some > 0), some, math.nan)
+    return found.nanmedian(dim=1, keepdim=True).values.nan_to_num(0.0)
 
 
 def _source(graph: Graph, buffer: Buffer) -> tuple[str, int | None] | None:
@@ -220,55 +248,57 @@ def _compare(
     verdict: Verdict, buffer: Buffer, expected: Expected, output: torch.Tensor, poison: int | None, covered: torch.Tensor | None
 ) -> None:
     """Add one output to a verdict."""
-    output = output.to(STORED[buffer.element]) if output.dtype is torch.bool else output
-    want, got = expected.reference, output.reshape(expected.reference.shape)
-    if got.is_floating_point():
-        wide = got.double()
-        error = (wide - want).abs()
-        limit = torch.finfo(got.dtype).max
-        right = (error <= expected.bound) | (wide == want) | (wide.isnan() & want.isnan())
-        right |= wide.isinf() & (wide.sign() == want.sign()) & (want.abs() + expected.bound > limit)
-        if expected.free is not None:
-            right |= expected.free
-        told = error.isfinite() & (expected.explained > 0) & (True if covered is None else covered)
-        verdict.worst = max(
-            verdict.worst, float(torch.where(error.isfinite(), error / expected.bound, 0.0).max()) if got.numel() else 0
-        )
-        explained = expected.explained.expand(want.shape)
-        error, told, size, explained = (_sampled(each) for each in (error, told, want.abs(), explained))
-        if int(told.sum()) >= _MANY:
-            ratio = (error[told] - _ROUNDOFF[got.dtype] * size[told]).clamp(min=0) / explained[told]
-            verdict.typical = max(verdict.typical, float(ratio.median()))
-    elif expected.source is not None:
-        right = _as_extreme(expected.source, got, want, expected.dim)
-    else:
-        right = got.long() == want.long()
-    kept = torch.zeros_like(right)
-    if poison is not None:
-        kept = (
-            (got == filled(got.shape, buffer.element, poison, got.device))
-            if not got.is_floating_point()
-            else _same_bits(got, filled(got.shape, buffer.element, poison, got.device))
-        )
-    wrong = (~right | kept) if got.is_floating_point() else ~right
-    if covered is not None:
-        wrong &= covered
-    verdict.elements += int(wrong.numel() if covered is None else covered.sum())
-    count = int(wrong.sum())
-    if not count:
-        return
-    if not verdict.wrong:
-        index = tuple(int(each) for each in wrong.nonzero()[0])
-        place = f"{buffer.name}[{', '.join(map(str, index))}]" if index else buffer.name
-        verdict.first = f"{place} is {_shown(got[index])}, should be {_shown(want[index])}"
-    verdict.wrong += count
-    verdict.unwritten += int((kept & wrong).sum())
-    verdict.unwritten_nan += int((kept & wrong & want.isnan()).sum()) if want.is_floating_point() else 0
+    got = (output.to(STORED[buffer.element]) if output.dtype is torch.bool else output).contiguous()
+    everywhere = torch.ones((), dtype=torch.bool, device=got.device)
+    free = ~everywhere if expected.free is None else expected.free
+    must = everywhere if covered is None else covered
+    held = got if poison is None else filled(tuple(got.shape), buffer.element, poison, got.device)
+    indices = everywhere if expected.source is None else _as_extreme(expected.source, got, expected.reference, expected.dim)
+    start = 0
+    for block in _blocks(got, expected.reference, expected.explained, free, must, held, indices):
+        values, want, explained, spared, judged, old, extreme = block
+        if values.is_floating_point():
+            right = _is_close(verdict, values, want, explained, judged) | spared
+        else:
+            right = extreme if expected.source is not None else values.long() == want.long()
+        kept = _bits(values) == _bits(old) if poison is not None else torch.zeros_like(judged)
+        wrong = judged & (~right | (kept if values.is_floating_point() else ~right))
+        verdict.elements += int(judged.sum())
+        if bool(wrong.any()):
+            if not verdict.wrong:
+                place = int(wrong.nonzero()[0])
+                at = (
+                    ", ".join(str(int(each)) for each in np.unravel_index(start + place, tuple(got.shape))) if got.dim() else ""
+                )
+                name = f"{buffer.name}[{at}]" if at else buffer.name
+                verdict.first = f"{name} is {_shown(values[place])}, should be {_shown(want[place])}"
+            verdict.wrong += int(wrong.sum())
+            verdict.unwritten += int((kept & wrong).sum())
+            verdict.unwritten_nan += int((kept & wrong & want.isnan()).sum())
+        start += len(values)
+
+
+def _is_close(
+    verdict: Verdict, got: torch.Tensor, want: torch.Tensor, explained: torch.Tensor, judged: torch.Tensor
+) -> torch.Tensor:
+    """Which elements are within their bounds, infinite or NaN as the reference is. Shape: all (elements,)."""
+    wide, bound, limit = got.double(), bound_of(want, explained, got.dtype), torch.finfo(got.dtype).max
+    error = (wide - want).abs()
+    counted = error.isfinite() & judged
+    verdict.worst = max(verdict.worst, float(torch.where(counted, error / bound, 0.0).max()))
+    told = counted & (explained > 0)
+    if int(told.sum()) >= _MANY:
+        error, size, told, explained = (_sampled(each) for each in (error, want.abs(), told, explained))
+        beyond = (error[told] - _ROUNDOFF[got.dtype] * size[told]).clamp(min=0) / explained[told]
+        verdict.typical = max(verdict.typical, float(beyond.median()))
+    right = (error <= bound) | (wide == want) | (wide.isnan() & want.isnan())
+    return right | (wide.isinf() & (wide.sign() == want.sign()) & (want.abs() + bound > limit))
 
 
 def _as_extreme(source: Expected, got: torch.Tensor, want: torch.Tensor, dim: int | None) -> torch.Tensor:
     """Whether the values at two sets of indices are equally extreme. An index out of range is not."""
-    values, bound = source.reference, torch.where(source.explained > 0, source.bound, 0.0).expand(source.reference.shape)
+    values = source.reference
+    bound = torch.where(source.explained > 0, MULTIPLE * source.explained.double(), 0.0).expand(values.shape)
     if dim is None:
         values, bound, shape, dim = values.reshape(-1), bound.reshape(-1), (-1,), 0
     else:
@@ -286,9 +316,8 @@ def _as_extreme(source: Expected, got: torch.Tensor, want: torch.Tensor, dim: in
     return alike.reshape(got.shape) & inside
 
 
-def _same_bits(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[left.element_size()]
-    return left.contiguous().view(whole) == right.view(whole)
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    return values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
 
 
 def _shown(value: torch.Tensor) -> str:

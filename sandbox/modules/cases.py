@@ -7,20 +7,21 @@ their magnitudes are taken, then the distribution of the problem's own inputs.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from cudal2_agent.contract.base import digest
-from cudal2_agent.contract.records.module_graph import Graph
 from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.modules.executor import STORED
-from cudal2_agent.sandbox.modules.noise import operation
+from cudal2_agent.sandbox.modules.interpreter import drawn, own_values
+from cudal2_agent.sandbox.modules.uses import index_limits, made_without_drawing, parameter_uses
 
 Inputs = dict[str, torch.Tensor]
+OWN_VALUES = 2
 
 
 class Source:
@@ -80,14 +81,18 @@ def _with(value: float) -> Draw:
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of inputs. `whole`: parameters are small whole numbers too, so that sums are exact. `alike`: inputs of one shape
-    are equal. `special`: the reference may be NaN or infinite; of `inf`, NaN is free.
+    """One kind of inputs. `draw`: None for the problem's own.
+
+    `whole`: parameters are small whole numbers too, so that sums are exact. `alike`: inputs of one shape are equal. `shift`: of
+    parameters that are added, so that what follows is far on one side. `special`: the reference may be NaN or infinite;
+    `nan_is_free`: whether a formula makes a NaN of an infinity is its own affair.
     """
 
     name: str
     draw: Draw | None
     whole: bool = False
     alike: bool = False
+    shift: float = 0.0
     special: bool = False
     nan_is_free: bool = False
 
@@ -105,9 +110,11 @@ WHOLE = Case("whole-numbers", lambda source, shape: source.whole(shape, -4, 5).f
 TIES = Case("ties", lambda source, shape: source.whole(shape, -2, 3).float() / 2, alike=True)
 OFFSET = Case("offset", lambda source, shape: 256 + source.normal(shape))
 UNEVEN = Case("uneven", _uneven)
+LOW = Case("low", lambda source, shape: source.normal(shape), shift=-12.0)
+HIGH = Case("high", lambda source, shape: source.normal(shape), shift=12.0)
 NAN = Case("nan", _with(math.nan), special=True)
 INFINITE = Case("infinite", _with(math.inf), special=True, nan_is_free=True)
-CASES = (WHOLE, NORMAL, OWN, WIDE, LARGE, SMALL, OFFSET, TIES, UNEVEN, NAN, INFINITE)
+CASES = (WHOLE, NORMAL, OWN, WIDE, LARGE, SMALL, OFFSET, TIES, UNEVEN, LOW, HIGH, NAN, INFINITE)
 # A half-precision module may overflow on what an f32 one holds.
 _MOST = {Arithmetic.F16: 2.0**5, Arithmetic.BF16: 2.0**12, Arithmetic.F32: 2.0**12, Arithmetic.TF32: 2.0**12}
 
@@ -115,28 +122,41 @@ _MOST = {Arithmetic.F16: 2.0**5, Arithmetic.BF16: 2.0**12, Arithmetic.F32: 2.0**
 def draw(task: ModuleTask, case: Case, seed: int, device: torch.device, *, domain: int = 0) -> Inputs:
     """Values for every input, parameter and state, in their stored types.
 
-    `domain`: 0 as the case has them, 1 their magnitudes, 2 the problem's own values, drawn anew.
+    `domain`: 0 as the case has them, 1 their magnitudes, OWN_VALUES the problem's own, drawn anew.
     """
-    found, uses = Inputs(), parameter_uses(task.graph)
+    found, uses, own = Inputs(), parameter_uses(task.graph), _own(task, case, seed, device, domain)
     limits = index_limits(task.graph, {buffer.name: buffer.shape for buffer in task.buffers})
     for buffer in task.buffers:
         if buffer.role is Role.OUTPUT:
             continue
         source = Source(int(digest([seed, task.id, case.name, buffer.name], 15), 16), device)
-        if not buffer.element.floating:
+        if buffer.name in own:
+            values = own[buffer.name]
+        elif not buffer.element.floating:
             values = _whole_numbers(source, buffer, limits.get(buffer.name))
         elif buffer.role is Role.INPUT:
             values = _input(task, case, source, buffer, domain)
         else:
-            values = _parameter(source, buffer, uses.get(buffer.name, ""), whole=case.whole)
+            values = _parameter(source, buffer, uses.get(buffer.name, ""), case)
         found[buffer.name] = values.to(STORED[buffer.element])
     if case.alike:
         _make_alike(task, found)
     return found
 
 
+def _own(task: ModuleTask, case: Case, seed: int, device: torch.device, domain: int) -> Inputs:
+    """Values that are not the case's: all of them for the problem's own, else constant buffers such as masks and positions."""
+    if task.own is None:
+        return {}
+    if case.draw is None or domain == OWN_VALUES:
+        return own_values(task, int(digest([seed, task.id], 8), 16), str(device))
+    graph = made_without_drawing(task.own, {buffer.name for buffer in task.buffers if buffer.role is Role.PARAMETER})
+    made = drawn(graph, device=str(device)) if graph.outputs else {}
+    return {name: value for name, value in made.items() if value.numel() and bool((value != value.reshape(-1)[0]).any())}
+
+
 def _input(task: ModuleTask, case: Case, source: Source, buffer: Buffer, domain: int) -> torch.Tensor:
-    if case.draw is None or domain == 2:
+    if case.draw is None or domain == OWN_VALUES:
         return source.uniform(buffer.shape)
     values, most = case.draw(source, buffer.shape), _MOST[task.arithmetic]
     values = torch.where(values.isfinite(), values.clamp(-most, most), values)
@@ -149,18 +169,18 @@ def _whole_numbers(source: Source, buffer: Buffer, limit: int | None) -> torch.T
     return source.whole(buffer.shape, 0, limit if limit is not None else 2)
 
 
-def _parameter(source: Source, buffer: Buffer, use: str, *, whole: bool) -> torch.Tensor:
-    shape = buffer.shape
+def _parameter(source: Source, buffer: Buffer, use: str, case: Case) -> torch.Tensor:
+    shape, whole = buffer.shape, case.whole
     if use == "variance":
         return 0.5 + source.uniform(shape) if not whole else 1 + source.whole(shape, 0, 2).float()
     if use == "factor":
         return source.signs(shape) * (0.5 + source.uniform(shape) if not whole else 1 + source.whole(shape, 0, 2).float())
     if whole:
         return source.whole(shape, -2, 3).float()
-    if use == "matrix":
+    if use == "matrix" or (not use and sum(size > 1 for size in shape) > 1):
         fan_in = max(math.prod(shape) // max(shape[0], 1), 1)
         return source.normal(shape) * math.sqrt(2 / fan_in)
-    return source.normal(shape) * 0.5
+    return source.normal(shape) * 0.5 + (case.shift if use != "mean" else 0.0)
 
 
 def _make_alike(task: ModuleTask, found: Inputs) -> None:
@@ -172,75 +192,3 @@ def _make_alike(task: ModuleTask, found: Inputs) -> None:
             if before is not None:
                 found[buffer.name] = before.clone()
             last[buffer.shape, buffer.element] = found[buffer.name]
-
-
-_MATRIX = {
-    "mm": (0, 1),
-    "bmm": (0, 1),
-    "addmm": (1, 2),
-    "linear": (1,),
-    "convolution": (1,),
-    "embedding": (0,),
-    "baddbmm": (1, 2),
-}
-_FACTOR = {
-    "native_batch_norm": 1,
-    "_native_batch_norm_legit_no_training": 1,
-    "_native_batch_norm_legit": 1,
-    "native_layer_norm": 2,
-    "native_group_norm": 1,
-}
-_VARIANCE = {"native_batch_norm": 4, "_native_batch_norm_legit_no_training": 4, "_native_batch_norm_legit": 4}
-_SAME = frozenset(
-    (
-        *("view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "_to_copy", "clone", "alias"),
-        *("_unsafe_view", "contiguous"),
-    )
-)
-
-
-def parameter_uses(graph: Graph) -> dict[str, str]:
-    """By buffer what the graph uses it for: `matrix`, `factor` of a norm, `variance`; others are added or multiplied."""
-    uses, stands_for = dict[str, str](), dict[str, str]()
-    for node in graph.nodes:
-        name, reads = operation(node), [_node(arg) for arg in node.args]
-        names = [stands_for.get(each, each) for each in reads]
-        for position, each in enumerate(names):
-            if not each:
-                continue
-            if position in _MATRIX.get(name, ()):
-                uses.setdefault(each, "matrix")
-            elif _FACTOR.get(name) == position:
-                uses[each] = "factor"
-            elif _VARIANCE.get(name) == position or name in ("rsqrt", "sqrt", "log"):
-                uses[each] = "variance"
-        if names and names[0] and name in _SAME:
-            stands_for[node.name] = names[0]
-    return uses
-
-
-def _node(arg: Any) -> str:
-    return arg["node"] if isinstance(arg, Mapping) and isinstance(arg.get("node"), str) else ""
-
-
-def index_limits(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """By buffer of indices, the size of the dimension that it indexes."""
-    known = dict(shapes) | {node.name: node.results[0].shape for node in graph.nodes}
-    limits, stands_for = dict[str, int](), dict[str, str]()
-    for node in graph.nodes:
-        name, reads = operation(node), [_node(arg) for arg in node.args]
-        if name in _SAME and reads and reads[0]:
-            stands_for[node.name] = stands_for.get(reads[0], reads[0])
-        found: dict[str, int] = {}
-        if name == "embedding":
-            found[reads[1]] = known[reads[0]][0]
-        elif name in ("gather", "index_select", "scatter", "scatter_add") and len(known[reads[0]]):
-            found[reads[2]] = known[reads[0]][node.args[1]]
-        elif name.startswith(("nll_loss", "cross_entropy")):
-            found[reads[1]] = known[reads[0]][-1 if len(known[reads[0]]) == 1 else 1]
-        elif name == "index":
-            found = {_node(each): known[reads[0]][place] for place, each in enumerate(node.args[1]) if _node(each)}
-        for each, limit in found.items():
-            each = stands_for.get(each, each)
-            limits[each] = min(limits.get(each, limit), limit)
-    return limits

@@ -144,7 +144,7 @@ def _stand_in(node: GraphNode, source: str, found: TensorType, wanted: TensorTyp
     pairs = zip(found.shape[::-1], wanted.shape[::-1], strict=False)
     if not all(have in (1, want) for have, want in pairs):
         return None
-    update = {"op": "aten.expand.default", "args": ({"node": source}, list(wanted.shape)), "kwargs": {}}
+    update = {"op": "aten.expand_copy.default", "args": ({"node": source}, list(wanted.shape)), "kwargs": {}}
     return node.model_copy(update=update)
 
 

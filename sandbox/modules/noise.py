@@ -3,9 +3,11 @@
 A right kernel differs from the reference by roundings that depend on the order of its sums and on its formulas. Each operation
 is therefore run with its result moved at random by as much as its rounding may move it:
 
-    u_result |r|                      of every operation that rounds; an f32 result gets two, for approximate functions
-    0.3 u_f32 sqrt(K) |r|             of sums of K terms: a serial sum of one sign
-    0.35 u_f32 sqrt(K) |x|            of the terms of such a sum: a serial sum of random signs, and what norms subtract
+    u_result |r|             of every operation that rounds; an f32 result gets two, for approximate functions
+    0.3 u_f32 sqrt(K) |r|    of sums of K terms: a serial sum of one sign
+    0.35 u_f32 sqrt(K) |x|   of the terms of such a sum: a serial sum of random signs, and what norms subtract
+    0.05 u_f32 K |r|         of sums that are no products: terms that are alike are rounded alike; K of at most SERIAL there,
+                             since no thread adds more one after another
 
 The differences to the reference are samples of what right kernels may show, with the conditioning of each element in them.
 Source: Parker, Monte Carlo Arithmetic (UCLA CSD-970002, 1997). Growth by the square root: Higham and Mary, SISC 41 (2019).
@@ -21,9 +23,18 @@ from cudal2_agent.contract.records.module_graph import GraphNode
 from cudal2_agent.contract.records.module_task import Arithmetic
 
 ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-23, torch.float64: 2.0**-52}
-U_SUM, U_TF32 = 2.0**-24, 2.0**-11
-_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "linear", "convolution"})
-_NORMS = frozenset({"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "var", "std"})
+SERIAL = 4096
+U_SUM, U_SUM_F64, U_TF32 = 2.0**-24, 2.0**-53, 2.0**-11
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+_PRODUCTS = _RECURRENT | {
+    *("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "mv", "dot", "addmv", "convolution", "scaled_dot_product_attention")
+}
+_NORMS = frozenset(
+    (
+        *("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"),
+        *("_native_batch_norm_legit_functional", "var", "std"),
+    )
+)
 _SUMS = frozenset({"sum", "mean", "prod", "linalg_vector_norm", "norm", "logsumexp", "mse_loss"})
 _SCANS = frozenset({"cumsum", "cumprod", "_softmax", "_log_softmax", "softmax", "log_softmax", "logcumsumexp"})
 _LOGARITHMS = frozenset({"logsumexp", "_log_softmax", "log_softmax", "logcumsumexp"})
@@ -97,25 +108,34 @@ class Noise:
         result = function(*args, **kwargs)
         if is_exact(node):
             return result
-        growth = 0.3 * U_SUM * math.sqrt(terms) if terms > 1 else 0.0
+        alike = 0.0 if name in _PRODUCTS else 0.05 * min(terms, SERIAL)
+        growth = U_SUM * (0.3 * math.sqrt(terms) + alike) if terms > 1 else 0.0
         if isinstance(result, torch.Tensor):
             return self._rounded(result, growth, absolute=name in _LOGARITHMS)
-        return type(result)(self._rounded(each, growth) for each in result)
+        return tuple(self._rounded(each, growth) for each in result)
 
     def _moved(self, value: Any, roundoff: float) -> Any:
+        if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
+            return [self._moved(each, roundoff) for each in value]
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
             return value
-        return value + value * (roundoff * self._signs(value)).to(value.dtype)
+        return value + value * (roundoff * _finer(value) * self._signs(value)).to(value.dtype)
 
     def _rounded(self, value: Any, growth: float, *, absolute: bool = False) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
             return value
+        growth *= _finer(value)
         size = value.abs() * (ROUNDOFF[value.dtype] + (0 if absolute else growth)) + (growth if absolute else 0)
         return torch.where(value.isfinite(), value + size.to(value.dtype) * self._signs(value), value)
 
     def _signs(self, like: torch.Tensor) -> torch.Tensor:
         drawn = torch.empty(like.shape, dtype=torch.float32, device=like.device).uniform_(-1.5, 1.5, generator=self._source)
         return drawn.to(like.dtype)
+
+
+def _finer(value: torch.Tensor) -> float:
+    """How many times less a sum of this type rounds than one in f32."""
+    return U_SUM_F64 / U_SUM if value.dtype is torch.float64 else 1.0
 
 
 def summed(node: GraphNode, args: list[Any]) -> int:
@@ -125,9 +145,9 @@ def summed(node: GraphNode, args: list[Any]) -> int:
     if not tensors:
         return 1
     first = tensors[0]
-    if name in ("mm", "bmm", "linear"):
+    if name in ("mm", "bmm", "linear", "matmul", "mv", "dot") or name in _RECURRENT:
         return first.shape[-1]
-    if name in ("addmm", "baddbmm"):
+    if name in ("addmm", "baddbmm", "addmv"):
         return tensors[1].shape[-1]
     if name == "convolution":
         weight, transposed, groups = args[1], args[6], args[8]

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 import torch
 
 from cudal2_agent.contract.records.module_task import ModuleTask
-from cudal2_agent.sandbox.modules.cases import Case, Inputs, draw
+from cudal2_agent.sandbox.modules.cases import OWN_VALUES, Case, Inputs, draw
 from cudal2_agent.sandbox.modules.rows import AnyJudge, judge_of
 
 _ENOUGH = 0.5  # of the outputs must be finite for a case that is not about special values
-_DOMAINS = 3
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Prepared:
 
 def prepare(task: ModuleTask, case: Case, seed: int, device: torch.device) -> Prepared | None:
     """The case on the first domain where the reference is finite; None where it is on none."""
-    for domain in range(1 if case.special or case.draw is None else _DOMAINS):
+    for domain in range(1 if case.special or case.draw is None else OWN_VALUES + 1):
         values = draw(task, case, seed, device, domain=domain)
         judge = judge_of(task, values, seed, nan_is_free=case.nan_is_free)
         if judge.finite >= _ENOUGH or (case.special and judge.finite > 0):

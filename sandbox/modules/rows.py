@@ -141,11 +141,11 @@ def free_bytes(device: torch.device) -> float:
 
 
 def reference_bytes(task: ModuleTask) -> int:
-    """About what a judge takes while it is made: of each output a dozen numbers in float64, of each value of the graph one."""
+    """About what a judge takes while it is made: of an output the reference, eager's, a sum and a flag; of values float64."""
     written = sum(buffer.elements for buffer in task.buffers if buffer.role.written)
     read = sum(buffer.elements for buffer in task.buffers if buffer.role is Role.INPUT)
     largest = max((math.prod(result.shape) for node in task.graph.nodes for result in node.results), default=0)
-    return 8 * (12 * written + 2 * read + 3 * largest)
+    return 24 * written + 12 * read + 16 * largest
 
 
 def merged(one: Verdict, other: Verdict) -> Verdict:

@@ -2,7 +2,7 @@
 without one of its operations.
 
 A wrong program is accepted on `ours` if no case of ours refuses it. A task of which one is accepted gives no reward, because a
-kernel that does less work than it claims could earn it.
+kernel that does less work than it claims could earn it. Leaving out an operation that is redundant (`redundancy.py`) is right.
 
 Not covered: programs that are wrong in another way, such as a module without two of its operations.
 """
@@ -12,7 +12,7 @@ from functools import cached_property
 
 import torch
 
-from cudal2_agent.contract.records.module_graph import FalseAnswer, Graph, GraphNode, Soundness
+from cudal2_agent.contract.records.module_graph import FalseAnswer, Graph, Soundness
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Role
 from cudal2_agent.sandbox.modules.bounds import as_booleans
@@ -20,6 +20,7 @@ from cudal2_agent.sandbox.modules.cases import CASES, OWN, Case, Inputs, draw
 from cudal2_agent.sandbox.modules.interpreter import Interpreter, without
 from cudal2_agent.sandbox.modules.noise import operation
 from cudal2_agent.sandbox.modules.prepared import Prepared, prepare
+from cudal2_agent.sandbox.modules.redundancy import is_redundant
 
 # Operations that move or copy values. Without one the module does not run, or it computes the same.
 _MOVES = frozenset(
@@ -38,12 +39,15 @@ def check(task: ModuleTask, seed: int, device: torch.device | None = None) -> So
     ours = [case for case in CASES if case is not OWN and not case.special]
     own, _ = _survivors(task, [OWN], "own", seed, device)
     left, judged = _survivors(task, ours * _ROUNDS, "ours", seed, device)
+    redundant = [each.operation for each in left if each.kind == "dropped" and is_redundant(task, each.operation)]
+    left = tuple(each for each in left if each.operation not in redundant)
     if not judged:
         reason = "the reference is finite on none of our inputs"
     elif left:
         reason = _reason(task, left)
     else:
-        return Soundness(status="sound", accepted=own, seed=seed)
+        note = f"redundant: {_listed(task, redundant)}" if redundant else ""
+        return Soundness(status="sound", reason=note, accepted=own, seed=seed)
     return Soundness(status="unsound", reason=reason, accepted=(*own, *left), seed=seed)
 
 
@@ -167,8 +171,11 @@ def _reason(task: ModuleTask, left: Sequence[FalseAnswer]) -> str:
     words = [_WORDS[answer.kind] for answer in left if answer.kind in _WORDS]
     dropped = [answer.operation for answer in left if answer.kind == "dropped"]
     if dropped:
-        nodes: dict[str, GraphNode] = {node.name: node for node in task.graph.nodes}
-        shown = ", ".join(f"{name} ({operation(nodes[name])})" for name in dropped[:_NAMED])
-        more = f" and {len(dropped) - _NAMED} more" if len(dropped) > _NAMED else ""
-        words.append(f"leaving out {shown}{more} changes nothing that a test sees")
+        words.append(f"leaving out {_listed(task, dropped)} changes nothing that a test sees")
     return "; ".join(words)
+
+
+def _listed(task: ModuleTask, names: Sequence[str]) -> str:
+    kinds = {node.name: operation(node) for node in task.graph.nodes}
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(f"{name} ({kinds[name]})" for name in names[:_NAMED]) + more

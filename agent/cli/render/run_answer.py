@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+from cudal2_agent.agent.report.keeping import advice, keeps_pytorch
 from cudal2_agent.agent.report.lead import Lead, lead_of
+from cudal2_agent.agent.report.module_folder import MODULE
 from cudal2_agent.agent.report.one_line import result_of, witness_of
 from cudal2_agent.agent.report.report import NO_KERNEL, knowledge_of
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
+from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.trajectory import Step
 from cudal2_agent.contract.reward.reward import confirmed
 from cudal2_agent.contract.reward.speedup import median_us, speedup_over
@@ -31,6 +34,7 @@ def outcome_json(outcome: RunResult, folder: Path) -> dict[str, object]:
         "out": str(folder),
         "measured": best is not None and best.evaluation.time_us is not None,
         "best": best_json(best) if best else None,
+        **_module_json(outcome, folder),
         **lead_json(lead_of(outcome.steps, outcome.run.task, outcome.run.chip)),
         "refused": [
             {"candidate_id": step.candidate.id, "time_us": median_us(refused.timing), "message": wrong.test.message}
@@ -74,7 +78,28 @@ def best_json(step: Step) -> dict[str, object]:
 def _lines(outcome: RunResult, folder: Path) -> list[str]:
     kernel = [f"kernel: {folder / 'kernel.cu'}"] if outcome.best else []
     lead = lead_of(outcome.steps, outcome.run.task, outcome.run.chip)
-    return [*kernel, *best_lines(outcome.best, lead), f"report: {folder / 'report.md'}"]
+    task, module = outcome.run.task, []
+    if isinstance(task, ModuleTask):
+        said = advice(task, outcome.best)
+        served = [f"module: {folder / MODULE}"] if outcome.best and (folder / MODULE).is_file() else []
+        module = [*([said] if said else served), *_unsound(task)]
+    return [*kernel, *best_lines(outcome.best, lead), *module, f"report: {folder / 'report.md'}"]
+
+
+def _module_json(outcome: RunResult, folder: Path) -> dict[str, object]:
+    """Of a module: whether a program should keep PyTorch's, and the file to import otherwise."""
+    if not isinstance(outcome.run.task, ModuleTask):
+        return {}
+    keep = keeps_pytorch(outcome.run.task, outcome.best)
+    there = outcome.best is not None and not keep and (folder / MODULE).is_file()
+    return {"keep_pytorch": keep, "module": str(folder / MODULE) if there else None}
+
+
+def _unsound(task: ModuleTask) -> list[str]:
+    """Why a task's times earn no reward."""
+    if task.soundness is None or task.soundness.status != "unsound":
+        return []
+    return [f"unsound task, no reward: {task.soundness.reason}"]
 
 
 def best_lines(best: Step | None, lead: Lead | None = None) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cudal2_agent.contract.records.candidate import Candidate, ScheduleValue
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.policies.schedule.families.kernel_family import Family
 from cudal2_agent.policies.schedule.families.latency.family import Latency
@@ -27,9 +28,9 @@ def written(values: Mapping[str, ScheduleValue], task: GemmTask) -> Candidate:
     return family.write(family.parse(dict(values)), task)
 
 
-def rewrite(candidate: Candidate, task: GemmTask) -> Candidate | None:
+def rewrite(candidate: Candidate, task: Task) -> Candidate | None:
     """The same schedule for the task; None where no schedule is behind the source, or it does not fit the task."""
-    if candidate.origin.schedule is None:
+    if candidate.origin.schedule is None or not isinstance(task, GemmTask):
         return None
     try:
         return written(candidate.origin.schedule, task)

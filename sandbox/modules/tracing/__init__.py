@@ -8,5 +8,7 @@
 - `tracing.py`: buffers and graph of a module
 - `graph_export.py`: the graph, from torch.export
 - `drawing.py`: how the problem makes its inputs and parameters
+- `comparing.py`: the graph against the module, on values
+- `reducing.py`: smaller sizes at which a problem still runs
 - `simplifying.py`: the graph without copies
 """

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from cudal2_agent.contract.errors import UsageError
@@ -42,8 +41,7 @@ def export(model: torch.nn.Module, inputs: Sequence[Any]) -> Exported:
     """Raises: UsageError for what cannot be a task; whatever torch raises."""
     returned: list[Any] = []
     hook = model.register_forward_hook(lambda _, __, result: _tensors_of(result, returned))
-    with _CallLimit():
-        program = torch.export.export(model, tuple(inputs), strict=False)
+    program = torch.export.export(model, tuple(inputs), strict=False)
     hook.remove()
     program = program.run_decompositions(_table())
     signature = program.graph_signature
@@ -101,20 +99,6 @@ def _tensors_of(result: Any, returned: list[Any]) -> tuple[torch.Tensor, ...]:
 
     returned[:] = [form(result)]
     return tuple(tensors)
-
-
-class _CallLimit(TorchFunctionMode):
-    """Ends a forward that calls too many functions of torch before it has been traced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._left = MAX_NODES
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._left -= 1
-        if self._left < 0:
-            raise UsageError(_TOO_MANY)
-        return func(*args, **(kwargs or {}))
 
 
 def literal(name: str, value: torch.Tensor) -> GraphNode:

@@ -1,21 +1,31 @@
 """A problem file as a Python module: its sizes, and what runs of it. Used inside the jail; nothing here confines the file."""
 
 import ast
+import operator
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cudal2_agent.contract.errors import UsageError
 
 FILE = "problem.py"  # as which its lines are quoted
-_FOLDED = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Pow)
+_FOLDED: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+}
 _MOST_DIGITS = 18
 _MOST_NAME = 64
 
 
 def dims_of(source: str) -> dict[str, int]:
-    """The whole numbers that a file assigns at its top, each to one name and once. Raises: UsageError for no Python."""
+    """The whole numbers that a file assigns at its top, each to one name and once; `sizes_0` is the first of a list `sizes`.
+
+    Raises: UsageError for no Python.
+    """
     return {name: value for name, _, value in _assigned(_parsed(source))}
 
 
@@ -28,6 +38,8 @@ def with_dims(source: str, dims: Mapping[str, int]) -> ast.Module:
         raise UsageError(f"{unknown[0]!r} is no size of the problem: its whole numbers at the top are {known}")
     for name, value in dims.items():
         holder, field, index = places[name]
+        if differing := [other for other in dims if places[other] == places[name] and dims[other] != value]:
+            raise UsageError(f"{name} and {differing[0]} have one value in the file, so they must have one here")
         number = ast.copy_location(ast.Constant(value), getattr(holder, field) if index is None else holder.elts[index])
         if index is None:
             setattr(holder, field, number)
@@ -64,22 +76,25 @@ def _assigned(tree: ast.Module) -> list[tuple[str, tuple[Any, str, int | None], 
     for statement in tree.body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         targets = [statement.target] if isinstance(statement, ast.AnnAssign) and statement.value is not None else targets
-        for target in targets:
-            if isinstance(target, ast.Name):
-                pairs = [(target, statement.value, (statement, "value", None))]
-            elif isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
-                pairs = [
-                    (one, value, (statement.value, "elts", place))
-                    for place, (one, value) in enumerate(zip(target.elts, statement.value.elts, strict=False))
-                ]
-            else:
-                continue
-            for one, value, place in pairs:
-                if isinstance(one, ast.Name) and len(one.id) <= _MOST_NAME:
-                    names.append(one.id)
-                    if len(targets) == 1 and (number := _whole(value)) is not None:
-                        found.append((one.id, place, number))
+        for name, value, place in _pairs(targets, statement):
+            names.append(name)
+            if len(name) <= _MOST_NAME and (number := _whole(value)) is not None:
+                found.append((name, place, number))
     return [each for each in found if names.count(each[0]) == 1]
+
+
+def _pairs(targets: list[ast.expr], statement: Any) -> Iterator[tuple[str, ast.expr, tuple[Any, str, int | None]]]:
+    """Each name that a statement assigns, its value and where that stands."""
+    value = statement.value if targets else None
+    several = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+    for target in targets:
+        if isinstance(target, ast.Name):
+            yield target.id, value, (statement, "value", None)
+            yield from ((f"{target.id}_{index}", each, (value, "elts", index)) for index, each in enumerate(several))
+        elif isinstance(target, ast.Tuple):
+            for index, (one, each) in enumerate(zip(target.elts, several, strict=False)):
+                if isinstance(one, ast.Name):
+                    yield one.id, each, (value, "elts", index)
 
 
 def _whole(value: ast.expr) -> int | None:
@@ -90,18 +105,12 @@ def _whole(value: ast.expr) -> int | None:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             inner = _whole(operand)
             return None if inner is None else -inner
-        case ast.BinOp(op=op, left=left, right=right) if isinstance(op, _FOLDED):
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in _FOLDED:
             one, other = _whole(left), _whole(right)
             if one is None or other is None or isinstance(op, ast.Pow) and not 0 <= other <= 64:
                 return None
             if isinstance(op, ast.FloorDiv) and other == 0:
                 return None
-            number = {
-                ast.Add: lambda: one + other,
-                ast.Sub: lambda: one - other,
-                ast.Mult: lambda: one * other,
-                ast.FloorDiv: lambda: one // other,
-                ast.Pow: lambda: one**other,
-            }[type(op)]()
+            number = int(_FOLDED[type(op)](one, other))
             return number if abs(number) < 10**_MOST_DIGITS else None
     return None

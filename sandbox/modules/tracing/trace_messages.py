@@ -14,12 +14,15 @@ MAX_ANSWER_BYTES = 64 * 1024**2
 
 
 class TraceRequest(Record):
-    """`memory_bytes`: that the child may use beyond what it starts with. `dims`: sizes to trace at instead of the file's."""
+    """`dims`: sizes to trace at instead of the file's. `most_work`: shrink them until the module computes so few elements.
+    `memory_bytes`: that the child may use beyond what it starts with.
+    """
 
     problem: Annotated[str, Field(max_length=MAX_PROBLEM_BYTES)]
     dims: dict[BufferName, int] = {}
     arithmetic: Arithmetic = Arithmetic.F32
     training: bool = False
+    most_work: int | None = None
     memory_bytes: int
 
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -68,26 +69,25 @@ class Tracer:
 
         Raises: UsageError with one line that says what is wrong with the file; MachineError, WorkerError.
         """
+        return self._traced(problem, name, {"dims": dims, "arithmetic": arithmetic, "training": training}, arch, mode)
+
+    def reduced(self, task: ModuleTask, most_work: int) -> ModuleTask:
+        """The task at sizes at which all results of its operations have at most so many elements, or as few as were found.
+
+        Products and sums of matrix products count as `reducing.OPERATIONS_PER_ELEMENT` do. Raises: as `trace`.
+        """
+        asked = {"dims": task.dims, "arithmetic": task.arithmetic, "training": task.training, "most_work": most_work}
+        return self._traced(task.problem, task.name, asked, task.arch, task.mode)
+
+    def _traced(self, problem: str, name: str, asked: Mapping[str, Any], arch: Arch, mode: TimingMode) -> ModuleTask:
         if len(problem.encode(errors="replace")) > MAX_PROBLEM_BYTES:
             raise UsageError(f"{name}: a problem file has at most {MAX_PROBLEM_BYTES >> 10} KiB")
         try:
-            request = TraceRequest(
-                problem=problem,
-                dims=dict(dims),
-                arithmetic=arithmetic,
-                training=training,
-                memory_bytes=self._options.memory_bytes,
-            )
-            found = self._asked(request, name)
-            return ModuleTask(
-                name=name,
-                problem=problem,
-                **found.model_dump(exclude={"answer"}),
-                arithmetic=arithmetic,
-                training=training,
-                arch=arch,
-                mode=mode,
-            )
+            request = TraceRequest(problem=problem, **asked, memory_bytes=self._options.memory_bytes)
+            found = dict(self._asked(request, name))
+            del found["answer"]
+            how = {"arithmetic": request.arithmetic, "training": request.training, "arch": arch, "mode": mode}
+            return ModuleTask(name=name, problem=problem, **found, **how)
         except ValidationError as exc:
             first = exc.errors(include_url=False)[0]
             raise UsageError(f"{name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from exc

@@ -22,11 +22,14 @@ from cudal2_agent.contract.records.module_task import Arithmetic
 from cudal2_agent.contract.records.named_buffer import Buffer, Role
 from cudal2_agent.sandbox.modules.interpreter import ELEMENTS
 from cudal2_agent.sandbox.modules.tracing import graph_export
+from cudal2_agent.sandbox.modules.tracing.comparing import MOST_WORK, require_equal, work_of
 from cudal2_agent.sandbox.modules.tracing.drawing import Tape, with_ranges
 from cudal2_agent.sandbox.modules.tracing.problem import dims_of, load
+from cudal2_agent.sandbox.modules.tracing.reducing import smaller_dims
 from cudal2_agent.sandbox.modules.tracing.simplifying import over, simplified
 from cudal2_agent.sandbox.modules.tracing.trace_messages import TracedModule, TraceRequest
 
+_RESERVED = ("workspace", "I")  # words of plans
 _HALF = {Arithmetic.F16: torch.float16, Arithmetic.BF16: torch.bfloat16}
 
 
@@ -44,25 +47,34 @@ def prepare() -> None:
 def trace(request: TraceRequest) -> TracedModule:
     """Raises: UsageError for a file that is no task; whatever the file or torch raises."""
     dims = dims_of(request.problem) | request.dims
+    if request.most_work is not None:
+        dims = smaller_dims(dims, request.most_work, lambda tried: _loaded(request, tried, []))
+        request = request.model_copy(update={"dims": dims})
     try:
-        return _trace(request, dims, FakeTensorMode(allow_non_fake_inputs=True))
+        found, targets = _trace(request, dims, FakeTensorMode(allow_non_fake_inputs=True))
     except DataDependentOutputException:
-        return _trace(request, dims, None)
+        found, targets = _trace(request, dims, None)
+    if work_of(found.graph, found.flops) <= MOST_WORK:
+        torch.manual_seed(0)
+        model, inputs = _loaded(request, dims, [])
+        named = {name: value for name, value in _named_inputs(model, inputs) if isinstance(value, torch.Tensor)}
+        names = [buffer.name for buffer in found.buffers if buffer.role is Role.INPUT]
+        require_equal(found.graph, model, inputs, dict(zip(names, named.values(), strict=True)), targets)
+    return found
 
 
-def _trace(request: TraceRequest, dims: Mapping[str, int], mode: FakeTensorMode | None) -> TracedModule:
+def _trace(request: TraceRequest, dims: Mapping[str, int], mode: FakeTensorMode | None) -> tuple[TracedModule, dict[str, str]]:
+    """What was traced, and the state-dict names of parameters and states by their buffers."""
     context: AbstractContextManager[Any] = mode if mode is not None else nullcontext()
     notes: list[str] = []
     tape = Tape()
     with context:
         torch.manual_seed(0)
         with tape:
-            module = load(request.problem, request.dims)
-            model = _model(module, request)
-            inputs = _inputs(module, request, notes)
+            model, inputs = _loaded(request, request.dims, notes)
         named = _named_inputs(model, inputs)
         exported = graph_export.export(model, inputs)
-    buffers, graph, tensors = _recorded(exported, named)
+    buffers, graph, tensors, targets = _recorded(exported, named)
     own, failed = None, tape.failed
     if not failed:
         try:
@@ -81,7 +93,12 @@ def _trace(request: TraceRequest, dims: Mapping[str, int], mode: FakeTensorMode 
         notes=tuple(dict.fromkeys(notes)),
     )
     weights = {id(value) for value in model.parameters()}
-    return with_ranges(found, [name for name, value in tensors.items() if id(value) in weights])
+    return with_ranges(found, [name for name, value in tensors.items() if id(value) in weights]), targets
+
+
+def _loaded(request: TraceRequest, dims: Mapping[str, int], notes: list[str]) -> tuple[torch.nn.Module, list[Any]]:
+    module = load(request.problem, dims)
+    return _model(module, request), _inputs(module, request, notes)
 
 
 def _model(module: ModuleType, request: TraceRequest) -> torch.nn.Module:
@@ -157,16 +174,19 @@ def _plain(name: str) -> str:
 
 def _recorded(
     exported: graph_export.Exported, named: Sequence[tuple[str, Any]]
-) -> tuple[tuple[Buffer, ...], Graph, dict[str, torch.Tensor]]:
-    """Buffers, the graph over their names, and the tensors of inputs, parameters and states."""
+) -> tuple[tuple[Buffer, ...], Graph, dict[str, torch.Tensor], dict[str, str]]:
+    """Buffers, the graph over their names, the tensors of inputs, parameters and states, and what the last two are called."""
     tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor)]
     names: dict[str, str] = {}
-    taken: set[str] = set()
+    count = len(exported.outputs)
+    results = ["out"] if count == 1 else [f"out{number}" for number in range(count)]
+    taken = {*results, *_RESERVED}
+    targets: dict[str, str] = {}
     held: dict[str, torch.Tensor] = {}
     buffers = []
 
     def add(wanted: str, value: torch.Tensor, role: Role) -> str:
-        name = wanted if wanted not in taken and not wanted.startswith(("_", "out")) else f"p_{wanted}"
+        name = wanted if wanted not in taken and not wanted.startswith("_") else f"p_{wanted}"[:60]
         while name in taken:
             name += "_"
         taken.add(name)
@@ -183,20 +203,18 @@ def _recorded(
         if placeholder in read or placeholder in exported.states:
             role = Role.STATE if placeholder in exported.states else Role.PARAMETER
             names[placeholder] = add(_plain(target), value, role)
+            targets[names[placeholder]] = target
     own = {node.name for node in exported.nodes}
-    for number, _ in enumerate(exported.outputs):
-        taken.add("out" if len(exported.outputs) == 1 else f"out{number}")
     renamed = names | {name: f"{name}_value" for name in own & taken}
     outputs = {names[placeholder]: renamed.get(value, value) for placeholder, value in exported.states.items()}
     types = {renamed.get(node.name, node.name): node.results[0] for node in exported.nodes}
     types |= {buffer.name: TensorType(shape=buffer.shape, element=buffer.element) for buffer in buffers}
-    for number, value in enumerate(exported.outputs):
-        name = "out" if len(exported.outputs) == 1 else f"out{number}"
+    for name, value in zip(results, exported.outputs, strict=True):
         outputs[name] = renamed.get(value, value)
         kind = types[outputs[name]]
         buffers.append(Buffer(name=name, shape=kind.shape, element=kind.element, role=Role.OUTPUT))
     graph = Graph(nodes=tuple(_renamed(node, renamed) for node in exported.nodes), outputs=outputs)
-    return tuple(buffers), simplified(graph, types), held
+    return tuple(buffers), simplified(graph, types), held, targets
 
 
 def _renamed(node: GraphNode, names: Mapping[str, str]) -> GraphNode:

@@ -77,8 +77,8 @@ RIGHT = [
 @pytest.mark.parametrize(("task", "kernel"), RIGHT)
 @pytest.mark.parametrize("case", FINITE, ids=lambda case: case.name)
 def test_another_order_or_formula_is_right(task: ModuleTask, kernel: Kernel, case: Case) -> None:
-    found = [verdict(task, kernel, case, seed) for seed in range(5)]
-    assert [each.describe() for each in found] == [""] * 5
+    found = [verdict(task, kernel, case, seed) for seed in range(2)]
+    assert [each.describe() for each in found] == [""] * 2
 
 
 WRONG = [

@@ -65,6 +65,7 @@ REFUSED = [
     ("draws random numbers", problem(forward="return x + torch.rand_like(x)")),
     ("line 11: what the module computes depends on values", problem(forward="return x if x.sum() > 0 else -x")),
     ("depends on values", problem(forward="return x[x > 0]")),
+    ("computes another out", problem(forward="sys.calls = getattr(sys, 'calls', 0) + 1; return x * sys.calls")),
     ("line 11: ZeroDivisionError", problem(forward="return x / (1 // 0)")),
     ("aten._fft_r2c.default, which is not among the operators", problem(forward="return torch.fft.fft(x)")),
     ("must be dense", problem(inputs="return [torch.rand(3, 3).to_sparse()]")),
@@ -114,12 +115,6 @@ def test_a_forged_answer_is_checked(tracer: Tracer) -> None:
 def test_zero_sizes_are_traced(tracer: Tracer) -> None:
     task = tracer.trace(problem(forward="return x.sum(1)"), "mine", dims={"rows": 0})
     assert [each.shape for each in task.buffers] == [(0, 3), (0,)]
-
-
-@pytest.mark.slow
-def test_too_many_operations_are_refused(tracer: Tracer) -> None:
-    with pytest.raises(UsageError, match="too many operations; 20,000 are allowed"):
-        tracer.trace(problem(forward="\n        while True: x = x + 1"), "mine")
 
 
 def test_a_module_that_never_ends_is_stopped() -> None:

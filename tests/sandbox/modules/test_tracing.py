@@ -180,3 +180,14 @@ def test_the_tracer_outlives_a_child_that_dies(tracer: Tracer, tmp_path: Path) -
         tracer.trace("import os\nos._exit(0)", "dies")
     assert tracer.trace((PROBLEMS / "linear_norm.py").read_text("utf-8"), "lives").name == "lives"
     assert not list(tmp_path.iterdir())
+
+
+def test_sizes_shrink_as_far_as_the_module_runs(tracer: Tracer, traced: Traced) -> None:
+    task = traced("convolutional")
+    small = tracer.reduced(task, 20_000)
+    assert sum(each.elements for each in small.buffers) < 20_000 < sum(each.elements for each in task.buffers)
+    assert small.dims["channels"] % 4 == 0
+    assert small.dims["channels"] == small.dims["widths_0"]
+    assert (small.dims["kernel_size"], small.dims["groups"]) == (3, 4)
+    assert [node.op for node in small.graph.nodes] == [node.op for node in task.graph.nodes]
+    assert tracer.reduced(small, 1 << 30).dims == small.dims

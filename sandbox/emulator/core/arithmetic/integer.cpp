@@ -155,6 +155,8 @@ void add_words(Registry& r) {
   add_lanes(r, "mul24.hi.u32", [](u32 a, u32 b) { return static_cast<u32>(u64{a & 0xFFFFFF} * (b & 0xFFFFFF) >> 16); });
   add_lanes(r, "mul24.lo.s32", [](i32 a, i32 b) { return static_cast<i32>(product_of_24_bits(a, b)); });
   add_lanes(r, "mul24.hi.s32", [](i32 a, i32 b) { return static_cast<i32>(product_of_24_bits(a, b) >> 16); });
+  add_lanes(r, "vabsdiff4.u32", [](u32 a, u32 b) { return differences(a, b).packed; });
+  add_lanes(r, "vabsdiff4.add.u32", [](u32 a, u32 b, u32 c) { return c + differences(a, b).sum; });
   add_lanes(r, "fns.b32", [](u32 mask, u32 base, i32 offset) { return find_nth_set(mask, base, offset); },
             {"mask", "base", "offset"});
   add_lanes(r, "prmt.b32", [](u32 a, u32 b, u32 c) { return permute(a, b, c); }, {"low", "high", "selector"});

@@ -187,6 +187,20 @@ u32 dot(u32 a, u32 b, u32 c, int first) {
   return c;
 }
 
+// Absolute differences of four unsigned bytes, and their sum.
+struct Differences {
+  u32 packed, sum;
+};
+inline Differences differences(u32 a, u32 b) {
+  Differences made{0, 0};
+  for (int at = 0; at < 32; at += 8) {
+    const u32 left = a >> at & 0xFF, right = b >> at & 0xFF, away = left > right ? left - right : right - left;
+    made.packed |= away << at;
+    made.sum += away;
+  }
+  return made;
+}
+
 // Applies a 16-bit function to both halves of 32-bit words.
 template <typename T, typename Compute>
 u32 paired(u32 a, u32 b, Compute compute) {

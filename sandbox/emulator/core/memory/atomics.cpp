@@ -8,6 +8,7 @@ namespace emulator {
 namespace {
 
 constexpr u32 kMaxElements = 8;
+using u128 = unsigned __int128;
 
 bool is_shared(u32 space, u64 address) { return space == kShared || (space == kGeneric && address - kSharedWindow < kWindow); }
 
@@ -40,6 +41,7 @@ void atomic(Warp& warp, const Op& op, u32 mask) {
     for (u32 i = 0; i < count; ++i) {
       warp.lanes<T>(slots[i])[lane] = old[i];
       seen = mixed(seen, static_cast<u64>(old[i]));
+      if constexpr (sizeof(T) == sizeof(u128)) seen = mixed(seen, static_cast<u64>(old[i] >> 64));
     }
   }
   if (op.kind == kPoll) note_poll(warp, op, seen);
@@ -205,6 +207,8 @@ void register_atomics(Registry& registry) {
   add_bits<Exchange>(registry, "exch");
   add_bits<CompareAndSwap>(registry, "cas");
   add<u16, CompareAndSwap>(registry, "cas.b16");
+  add<u128, CompareAndSwap>(registry, "cas.b128");
+  add<u128, Exchange>(registry, "exch.b128");
   add_ordered<Least>(registry, "min");
   add_ordered<Greatest>(registry, "max");
   add<u32, Add>(registry, "add.u32");

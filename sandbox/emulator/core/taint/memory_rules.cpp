@@ -46,7 +46,7 @@ void taint_atomic(Warp& warp, const Op& op, u32 mask, const Rule& rule) {
     u8* at = shadow_at(warp, op, lane, address_of(warp, op, lane, rule), bytes * count);
     const auto of_lane = [&](u32 i) { return warp.registers + shadow(warp, slots[i]) + static_cast<u32>(lane) * bytes; };
     for (u32 i = 0; i < count && at; ++i, at += bytes) {
-      u8 held[8], given[8];
+      u8 held[16], given[16];
       std::memcpy(held, at, bytes);
       std::memcpy(given, of_lane(count + i), bytes);
       bool any = any_of(held, bytes) | any_of(given, bytes);

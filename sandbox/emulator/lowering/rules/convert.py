@@ -44,6 +44,9 @@ def _cvt(lowering: Lowering, instruction: Instruction) -> None:
     if "tf32" in opcode.modifiers:
         _to_tf32(lowering, instruction)
         return
+    if opcode.modifiers == ("pack", "sat"):
+        _pack_integers(lowering, instruction)
+        return
     if len(opcode.types) != 2:
         raise unsupported(instruction)
     result, source = opcode.types
@@ -69,6 +72,41 @@ def _cvt(lowering: Lowering, instruction: Instruction) -> None:
         _between_integers(lowering, instruction, result, source, slot)
         return
     _store(lowering, instruction.operands[0], result, handler, slot, mode, flags)
+
+
+# Of the bytes of two words, the lower half of each, and the lowest of each: selectors of prmt.
+_LOWER_HALVES, _LOWEST_BYTES = 0x5410, 0x0040
+
+
+def _pack_integers(lowering: Lowering, instruction: Instruction) -> None:
+    """cvt.pack: a and b saturated, b below a; of 8-bit types the lower half of c above them."""
+    kind, *sources = opcode_of(instruction).types or ("",)
+    bytewise = kind in ("u8", "s8")
+    if kind not in ("u8", "s8", "u16", "s16") or sources != (["s32", "b32"] if bytewise else ["s32"]):
+        raise unsupported(instruction)
+    result, *operands = instruction.operands
+    high, low, *rest = (lowering.source(operand, 4) for operand in operands)
+    if len(rest) != bytewise:
+        raise unsupported(instruction)
+    least, most = _limits(kind)
+    parts = []
+    for slot in (low, high):
+        clamped = lowering.scratch(4)
+        lowering.emit("max.s32", result=clamped, left=slot, right=lowering.slots.constant(least, 4))
+        lowering.emit("min.s32", result=clamped, left=clamped, right=lowering.slots.constant(most, 4))
+        parts.append(clamped)
+    if bytewise:
+        both = lowering.scratch(4)
+        lowering.emit("prmt.b32", result=both, low=parts[0], high=parts[1], selector=lowering.slots.constant(_LOWEST_BYTES, 4))
+        parts = [both, *rest]
+    selector = lowering.slots.constant(_LOWER_HALVES, 4)
+    lowering.emit("prmt.b32", result=lowering.target(result, 4), low=parts[0], high=parts[1], selector=selector)
+
+
+def _limits(kind: str) -> tuple[int, int]:
+    """The least and the greatest number of an integer type."""
+    bits = 8 * width_of(kind)
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
 
 
 def _modifiers(instruction: Instruction, rounding: str, flags: set[str]) -> tuple[int, int]:
@@ -114,8 +152,7 @@ def _between_integers(lowering: Lowering, instruction: Instruction, result: str,
 
 def _clamped(lowering: Lowering, slot: int, source: str, result: str) -> tuple[int, str]:
     """The source as 64 bits within the range of the result type; returns its slot and type."""
-    signed, bits = result[0] == "s", 8 * width_of(result)
-    least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    least, most = _limits(result)
     kind = "s64" if source[0] == "s" else "u64"
     wide = lowering.scratch(8)
     lowering.emit(f"cvt.u64.{source}", result=wide, value=slot)

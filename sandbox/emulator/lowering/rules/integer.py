@@ -1,7 +1,7 @@
 """Integer arithmetic, logic, bit fields, and the selection between two values.
 
 Covered: what PTX has for 16, 32 and 64 bits, carries included, and packed 16-bit add, min and max.
-Not covered: the video instructions (vadd and the like), lop3 with a predicate, saturating add and sub of packed types.
+Not covered: the video instructions but vabsdiff4 of u32, lop3 with a predicate, saturating add and sub of packed types.
 """
 
 from collections.abc import Mapping
@@ -83,6 +83,15 @@ def _lop3(lowering: Lowering, instruction: Instruction) -> None:
         raise unsupported(instruction)
     sources = [operand for operand in operands if operand is not None]
     lanewise(lowering, instruction, "lop3.b32", (4, 4, 4, 4), sources, table=table.value)
+
+
+def _differences(lowering: Lowering, instruction: Instruction) -> None:
+    """vabsdiff4: |a - b| of four bytes, with .add their sum and c. Without a mask nothing is taken from c."""
+    opcode = opcode_of(instruction)
+    if opcode.types != ("u32",) * 3 or len(instruction.operands) != 4:
+        raise unsupported(instruction)
+    adds = bool(opcode.modifiers)
+    lanewise(lowering, instruction, f"{opcode.key}.u32", (4,) * (4 if adds else 3), instruction.operands[: 4 if adds else 3])
 
 
 def _slct(lowering: Lowering, instruction: Instruction) -> None:
@@ -177,6 +186,8 @@ _EXTENDED_PRODUCTS = tuple(
 )
 _SPECIAL: Mapping[str, Rule] = {
     "lop3": _lop3,
+    "vabsdiff4": _differences,
+    "vabsdiff4.add": _differences,
     "slct": _slct,
     "slct.ftz": _slct,
     "min.relu": _relu,

@@ -48,8 +48,8 @@ _ATOMIC_TYPES: Mapping[str, tuple[str, ...]] = {
     "and": _BITS,
     "or": _BITS,
     "xor": _BITS,
-    "exch": _BITS,
-    "cas": ("b16", *_BITS),
+    "exch": (*_BITS, "b128"),
+    "cas": ("b16", *_BITS, "b128"),
 }
 
 

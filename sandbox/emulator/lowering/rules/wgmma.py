@@ -18,7 +18,7 @@ from cudal2_agent.sandbox.emulator.ptx.module import Immediate, Instruction, Ope
 _SHAPE = re.compile(r"m64n(\d+)k(8|16|32)")
 _NONE = WgmmaForm(0)
 # By K and the types of D, A and B.
-_TYPES = {
+_TYPES: dict[tuple[str, ...], WgmmaForm] = {
     ("16", "f32", "f16", "f16"): _NONE,
     ("16", "f32", "bf16", "bf16"): WgmmaForm.BF16,
     ("16", "f16", "f16", "f16"): WgmmaForm.F16_SUMS,

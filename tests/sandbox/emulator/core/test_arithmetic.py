@@ -117,6 +117,15 @@ def test_products_with_carry_give_the_square_of_64_bits() -> None:
         assert int(low[i]) + (int(high[i]) << 64) == int(a[i]) * int(b[i])
 
 
+def test_differences_of_bytes() -> None:
+    a, b = integers("u32")
+    body = "vabsdiff4.u32.u32.u32 %d0, %a0, %a1, %a0; vabsdiff4.u32.u32.u32.add %d1, %a0, %a1, %a0;"
+    packed, summed = execute(body, [a, b], ["u4", "u4"])
+    away = np.abs(a.view(np.uint8).astype(int) - b.view(np.uint8)).reshape(-1, 4)
+    np.testing.assert_array_equal(packed.view(np.uint8).reshape(-1, 4), away)
+    np.testing.assert_array_equal(summed, (a + away.sum(axis=1)).astype(np.uint32))
+
+
 def test_only_guarded_lanes_are_written_and_results_may_replace_operands() -> None:
     a = np.arange(64, dtype="u4")
     body = "and.b32 %r1, %a0, 3; setp.eq.u32 %p1, %r1, 1; mov.b32 %d0, %a0; @!%p1 add.u32 %d0, %d0, %d0;"

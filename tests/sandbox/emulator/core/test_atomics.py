@@ -106,6 +106,28 @@ _SPACES = {
 }
 
 
+@pytest.mark.parametrize("operation", ["cas", "exch"])
+def test_atomics_of_128_bits(operation: str) -> None:
+    """Every second lane expects what is there; of the others the upper half differs."""
+    draw = np.random.default_rng(3)
+    old, new = (draw.integers(0, 2**63, (32, 2)).astype(np.uint64) for _ in range(2))
+    expected = old.copy()
+    expected[1::2, 1] += np.uint64(1)
+    returned, memory = np.zeros_like(old), old.copy()
+    swapped = ", %q2" if operation == "cas" else ""
+    given = "%q1" if operation == "cas" else "%q2"
+    body = f"""{{ .reg .b128 %q<4>;
+    {" ".join(f"mad.lo.u64 %a{i}, %wide, 16, %a{i};" for i in range(4))}
+    ld.global.b128 %q1, [%a1]; ld.global.b128 %q2, [%a2];
+    atom.global.{operation}.b128 %q3, [%a0], {given}{swapped}; st.global.b128 [%a3], %q3; }}"""
+    assert launch(kernel(body, 4), memory, expected, new, returned).kinds == []
+    np.testing.assert_array_equal(returned, old)
+    swaps = np.arange(32)[:, None] % 2 == 0 if operation == "cas" else np.ones((32, 1), bool)
+    np.testing.assert_array_equal(memory, np.where(swaps, new, old))
+    misplaced = body.replace("atom.global", "add.u64 %a0, %a0, 8; atom.global")
+    assert "misaligned" in launch(kernel(misplaced, 4), memory, expected, new, returned).kinds
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("space", list(_SPACES))
 @pytest.mark.parametrize("form", list(_FORMS))

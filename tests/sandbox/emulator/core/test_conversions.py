@@ -228,6 +228,25 @@ def test_every_space_has_its_own_generic_addresses() -> None:
     assert [int(column[0]) for column in found[2:]] == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("kind", ["u8", "s8", "u16", "s16"])
+def test_two_integers_are_clamped_and_packed(kind: str) -> None:
+    """Source: PTX ISA, "cvt.pack"; an operand may be the result."""
+    draw = np.random.default_rng(4)
+    small = draw.integers(-300, 300, (2, 64)).astype(np.int32)
+    large = draw.integers(-(2**31), 2**31, (2, 64)).astype(np.int32)
+    a, b = np.concatenate([small, large], axis=1)
+    c = draw.integers(0, 2**32, 128, dtype=np.uint32)
+    limits = np.iinfo(np.dtype(f"{'i' if kind[0] == 's' else 'u'}{int(kind[1:]) // 8}"))
+    bits = limits.bits
+    high, low = (np.clip(each, limits.min, limits.max).astype(np.uint32) & np.uint32(2**bits - 1) for each in (a, b))
+    expected = high << np.uint32(bits) | low
+    extra = ""
+    if bits == 8:
+        expected, extra = expected | c << np.uint32(16), ".b32 %d0, %a0, %d0, %a2;"
+    body = f"mov.b32 %d0, %a1; cvt.pack.sat.{kind}.s32{extra or ' %d0, %a0, %d0;'}"
+    np.testing.assert_array_equal(execute(body, [a, b, c], ["u4"])[0], expected)
+
+
 @pytest.mark.parametrize(
     "instruction",
     [
@@ -241,6 +260,10 @@ def test_every_space_has_its_own_generic_addresses() -> None:
         "cvt.rn.satfinite.e4m3x2.f32 %h1, %r1, %r2;",
         "cvt.rs.f16x2.f32 %r1, %r2, %r3, %r4;",
         "cvt.u32.b32 %r1, %r2;",
+        "cvt.pack.sat.s4.s32.b32 %r1, %r2, %r3, %r4;",
+        "cvt.pack.sat.s8.s32.b32 %r1, %r2, %r3;",
+        "cvt.pack.sat.s16.s32 %r1, %r2, %r3, %r4;",
+        "cvt.pack.s16.s32 %r1, %r2, %r3;",
         "cvt.u64.u32 %r1, %r2;",
         "mov.b64 {%r1, %h1}, %l1;",
         "mov.b64 {%r1, %r2, %r3}, %l1;",

@@ -5,8 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cudal2_agent.sandbox.emulator.core_module import core
 from cudal2_agent.sandbox.emulator.lowering.program import lower
+from cudal2_agent.sandbox.emulator.machine import Conditions, Grid, Machine
 from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
+from cudal2_agent.sandbox.timing_model.trace import NUMBERS
 from tests.sandbox.emulator.core.test_wgmma import Layout, of_warpgroup
 from tests.sandbox.emulator.ptx.small_ptx import module
 from tests.sandbox.emulator.registers import After, run_statements
@@ -383,3 +386,65 @@ def test_other_forms_of_wgmma_are_refused(text: str) -> None:
     declared = ".reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<3>;"
     with pytest.raises(Unsupported, match=r"PTX line \d+: .* is not supported"):
         lower(module(f".visible .entry k() {{ {declared} wgmma.mma_async.sync.aligned.{text} ret; }}"), "k")
+
+
+# ---- malformed variants, and what a trace counts ----------------------------------------------------------------------------
+_FORMS = [
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%r1,%r1,%r1,%r1}, {%r1,%r1,%r1,%r1}, {%r1,%r1}, {%r1,%r1,%r1,%r1};",
+    "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%rd1,%rd1}, {%rd1}, {%rd1}, {%rd1,%rd1};",
+    "mma.sync.aligned.m8n8k16.row.col.satfinite.s32.s8.u8.s32 {%r1,%r1}, {%r1}, {%r1}, {%r1,%r1};",
+    "wmma.load.a.sync.aligned.row.m16n16k8.shared.tf32 {%r1,%r1,%r1,%r1}, [%r1], 8;",
+    "wmma.store.d.sync.aligned.row.m8n8k4.global.f64 [%rd1], {%rd1,%rd1};",
+    "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%r1,%r1,%r1,%r1}, %rd1, %rd1, %p1, 1, 1;",
+    "wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {%r1,%r1,%r1,%r1}, {%r1,%r1,%r1,%r1}, %rd1, %p1;",
+]
+_WORDS = ["row", "m16n8k8", "m8n8k4", "m16n8k32", "m16n16k16", "m64n8k16", "satfinite", "rn", "rz", "sp", "shared"]
+_WORDS += ["f32", "f16", "bf16", "tf32", "f64", "s32", "s8", "u4", "e4m3"]
+_OPERANDS = ["{%r1}", "{%rd1,%rd1}", "{%r1,_}", "{%r1,3}", "[%rd1]", "%r1", "%p1", "7", "_", "{%h1,%h1}"]
+
+
+@pytest.mark.parametrize("form", _FORMS)
+def test_a_form_lowers_and_its_malformed_variants_are_refused_by_name_or_lower(form: str) -> None:
+    draw = np.random.default_rng(9)
+    declared = ".reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .b16 %h<9>; .reg .pred %p<3>;"
+    lower(module(f".visible .entry k() {{ {declared} {form} ret; }}"), "k")
+    opcode_text, _, rest = form.partition(" ")
+    refused = 0
+    for _ in range(60):
+        parts, operands = opcode_text.split("."), rest.rstrip(";").split(", ")
+        at, where = int(draw.integers(1, len(parts))), int(draw.integers(len(operands)))
+        match int(draw.integers(4)):
+            case 0:
+                parts[at] = str(draw.choice(_WORDS))
+            case 1:
+                del parts[at]
+            case 2:
+                operands[where] = str(draw.choice(_OPERANDS))
+            case _:
+                del operands[where]
+        text = f".visible .entry k() {{ {declared} {'.'.join(parts)} {', '.join(operands)}; ret; }}"
+        try:
+            lower(module(text), "k")
+        except Unsupported:
+            refused += 1
+    assert refused > 30
+
+
+@pytest.mark.parametrize(
+    ("form", "amount"),
+    [
+        (_FORMS[0], 2 * 16 * 8 * 8),
+        (_FORMS[1], 16 * 8 * 8 * 4),
+        (_FORMS[2], 8 * 8 * 16 // 2),
+        (f"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {_SUMS_OF_8}, {{%r1,%r1}}, {{%r1}}, {_SUMS_OF_8};", 16 * 8 * 8),
+    ],
+)
+def test_a_trace_counts_multiply_adds_of_f16_that_take_the_same_time(form: str, amount: int) -> None:
+    declared = ".reg .b32 %r<9>; .reg .b64 %rd<9>;"
+    program = lower(module(f".visible .entry k() {{ {declared} {form} ret; }}"), "k")
+    outcome = Machine().run(program, Grid((1, 1, 1), (32, 1, 1), parameters=b""), Conditions(), traced=100)
+    data = outcome.trace()
+    count = len(data) // (4 * len(NUMBERS) + 8)
+    numbers = np.frombuffer(data, np.uint32, len(NUMBERS) * count).reshape(len(NUMBERS), count)
+    rows = dict(zip(NUMBERS, numbers, strict=True))
+    assert rows["amount"][rows["kind"] == int(core.TraceKind.FRAGMENTS)].tolist() == [amount]

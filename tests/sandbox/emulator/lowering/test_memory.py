@@ -187,7 +187,7 @@ def test_addresses_of_peers() -> None:
         "atom.u32 %r1, [%rd1], 1;",
         "atom.global.add.s64 %rd1, [%rd1], 1;",
         "atom.global.inc.s32 %r1, [%rd1], 1;",
-        "atom.global.exch.b128 %q1, [%rd1], %q1;",
+        "atom.global.and.b128 %q1, [%rd1], %q1;",
         "atom.global.cas.b32 %r1, [%rd1], 1;",
         "atom.global.sub.u32 %r1, [%rd1], 1;",
         "atom.global.add.f16x2 %r1, [%rd1], %r2;",
