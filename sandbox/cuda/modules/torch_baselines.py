@@ -123,9 +123,9 @@ class ModuleBaselines:
     @staticmethod
     def wanted(options: TimeOptions) -> tuple[str, ...]:
         """All, or without what a program cannot be: eager has host time, and tuning takes minutes."""
-        if options.all_baselines:
-            return MODULE_BASELINES
-        return (EAGER_GRAPH, COMPILED, MAX_AUTOTUNE) if options.heuristic else (EAGER_GRAPH, COMPILED)
+        names = MODULE_BASELINES if options.all_baselines else (EAGER_GRAPH, COMPILED, MAX_AUTOTUNE)
+        tuned = options.max_autotune and (options.all_baselines or options.heuristic)
+        return tuple(name for name in names if tuned or name != MAX_AUTOTUNE)
 
     def open(self, names: Sequence[str]) -> Baselines:
         """The baselines of these names that run here and are right; notes on the rest."""
