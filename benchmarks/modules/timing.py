@@ -2,7 +2,7 @@
 
     python -m benchmarks.modules.timing --out FILE [--problems FOLDER_OR_FILE...] [--seconds 300]
 
-One JSON line a task: times of the candidate and of all baselines, tests, notes and seconds of each stage. What fails is a line too.
+One JSON line a task: times of the candidate and of all baselines, tests, notes and seconds of each stage; failures too.
 Problem files (.py) are traced in the jail; a .json holds a task that was traced elsewhere.
 """
 
