@@ -15,9 +15,9 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudgement
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
+from cudal2_agent.sandbox.modules.batch_parts import AnyJudge
 from cudal2_agent.sandbox.modules.bounds import Expected, bound_of
 from cudal2_agent.sandbox.modules.executor import Run
-from cudal2_agent.sandbox.modules.rows import AnyJudge
 
 PIECE = 2**25  # elements that are compared at once
 EXTREMA_APART = 1e-3
