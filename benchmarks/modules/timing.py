@@ -26,7 +26,7 @@ from cudal2_agent.sandbox.building.builder import Builder
 from cudal2_agent.sandbox.cuda.batch_evaluator import BatchEvaluator
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.modules.tracing.tracer import TraceOptions, Tracer
-from cudal2_agent.sandbox.workers.messages import Evaluate, StageEntered
+from cudal2_agent.sandbox.workers.messages import Done, Evaluate, StageEntered
 from tests.gpu.modules_by_hand import EXAMPLES
 
 
@@ -83,6 +83,7 @@ def measured(
     stages.seconds = {}
     answer = evaluator.evaluate(Evaluate(built=built, task=task, verify=VerifyOptions(), time=time_, effort="full"))
     stages.end()
+    assert isinstance(answer, Done)  # a time was asked for
     found = answer.evaluation
     line |= {"status": found.status, "seconds": stages.seconds}
     if not isinstance(found, Measured):
