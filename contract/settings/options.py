@@ -47,6 +47,7 @@ class TimeOptions(Record):
 
     `rounds`: paired rounds in random order. `all_baselines`: all four baselines, else cuBLASLt-AutoTuning only.
     `heuristic`: cuBLASLt's first suggestion as well, where not all are measured.
+    `max_autotune`: of a module, PyTorch's compiler with tuning as well, which takes minutes.
     `side`: whether the side figures (host launch cost, hot L2, wall-clock) are measured as well.
     `round_us`: device time of the launches of one sample, about.
     `server_interval_us`: mean interval between a server's requests; 0 sends the next one at once.
@@ -60,6 +61,7 @@ class TimeOptions(Record):
     round_us: float = 4000.0
     all_baselines: bool = True
     heuristic: bool = False
+    max_autotune: bool = True
     side: bool = True
     budget_s: Annotated[float, Field(gt=0)] | None = None
     server_interval_us: float = 200.0

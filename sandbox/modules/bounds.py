@@ -93,7 +93,7 @@ class Expected:
     @property
     def bound(self) -> torch.Tensor:
         """The largest error that is allowed, in float64."""
-        return _bound(self.reference, self.explained, self.element)
+        return bound_of(self.reference, self.explained, self.element)
 
 
 class Judge:
@@ -192,7 +192,7 @@ class _Spread:
         return Expected(reference, explained, self._dtype, self._free if bool(self._free.any()) else None)
 
 
-def _bound(reference: torch.Tensor, explained: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def bound_of(reference: torch.Tensor, explained: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return MULTIPLE * explained.double() + _ROUNDOFF[dtype] * (1 + 2.0**-20) * reference.abs() + _TINY[dtype]
 
 
@@ -282,7 +282,7 @@ def _is_close(
     verdict: Verdict, got: torch.Tensor, want: torch.Tensor, explained: torch.Tensor, judged: torch.Tensor
 ) -> torch.Tensor:
     """Which elements are within their bounds, infinite or NaN as the reference is. Shape: all (elements,)."""
-    wide, bound, limit = got.double(), _bound(want, explained, got.dtype), torch.finfo(got.dtype).max
+    wide, bound, limit = got.double(), bound_of(want, explained, got.dtype), torch.finfo(got.dtype).max
     error = (wide - want).abs()
     counted = error.isfinite() & judged
     verdict.worst = max(verdict.worst, float(torch.where(counted, error / bound, 0.0).max()))

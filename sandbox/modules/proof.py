@@ -15,11 +15,11 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Role
 from cudal2_agent.contract.records.symptoms import Symptoms
 from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.modules.batch_parts import judge_of
 from cudal2_agent.sandbox.modules.bounds import Verdict
 from cudal2_agent.sandbox.modules.cases import CASES, NORMAL, OWN, TIES, UNEVEN, WHOLE, Case, Inputs, draw
 from cudal2_agent.sandbox.modules.executor import ModuleExecutor, Run
 from cudal2_agent.sandbox.modules.prepared import DrawnCase, prepare
-from cudal2_agent.sandbox.modules.rows import judge_of
 from cudal2_agent.sandbox.verification.draws import seed_of
 from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Traits
 from cudal2_agent.sandbox.verification.tiers import REPEATS, WAITS_ROUNDS

@@ -16,7 +16,7 @@ from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Prediction, TestResult
-from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.settings.options import Effort, TimeOptions, VerifyOptions
 
 MAX_LINE_BYTES = 64 * 1024**2
@@ -51,7 +51,7 @@ class Evaluate(Record):
 
     def limit_s(self, stage: Stage | None) -> float:
         """Wall-clock that a stage may take; None stands for the moment before the first."""
-        return _limit_s(stage, self.verify, self.time)
+        return _limit_s(stage, self.verify, self.time) + references_s(self.task, stage)
 
 
 class CandidateBatch(Record):
@@ -70,7 +70,14 @@ class CandidateBatch(Record):
 
     def limit_s(self, stage: Stage | None) -> float:
         """As `Evaluate.limit_s`."""
-        return _limit_s(stage, self.verify, self.time)
+        return _limit_s(stage, self.verify, self.time) + references_s(self.task, stage)
+
+
+def references_s(task: Task, stage: Stage | None) -> float:
+    """What the sandbox's own references of a module may take in a stage, on a GPU; no candidate is to blame for it."""
+    if not isinstance(task, ModuleTask) or stage in (None, "load"):
+        return 0.0
+    return REFERENCE_S_A_GB * task.operand_bytes / 1e9 + REFERENCE_S_A_TFLOP * task.flops / 1e12
 
 
 def _limit_s(stage: Stage | None, verify: VerifyOptions, time: TimeOptions | None) -> float:
@@ -86,6 +93,7 @@ def _limit_s(stage: Stage | None, verify: VerifyOptions, time: TimeOptions | Non
 
 
 LOAD_TIMEOUT_S = 60.0
+REFERENCE_S_A_GB, REFERENCE_S_A_TFLOP = 10.0, 60.0  # thirty references: memory is read fifty times for each, float64 is slow
 PREPARE_TIMEOUT_S = 600.0  # of the sandbox's own work, which counts against no candidate
 TIME_SHARE = 0.9  # of a stage's limit, after which the emulator stops its run, before the parent stops the emulator
 

@@ -7,13 +7,15 @@ import pytest
 pytest.importorskip("cupy")
 pytest.importorskip("torch")
 
+from cudal2_agent.contract.events import ignore
 from cudal2_agent.contract.records.build import Built
-from cudal2_agent.contract.records.evaluation import MODULE_BASELINES, Measured, Wrong
+from cudal2_agent.contract.records.evaluation import MODULE_BASELINES, Measured, Prediction, Wrong
 from cudal2_agent.contract.records.task import TimingMode
-from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions
+from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from cudal2_agent.sandbox.building.builder import Builder
 from cudal2_agent.sandbox.cuda.batch_evaluator import BatchEvaluator
 from cudal2_agent.sandbox.cuda.device import Device
+from cudal2_agent.sandbox.local import open_sandbox
 from cudal2_agent.sandbox.workers.messages import CandidateBatch, Evaluate, Verified
 from tests.gpu.modules_by_hand import EXAMPLES, OUT, SMALL, candidate, launch, scalar
 
@@ -124,3 +126,37 @@ def test_a_write_past_an_output_is_refused(evaluate):
     task, count = EXAMPLES["relu"](rows=16, columns=256).task, 16 * 256
     one = candidate(STRAY, launch("stray", count // 256, {"tensor": "x"}, OUT, scalar(count)))
     assert evaluate(one, task).evaluation.test.name == "canary"
+
+
+def stray_input():
+    """Writes one of its parameters, which is mapped read-only."""
+    example = EXAMPLES["linear_norm"](**SMALL["linear_norm"])
+    source = example.right.source.replace("  float sum = 0.0f,", "  ((float*)gain)[0] = 1.0f;\n  float sum = 0.0f,")
+    assert source != example.right.source
+    return example.right.model_copy(update={"source": source})
+
+
+def test_a_worker_in_its_jail_measures_a_module_beside_what_it_compiles(device, tmp_path):
+    """A worker may start compilers, and reads and writes no more than its own folders."""
+    cache = tmp_path / "kernels"
+    opened = open_sandbox(
+        arch=device.arch,
+        device="cuda:0",
+        compile_options=CompileOptions(cache_dir=str(cache)),
+        verify_options=VERIFY,
+        quick=QUICK,
+        full=QUICK,
+        worker=WorkerOptions(readable=(str(cache),)),
+        predict=lambda *_: Prediction(predicted_us=1.0, model="floor", floor_us=1.0),
+        emit=ignore,
+    )
+    try:
+        example = EXAMPLES["linear_norm"](**SMALL["linear_norm"])
+        built = dict(opened.build([example.right, stray_input()], example.task))
+        measured = opened.evaluate(built[0], example.task, "quick")
+        assert isinstance(measured, Measured), measured
+        assert {timing.name for timing in measured.baselines} == set(MODULE_BASELINES[1:3]), measured.notes
+        stray = opened.evaluate(built[1], example.task, "quick")
+        assert stray.status == "crashed"
+    finally:
+        opened.close()

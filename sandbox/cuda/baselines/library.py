@@ -149,7 +149,7 @@ class LibraryContender(ABC):
         self.detail = detail
 
     @abstractmethod
-    def bind(self, operands: Operands) -> Bound: ...
+    def bind(self, operands: Any) -> Bound: ...
 
     def altered(self) -> tuple[str, ...]:
         return ()

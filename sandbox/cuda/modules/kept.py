@@ -15,9 +15,9 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudgement
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
-from cudal2_agent.sandbox.modules.bounds import Expected
+from cudal2_agent.sandbox.modules.batch_parts import AnyJudge
+from cudal2_agent.sandbox.modules.bounds import Expected, bound_of
 from cudal2_agent.sandbox.modules.executor import Run
-from cudal2_agent.sandbox.modules.rows import AnyJudge
 
 PIECE = 2**25  # elements that are compared at once
 EXTREMA_APART = 1e-3
@@ -61,12 +61,16 @@ def _piece(expected: Expected, buffer: Buffer) -> KeptOutput:
     reference = expected.reference.reshape(-1)
     if not buffer.element.floating:
         return KeptOutput(reference.to(torch.int64), None, EXTREMA_APART if expected.source is not None else 0.0)
-    bound = expected.bound.expand(expected.reference.shape).reshape(-1)
-    if expected.free is not None:
-        bound = torch.where(expected.free.reshape(-1), torch.inf, bound)
+    explained = expected.explained.reshape(-1) if expected.explained.dim() else expected.explained.expand(reference.numel())
     narrow = reference if buffer.element is BufferElement.F64 else reference.float()
-    rounded = torch.where(reference.isfinite(), (narrow.double() - reference).abs(), 0.0)
-    return KeptOutput(narrow, ((bound + rounded) * ROUNDED_UP).to(torch.bfloat16))
+    bound = torch.empty(reference.numel(), dtype=torch.bfloat16, device=reference.device)
+    for start in range(0, reference.numel(), PIECE):
+        piece = slice(start, start + PIECE)
+        rounded = torch.where(reference[piece].isfinite(), (narrow[piece].double() - reference[piece]).abs(), 0.0)
+        bound[piece] = (bound_of(reference[piece], explained[piece], expected.element) + rounded) * ROUNDED_UP
+    if expected.free is not None:
+        bound[expected.free.reshape(-1)] = torch.inf
+    return KeptOutput(narrow, bound)
 
 
 def _joined(pieces: list[KeptOutput]) -> KeptOutput:

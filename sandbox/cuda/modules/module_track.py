@@ -21,16 +21,16 @@ from cudal2_agent.sandbox.cuda.contender import Contender, NamedOperands
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.guard.placement import slot_bytes
 from cudal2_agent.sandbox.cuda.modules.kept import KeptJudge, kept_bytes
-from cudal2_agent.sandbox.cuda.modules.tensors import memory_told, use_stream, view
+from cudal2_agent.sandbox.cuda.modules.tensors import give_back, memory_told, use_stream, view
 from cudal2_agent.sandbox.cuda.modules.value_pools import ValuePools
 from cudal2_agent.sandbox.cuda.timing.operand_pools import Ring
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch, launches_needed, spread_bytes
 from cudal2_agent.sandbox.cuda.timing.track import WRITTEN_EARLY, WRITTEN_LATE, BaseTrack, Residue
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 from cudal2_agent.sandbox.cuda.trusted import Bystanders
+from cudal2_agent.sandbox.modules.batch_parts import AnyJudge, judge_of
 from cudal2_agent.sandbox.modules.cases import NORMAL, OWN
 from cudal2_agent.sandbox.modules.prepared import prepare
-from cudal2_agent.sandbox.modules.rows import AnyJudge, judge_of
 
 MAX_SETS = 128
 SETS_SHARE = 0.45  # of the free memory, for sets with their outputs and references
@@ -114,7 +114,7 @@ class ModuleTrack(BaseTrack):
 
     def close(self) -> None:
         super().close()
-        torch.cuda.empty_cache()
+        give_back()
 
     def _operands(self, launch: TimedLaunch, index: int, workspaces: Ring | None) -> NamedOperands:
         outputs = {name: ring.slot(launch.slot) for name, ring in self._rings.items()}

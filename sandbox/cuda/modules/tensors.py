@@ -1,12 +1,12 @@
 """Device memory as torch tensors, and how torch runs beside the launcher: on its stream, in memory of its own.
 
 Torch's operations go to the stream of the worker, so that they and launches are ordered, and a capture of the stream records
-both. What they allocate comes from one pool of memory that is never given back while the process lives, because graphs hold
-its addresses.
+both. What they allocate comes from a pool of memory of its own, which is given back when no graph holds its addresses any more.
 """
 
 import contextlib
 import functools
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,7 +53,15 @@ def _pool() -> Any:
     return torch.cuda.MemPool() if hasattr(torch.cuda, "MemPool") else None
 
 
+def give_back() -> None:
+    """Free the pool, and what torch holds unused. No graph that was captured with its memory may be launched any more."""
+    _pool.cache_clear()
+    if torch.cuda.is_available():
+        gc.collect()  # a cycle may still hold the pool
+        torch.cuda.empty_cache()
+
+
 def allocating() -> contextlib.AbstractContextManager[Any]:
-    """Allocations of this thread come from the pool that outlives every graph."""
+    """Allocations of this thread come from the pool that graphs use."""
     pool = _pool() if torch.cuda.is_available() else None
     return contextlib.nullcontext() if pool is None else torch.cuda.use_mem_pool(pool)

@@ -67,10 +67,11 @@ class BoundProgram:
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (torch's is the worker's stream)
         with torch.no_grad(), arithmetic_of(self._arithmetic), allocating():
-            self._results = ()
-            self._results = self._program(*self._inputs)
+            self._results = ()  # freed first, so that a program of large results has their memory again
+            results = self._results = tuple(self._program(*self._inputs))
             if not self._keeps:
-                self._results, self._views = (), [unowned(result) for result in self._results]
+                self._results, self._views = (), [unowned(each) for each in results]
+                del results
 
     def deliver(self, *, last: bool) -> bool:
         """Copy the results to the task's outputs; False where their memory was given to another call. `last`: of a sample."""
@@ -122,9 +123,9 @@ class ModuleBaselines:
     @staticmethod
     def wanted(options: TimeOptions) -> tuple[str, ...]:
         """All, or without what a program cannot be: eager has host time, and tuning takes minutes."""
-        if options.all_baselines:
-            return MODULE_BASELINES
-        return (EAGER_GRAPH, COMPILED, MAX_AUTOTUNE) if options.heuristic else (EAGER_GRAPH, COMPILED)
+        names = MODULE_BASELINES if options.all_baselines else (EAGER_GRAPH, COMPILED, MAX_AUTOTUNE)
+        tuned = options.max_autotune and (options.all_baselines or options.heuristic)
+        return tuple(name for name in names if tuned or name != MAX_AUTOTUNE)
 
     def open(self, names: Sequence[str]) -> Baselines:
         """The baselines of these names that run here and are right; notes on the rest."""
@@ -133,7 +134,7 @@ class ModuleBaselines:
                 self._opened[name] = self._open(name)
         opened = {name: self._opened[name] for name in names}
         return Baselines(
-            contenders={name: found for name, found in opened.items() if isinstance(found, tuple)},  # type: ignore[misc]
+            contenders={name: found for name, found in opened.items() if isinstance(found, tuple)},
             notes=tuple(f"baseline {name} left out: {why}" for name, why in opened.items() if isinstance(why, Unavailable)),
         )
 

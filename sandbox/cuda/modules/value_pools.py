@@ -14,7 +14,7 @@ from cudal2_agent.sandbox.cuda.guard.placement import scatter
 from cudal2_agent.sandbox.cuda.modules.kept import KeptOutput, keep
 from cudal2_agent.sandbox.cuda.modules.tensors import view
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
-from cudal2_agent.sandbox.modules.rows import AnyJudge
+from cudal2_agent.sandbox.modules.batch_parts import AnyJudge
 
 # The values of a set from a seed, and the judge of what a launch makes of them.
 Drawn = tuple[dict[str, torch.Tensor], AnyJudge]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.settings.options import TimeOptions
@@ -71,7 +72,7 @@ def count_launches(launch_us: float, round_us: float, sets: int, slots: int) -> 
     return min(wanted, MAX_LAUNCHES, slots, sets * sets)
 
 
-def launches_needed(task: GemmTask, options: TimeOptions, chip: Chip) -> int:
+def launches_needed(task: Task, options: TimeOptions, chip: Chip) -> int:
     """Launches of one sample of the fastest kernel that can be: about `round_us` of its time.
 
     A server's sample has at most `server_launches`, because its requests wait for each other.

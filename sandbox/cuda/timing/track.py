@@ -179,7 +179,7 @@ class Track(BaseTrack):
         self._outputs: dict[int, Any] = {}  # by slot; made once, because thousands of launches ask for them
 
     @cached_property
-    def judge(self) -> OutputJudge:  # type: ignore[override]
+    def judge(self) -> OutputJudge:
         return OutputJudge(self.task, self.pools, self.ring, self._trusted)
 
     @property

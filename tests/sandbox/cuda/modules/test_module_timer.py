@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 
-from cudal2_agent.contract.records.evaluation import EAGER, MODULE_BASELINES  # noqa: E402
+from cudal2_agent.contract.records.evaluation import EAGER, MAX_AUTOTUNE, MODULE_BASELINES  # noqa: E402
 from cudal2_agent.sandbox.cuda.modules import module_track, torch_baselines  # noqa: E402
 from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed  # noqa: E402
 from tests.sandbox.cuda.modules.bench import OPTIONS, TASK, right, timed  # noqa: E402
@@ -193,3 +193,17 @@ def test_a_launch_that_does_not_wait_for_its_predecessor_is_a_fault(measure, mon
         return
     with pytest.raises(WrongWhileTimed, match=fault):
         measure(kernel, programmatic=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "left_out"),
+    [
+        ({}, set()),
+        ({"max_autotune": False}, {MAX_AUTOTUNE}),
+        ({"all_baselines": False, "heuristic": True}, {EAGER}),
+        ({"all_baselines": False}, {EAGER, MAX_AUTOTUNE}),
+    ],
+)
+def test_the_options_say_which_baselines_run(options, left_out):
+    wanted = torch_baselines.ModuleBaselines.wanted(OPTIONS.model_copy(update=options))
+    assert set(MODULE_BASELINES) - set(wanted) == left_out

@@ -5,11 +5,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cudal2_agent.contract.records.named_buffer import Role  # noqa: E402
-from cudal2_agent.sandbox.modules import rows  # noqa: E402
+from cudal2_agent.sandbox.modules import batch_parts  # noqa: E402
+from cudal2_agent.sandbox.modules.batch_parts import PartJudge, batch_of, judge_of  # noqa: E402
 from cudal2_agent.sandbox.modules.bounds import Judge  # noqa: E402
 from cudal2_agent.sandbox.modules.cases import NORMAL, draw  # noqa: E402
 from cudal2_agent.sandbox.modules.executor import Run  # noqa: E402
-from cudal2_agent.sandbox.modules.rows import RowJudge, batch_of, judge_of  # noqa: E402
 from tests.sandbox.modules.small_tasks import layer_norm, linear_relu, node, of, softmax, task  # noqa: E402
 
 BATCH = 8
@@ -31,7 +31,7 @@ def folded():
 
 
 def by_rows(made, values, count=3):
-    return RowJudge(made, values, 1, batch_of(made), count, nan_is_free=False)
+    return PartJudge(made, values, 1, batch_of(made), count, nan_is_free=False)
 
 
 @pytest.mark.parametrize("made", [softmax(rows=BATCH), layer_norm(rows=BATCH), linear_relu(rows=BATCH), folded()])
@@ -69,7 +69,7 @@ def test_what_has_no_batch_is_judged_whole():
 def test_a_large_task_is_judged_in_pieces_that_fit(monkeypatch):
     made = softmax(rows=BATCH)
     values = draw(made, NORMAL, 1, CPU)
-    needed = rows.reference_bytes(made)
-    monkeypatch.setattr(rows, "free_bytes", lambda _device: int(needed / 4 / rows.ROOM))
+    needed = batch_parts.reference_bytes(made)
+    monkeypatch.setattr(batch_parts, "free_bytes", lambda _device: int(needed / 4 / batch_parts.ROOM))
     judge = judge_of(made, values, 1)
     assert [part.count for part, _ in judge.parts()] == [2, 2, 2, 2]

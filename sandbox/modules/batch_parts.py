@@ -30,7 +30,7 @@ _COUNTS = {"native_group_norm": 3}
 
 
 @dataclass(frozen=True)
-class Rows:
+class BatchPart:
     """Rows `start` to `start + count` of a batch. `task`: at that many rows. `split`: names of the buffers that are cut."""
 
     task: ModuleTask
@@ -55,7 +55,7 @@ def batch_of(task: ModuleTask) -> int | None:
     return next(iter(sizes)) if len(sizes) == 1 and any(buffer.shape[0] in sizes for buffer in inputs) else None
 
 
-def rows_of(task: ModuleTask, batch: int, start: int, count: int) -> Rows:
+def part_of(task: ModuleTask, batch: int, start: int, count: int) -> BatchPart:
     """The task at some rows of its batch; the graph must not mix them."""
 
     def cut(buffer: Buffer) -> bool:
@@ -67,10 +67,10 @@ def rows_of(task: ModuleTask, batch: int, start: int, count: int) -> Rows:
         for buffer in task.buffers
     )
     graph = task.graph.model_copy(update={"nodes": tuple(_cut(node, batch, count) for node in task.graph.nodes)})
-    return Rows(task.model_copy(update={"buffers": buffers, "graph": graph}), start, count, split)
+    return BatchPart(task.model_copy(update={"buffers": buffers, "graph": graph}), start, count, split)
 
 
-class RowJudge:
+class PartJudge:
     """As `bounds.Judge`, whose references are made piece by piece whenever they are asked for."""
 
     def __init__(self, task: ModuleTask, values: Values, seed: int, batch: int, count: int, *, nan_is_free: bool) -> None:
@@ -78,7 +78,7 @@ class RowJudge:
         self._batch, self._count = batch, count
         self._outputs = [buffer.name for buffer in task.buffers if buffer.role is Role.OUTPUT]
 
-    def parts(self) -> Iterator[tuple[Rows, Judge]]:
+    def parts(self) -> Iterator[tuple[BatchPart, Judge]]:
         """Each piece with its judge. Raises: MachineError where rows do not stand alone."""
         for rows in pieces(self._task, self._batch, self._count):
             try:
@@ -120,7 +120,7 @@ class RowJudge:
             yield verdict
 
 
-AnyJudge = Judge | RowJudge
+AnyJudge = Judge | PartJudge
 
 
 def judge_of(task: ModuleTask, values: Values, seed: int, *, nan_is_free: bool = False) -> AnyJudge:
@@ -128,7 +128,7 @@ def judge_of(task: ModuleTask, values: Values, seed: int, *, nan_is_free: bool =
     needed, batch = reference_bytes(task), batch_of(task)
     room = ROOM * free_bytes(next(iter(values.values())).device)
     if needed > room and batch is not None:
-        return RowJudge(task, values, seed, batch, max(1, int(batch * room / needed)), nan_is_free=nan_is_free)
+        return PartJudge(task, values, seed, batch, max(1, int(batch * room / needed)), nan_is_free=nan_is_free)
     return Judge(task, values, seed, nan_is_free=nan_is_free)
 
 
@@ -137,15 +137,15 @@ def free_bytes(device: torch.device) -> float:
     if device.type != "cuda":
         return math.inf
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + unused
+    return float(torch.cuda.mem_get_info(device)[0] + unused)
 
 
 def reference_bytes(task: ModuleTask) -> int:
-    """About what a judge takes while it is made: of each output a dozen numbers in float64, of each value of the graph one."""
+    """About what a judge takes while it is made: of an output the reference, eager's, a sum and a flag; of values float64."""
     written = sum(buffer.elements for buffer in task.buffers if buffer.role.written)
     read = sum(buffer.elements for buffer in task.buffers if buffer.role is Role.INPUT)
     largest = max((math.prod(result.shape) for node in task.graph.nodes for result in node.results), default=0)
-    return 8 * (12 * written + 2 * read + 3 * largest)
+    return 24 * written + 12 * read + 16 * largest
 
 
 def merged(one: Verdict, other: Verdict) -> Verdict:
@@ -161,10 +161,10 @@ def merged(one: Verdict, other: Verdict) -> Verdict:
     )
 
 
-def pieces(task: ModuleTask, batch: int, count: int) -> Iterator[Rows]:
+def pieces(task: ModuleTask, batch: int, count: int) -> Iterator[BatchPart]:
     """All rows, at most `count` at a time."""
     for start in range(0, batch, count):
-        yield rows_of(task, batch, start, min(count, batch - start))
+        yield part_of(task, batch, start, min(count, batch - start))
 
 
 def _cut(node: GraphNode, batch: int, count: int) -> GraphNode:
