@@ -98,13 +98,14 @@ class Reading:
     def target(self, store: StoredValue) -> Index:
         """Where it is stored."""
         anchor = self._program.anchor
-        return self.row if store.by_row or anchor is None else flat(self._full(anchor), anchor.source.shape)
+        return self.row if store.by_row or anchor is None else flat(self.full(anchor), anchor.source.shape)
 
     def element(self, reduction: Reduction) -> Expr:
         """What a reduction takes at the present element."""
-        return self.read(reduction.source, self._full(reduction))
+        return self.read(reduction.source, self.full(reduction))
 
-    def _full(self, reduction: Reduction) -> list[Index]:
+    def full(self, reduction: Reduction) -> list[Index]:
+        """The index of the present element in the reduction's operand."""
         shape = reduction.source.shape
         kept = dict(zip(reduction.kept, unflat(self.row, [shape[dim] for dim in reduction.kept]), strict=True))
         gone = dict(zip(reduction.dims, unflat(self.place, [shape[dim] for dim in reduction.dims]), strict=True))

@@ -7,7 +7,7 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import MAX_HELD, Axes
 from cudal2_agent.policies.fusion.contraction import Contraction, contraction
 from cudal2_agent.policies.fusion.fused_source import Choice
-from cudal2_agent.policies.fusion.grouping import Groups, ProductStep
+from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep
 from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.tile_text import Tile
 
@@ -68,7 +68,7 @@ def tiles_of(sums: Contraction, chip: Chip) -> Iterator[Tile]:
 def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
     """By kernel, what can be tried, the best expected first. Products are a library's where another kernel is there."""
     found: dict[str, list[Choice]] = {}
-    own = not groups.programs
+    own = all(isinstance(step, ProductStep) for step in groups.steps)
     for step in groups.steps:
         match step:
             case ProductStep():
@@ -76,7 +76,22 @@ def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
                 found[step.name] = [*tiles, None] if own else [None, *tiles]
             case KernelProgram():
                 found[step.name] = list(axes_of(step, groups.elements, chip))
+            case ScanStep():
+                found[step.name] = list[Choice](_scans(step, chip))
     return found
+
+
+def _scans(step: ScanStep, chip: Chip) -> Iterator[Axes]:
+    scan = step.scan
+    length = scan.shape[scan.dim]
+    rows = scan.numel // max(length, 1)
+    width = _VECTOR_BYTES // scan.element.bytes
+    if scan.dim == len(scan.shape) - 1 or rows < 64 * chip.sms:
+        for threads in (256, 512, 1024, 128):
+            yield Axes(layout="rows", vector=vector(length, width), threads=threads)
+    if scan.dim < len(scan.shape) - 1:
+        for threads in (128, 256, 64):
+            yield Axes(layout="columns", vector=vector(rows, width), threads=threads)
 
 
 def vector(count: int, widest: int) -> int:
