@@ -15,7 +15,7 @@ from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.graph_values import lowered
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
 from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue, cone, traced
-from cudal2_agent.policies.fusion.values import Map, ProductValue, Reduction, Scan, Source, Unplanned, Value
+from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Reduction, Scan, Unplanned, Value
 
 MAX_STORED = 400
 
@@ -127,7 +127,7 @@ class _Cut:
         self._taken = {buffer.name for buffer in task.buffers}
         for name, value in self._values.outputs.items():
             own = value
-            if isinstance(value, Source) or id(value) in self._buffers:
+            if isinstance(value, BufferValue) or id(value) in self._buffers:
                 own = Map(
                     f"{name}_copy", value.shape, value.element, (value,), lambda scope, index, v=value: scope.read(v, index)
                 )

@@ -9,7 +9,7 @@ from cudal2_agent.policies.fusion.grouping import ScanStep
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of
 from cudal2_agent.policies.fusion.kernel_text import WARP, KernelText
 from cudal2_agent.policies.fusion.programs import KernelProgram, Reading
-from cudal2_agent.policies.fusion.reducing import start
+from cudal2_agent.policies.fusion.reduction_rules import start
 from cudal2_agent.policies.fusion.values import Reduction
 from cudal2_agent.policies.fusion.writer import STORED, StatementWriter
 

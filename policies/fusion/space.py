@@ -9,7 +9,7 @@ from cudal2_agent.policies.fusion.contraction import Contraction, contraction
 from cudal2_agent.policies.fusion.fused_source import Choice
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep
 from cudal2_agent.policies.fusion.programs import KernelProgram
-from cudal2_agent.policies.fusion.tile_text import Tile
+from cudal2_agent.policies.fusion.tile_text import SumTile
 
 TILES = (
     (128, 128, 8, 8, 8),
@@ -51,17 +51,17 @@ def _candidates(program: KernelProgram, elements: Mapping[str, BufferElement], c
             yield from _columns(program, widest, chip)
 
 
-def tiles_of(sums: Contraction, chip: Chip) -> Iterator[Tile]:
+def tiles_of(sums: Contraction, chip: Chip) -> Iterator[SumTile]:
     """Every tile once, the best expected first: large ones reuse more, small ones waste less and fill the chip."""
 
-    def expected(tile: Tile) -> float:
+    def expected(tile: SumTile) -> float:
         ctas = sums.batches * -(-sums.m // tile.m) * -(-sums.n // tile.n)
         resident = max(2048 // tile.threads // 4, 1)
         waves = -(-ctas // (chip.sms * resident))
         reuse = 1 + 24 / tile.m + 24 / tile.n + 4 / (tile.tm * tile.tn)
         return waves * resident * tile.m * tile.n * reuse
 
-    tiles = [Tile(m=m, n=n, k=k, tm=tm, tn=tn) for m, n, k, tm, tn in TILES]
+    tiles = [SumTile(m=m, n=n, k=k, tm=tm, tn=tn) for m, n, k, tm, tn in TILES]
     yield from sorted(tiles, key=expected)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.index_algebra import Index, Var
-from cudal2_agent.policies.fusion.reducing import OPERATIONS, start
+from cudal2_agent.policies.fusion.reduction_rules import OPERATIONS, start
 
 STORED = {
     BufferElement.F16: "__half",
