@@ -28,7 +28,7 @@ class Expr:
     """One operation. `data`, by kind:
 
     load: (buffer, Index). literal: its text. index: an Index as a number. call: a C++ text in which {0}, {1} are the arguments.
-    guard: arguments (condition, a, b); `a` is computed only where the condition holds. inside: ((Index, size), ...), whether
+    guard: arguments (condition, a, b); only the one that is chosen is computed. inside: ((Index, size), ...), whether
     each index is below its size. fold: (operation, variables) over the argument, in the thread itself. row: (reduction, field),
     the result of a reduction of the kernel.
     """

@@ -8,16 +8,17 @@ from cudal2_agent.contract.records.candidate import Candidate, Origin, ScheduleV
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.contraction import contraction
-from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, Step
+from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep, Step
 from cudal2_agent.policies.fusion.kernel_text import KernelText, kernel_text
 from cudal2_agent.policies.fusion.preamble import HEADERS, PREAMBLE
 from cudal2_agent.policies.fusion.programs import KernelProgram
-from cudal2_agent.policies.fusion.tile_text import Tile, tile_text
+from cudal2_agent.policies.fusion.scan_text import scan_text
+from cudal2_agent.policies.fusion.tile_text import SumTile, tile_text
 from cudal2_agent.policies.fusion.values import Unplanned
 
 FAMILY = "fusion"
 LIBRARY = "library"
-Choice = Axes | Tile | None  # of a kernel; None: a product is a library's call
+Choice = Axes | SumTile | None  # of a kernel; None: a product is a library's call
 
 
 def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> Candidate:
@@ -47,14 +48,16 @@ def parsed(text: str) -> Choice:
     """Raises: ValueError."""
     if text == LIBRARY:
         return None
-    return Tile.parse(text) if text.startswith("tile") else Axes.parse(text)
+    return SumTile.parse(text) if text.startswith("tile") else Axes.parse(text)
 
 
 def _text(step: Step, choice: Choice, groups: Groups) -> KernelText:
     match step, choice:
-        case ProductStep(), Tile():
+        case ProductStep(), SumTile():
             out = groups.buffers[id(step.product)]
             return tile_text(step.name, contraction(step.product), choice, out, groups.buffers, groups.elements)
         case KernelProgram(), Axes():
             return kernel_text(step, choice, groups.buffers, groups.elements)
-    raise Unplanned(step.name, "a scan")
+        case ScanStep(), Axes():
+            return scan_text(step, choice, groups.buffers, groups.elements)
+    raise Unplanned(step.name, f"a kernel by {choice}")

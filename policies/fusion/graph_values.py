@@ -13,7 +13,7 @@ from cudal2_agent.policies.fusion import pointwise
 from cudal2_agent.policies.fusion.expressions import CTYPE, Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, flat
 from cudal2_agent.policies.fusion.norms import normalised, reduced, softmax, with_operands
-from cudal2_agent.policies.fusion.values import Lowered, Map, ProductValue, Scan, Scope, Source, Unplanned, Value
+from cudal2_agent.policies.fusion.values import BufferValue, Lowered, Map, ProductValue, Scan, Scope, Unplanned, Value
 from cudal2_agent.policies.fusion.views import joined, reshaped, view
 from cudal2_agent.policies.fusion.windows import pool
 
@@ -39,7 +39,7 @@ def lowered(task: ModuleTask) -> Lowered:
     result = Lowered()
     for buffer in task.buffers:
         if buffer.role is not Role.OUTPUT:
-            result.sources[buffer.name] = Source(buffer.name, buffer.shape, buffer.element)
+            result.sources[buffer.name] = BufferValue(buffer.name, buffer.shape, buffer.element)
     known: dict[str, tuple[Value, ...]] = {name: (source,) for name, source in result.sources.items()}
     for node in task.graph.nodes:
         known[node.name] = _Node(node, known).values()

@@ -4,17 +4,18 @@ What is computed where it is read is stored only if a kernel cannot compute it t
 operands of library calls; each attempt to write a kernel names the next value that an earlier kernel must store.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cudal2_agent.contract.plan.library_call import LibraryCall, View
 from cudal2_agent.contract.plan.plan import Scratch
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.graph_values import lowered
-from cudal2_agent.policies.fusion.index_algebra import Var, of
+from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
 from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue, cone, traced
-from cudal2_agent.policies.fusion.values import Map, ProductValue, Reduction, Scan, Source, Unplanned, Value
+from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Reduction, Scan, Unplanned, Value
 
 MAX_STORED = 400
 
@@ -30,11 +31,54 @@ class ProductStep:
 
 @dataclass(eq=False)
 class ScanStep:
-    """A scan of the elements that `source` computes."""
+    """A scan. `stored`: the value in the buffer, which may be a view of the scan, such as its reverse."""
 
     name: str
     scan: Scan
+    stored: Value
     buffer: str
+
+    def target(self, index: Sequence[Index]) -> list[Index]:
+        """Where the scan's element at an index lies in what is stored."""
+        where = [Index()] * len(index)
+        for at, (dim, sign, shift) in enumerate(_turned(self.stored, self.scan) or []):
+            where[dim] = (index[at] - shift) * sign
+        return where
+
+
+def _turned(value: Value, scan: Scan) -> list[tuple[int, int, int]] | None:
+    """How a value reads a scan: by dimension of the scan (dimension of the value, 1 or -1, shift); None where it does more."""
+    variables = [Var(f"d{at}", size) for at, size in enumerate(value.shape)]
+    index: list[Index] | None = [of(each) for each in variables]
+    while value is not scan:
+        if not isinstance(value, Map) or len(value.of) != 1 or value.numel != scan.numel or len(value.shape) != len(scan.shape):
+            return None
+        capture = _Capture(value.of[0])
+        if value.at(capture, index or []) is not capture.nothing or capture.index is None:
+            return None
+        value, index = value.of[0], capture.index
+    found = []
+    for each, size in zip(index or [], scan.shape, strict=True):
+        if size == 1:
+            return None
+        ((atom, factor),) = each.terms or ((None, 0),)
+        if atom not in variables or abs(factor) != 1 or len(each.terms) != 1:
+            return None
+        found.append((variables.index(atom), factor, each.constant))
+    return found if len({dim for dim, _, _ in found}) == len(found) else None
+
+
+class _Capture:
+    """A scope that only notes where a value is read."""
+
+    def __init__(self, value: Value) -> None:
+        self.pool, self.value = ExpressionPool(), value
+        self.nothing = self.pool.literal(0, value.ctype)
+        self.index: list[Index] | None = None
+
+    def read(self, value: Value, index: Sequence[Index]) -> Expr:
+        self.index = list(index) if value is self.value and self.index is None else None
+        return self.nothing
 
 
 Step = KernelProgram | ProductStep | ScanStep
@@ -83,7 +127,7 @@ class _Cut:
         self._taken = {buffer.name for buffer in task.buffers}
         for name, value in self._values.outputs.items():
             own = value
-            if isinstance(value, Source) or id(value) in self._buffers:
+            if isinstance(value, BufferValue) or id(value) in self._buffers:
                 own = Map(
                     f"{name}_copy", value.shape, value.element, (value,), lambda scope, index, v=value: scope.read(v, index)
                 )
@@ -116,8 +160,8 @@ class _Cut:
             match value:
                 case ProductValue():
                     yield self._call(value)
-                case Scan():
-                    yield ScanStep("", value, self._buffers[id(value)])
+                case _ if (scan := _scan_of(value)) is not None:
+                    yield ScanStep("", scan, value, self._buffers[id(value)])
                 case _:
                     yield self._program(value)
 
@@ -128,7 +172,8 @@ class _Cut:
         def visit(value: Value) -> None:
             if id(value) in order:
                 return
-            for each in cone(value, self._buffers).values():
+            scan = _scan_of(value)
+            for each in cone(scan or value, self._buffers).values():
                 for operand in each.inputs:
                     if isinstance(operand, ProductValue | Scan) and id(operand) not in self._buffers:
                         raise MustStore(operand)
@@ -209,6 +254,14 @@ class _Cut:
             if name not in outputs and name in used
         )
         return Groups(steps, self._buffers, elements, scratch, [*self._stored.values(), *self._values.sources.values()])
+
+
+def _scan_of(value: Value) -> Scan | None:
+    """The scan that a stored value is, or is a plain view of."""
+    below = value
+    while isinstance(below, Map) and len(below.of) == 1:
+        below = below.of[0]
+    return below if isinstance(below, Scan) and _turned(value, below) is not None else None
 
 
 def _names(step: Step) -> list[str]:

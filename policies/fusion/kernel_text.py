@@ -8,7 +8,7 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
 from cudal2_agent.policies.fusion.programs import KernelProgram, Reading, ReductionKey
-from cudal2_agent.policies.fusion.reducing import OPERATIONS, start
+from cudal2_agent.policies.fusion.reduction_rules import OPERATIONS, start
 from cudal2_agent.policies.fusion.values import Reduction
 from cudal2_agent.policies.fusion.writer import STORED, StatementWriter
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
-from cudal2_agent.policies.fusion.values import Map, ProductValue, Reduction, Scan, Source, Value
+from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Reduction, Scan, Value
 
 ReductionKey = tuple[str, int, tuple[int, ...]]
 
@@ -98,13 +98,14 @@ class Reading:
     def target(self, store: StoredValue) -> Index:
         """Where it is stored."""
         anchor = self._program.anchor
-        return self.row if store.by_row or anchor is None else flat(self._full(anchor), anchor.source.shape)
+        return self.row if store.by_row or anchor is None else flat(self.full(anchor), anchor.source.shape)
 
     def element(self, reduction: Reduction) -> Expr:
         """What a reduction takes at the present element."""
-        return self.read(reduction.source, self._full(reduction))
+        return self.read(reduction.source, self.full(reduction))
 
-    def _full(self, reduction: Reduction) -> list[Index]:
+    def full(self, reduction: Reduction) -> list[Index]:
+        """The index of the present element in the reduction's operand."""
         shape = reduction.source.shape
         kept = dict(zip(reduction.kept, unflat(self.row, [shape[dim] for dim in reduction.kept]), strict=True))
         gone = dict(zip(reduction.dims, unflat(self.place, [shape[dim] for dim in reduction.dims]), strict=True))
@@ -112,7 +113,7 @@ class Reading:
 
     def _read(self, value: Value, index: Sequence[Index]) -> Expr:
         buffer = self.buffers.get(id(value))
-        if isinstance(value, Source):
+        if isinstance(value, BufferValue):
             buffer = value.name
         if buffer is not None and id(value) not in self._own:
             self.loads.setdefault(buffer, value)
@@ -192,7 +193,7 @@ def cone(value: Value, buffers: Mapping[int, str], seen: dict[int, Value] | None
     done: set[int] = set()
 
     def visit(each: Value, *, top: bool) -> None:
-        if id(each) in done or isinstance(each, Source) or (not top and id(each) in buffers):
+        if id(each) in done or isinstance(each, BufferValue) or (not top and id(each) in buffers):
             return
         done.add(id(each))
         if not isinstance(each, ProductValue | Scan) or top:

@@ -7,9 +7,9 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import MAX_HELD, Axes
 from cudal2_agent.policies.fusion.contraction import Contraction, contraction
 from cudal2_agent.policies.fusion.fused_source import Choice
-from cudal2_agent.policies.fusion.grouping import Groups, ProductStep
+from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep
 from cudal2_agent.policies.fusion.programs import KernelProgram
-from cudal2_agent.policies.fusion.tile_text import Tile
+from cudal2_agent.policies.fusion.tile_text import SumTile
 
 TILES = (
     (128, 128, 8, 8, 8),
@@ -51,24 +51,24 @@ def _candidates(program: KernelProgram, elements: Mapping[str, BufferElement], c
             yield from _columns(program, widest, chip)
 
 
-def tiles_of(sums: Contraction, chip: Chip) -> Iterator[Tile]:
+def tiles_of(sums: Contraction, chip: Chip) -> Iterator[SumTile]:
     """Every tile once, the best expected first: large ones reuse more, small ones waste less and fill the chip."""
 
-    def expected(tile: Tile) -> float:
+    def expected(tile: SumTile) -> float:
         ctas = sums.batches * -(-sums.m // tile.m) * -(-sums.n // tile.n)
         resident = max(2048 // tile.threads // 4, 1)
         waves = -(-ctas // (chip.sms * resident))
         reuse = 1 + 24 / tile.m + 24 / tile.n + 4 / (tile.tm * tile.tn)
         return waves * resident * tile.m * tile.n * reuse
 
-    tiles = [Tile(m=m, n=n, k=k, tm=tm, tn=tn) for m, n, k, tm, tn in TILES]
+    tiles = [SumTile(m=m, n=n, k=k, tm=tm, tn=tn) for m, n, k, tm, tn in TILES]
     yield from sorted(tiles, key=expected)
 
 
 def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
     """By kernel, what can be tried, the best expected first. Products are a library's where another kernel is there."""
     found: dict[str, list[Choice]] = {}
-    own = not groups.programs
+    own = all(isinstance(step, ProductStep) for step in groups.steps)
     for step in groups.steps:
         match step:
             case ProductStep():
@@ -76,7 +76,22 @@ def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
                 found[step.name] = [*tiles, None] if own else [None, *tiles]
             case KernelProgram():
                 found[step.name] = list(axes_of(step, groups.elements, chip))
+            case ScanStep():
+                found[step.name] = list[Choice](_scans(step, chip))
     return found
+
+
+def _scans(step: ScanStep, chip: Chip) -> Iterator[Axes]:
+    scan = step.scan
+    length = scan.shape[scan.dim]
+    rows = scan.numel // max(length, 1)
+    width = _VECTOR_BYTES // scan.element.bytes
+    if scan.dim == len(scan.shape) - 1 or rows < 64 * chip.sms:
+        for threads in (256, 512, 1024, 128):
+            yield Axes(layout="rows", vector=vector(length, width), threads=threads)
+    if scan.dim < len(scan.shape) - 1:
+        for threads in (128, 256, 64):
+            yield Axes(layout="columns", vector=vector(rows, width), threads=threads)
 
 
 def vector(count: int, widest: int) -> int:

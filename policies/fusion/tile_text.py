@@ -19,7 +19,7 @@ from cudal2_agent.policies.fusion.writer import STORED, StatementWriter
 _WIDE = 4  # elements of a vector load, and of a read from shared memory
 
 
-class Tile(Record):
+class SumTile(Record):
     """A CTA computes m x n of the result, k terms at a time; a thread tm x tn of it. `split`: parts of the sum."""
 
     m: int
@@ -36,7 +36,7 @@ class Tile(Record):
         return f"tile {self.m}x{self.n}x{self.k} {self.tm}x{self.tn}"
 
     @classmethod
-    def parse(cls, text: str) -> "Tile":
+    def parse(cls, text: str) -> "SumTile":
         """Raises: ValueError."""
         _, tile, own = text.split()
         m, n, k = map(int, tile.split("x"))
@@ -45,7 +45,7 @@ class Tile(Record):
 
 
 def tile_text(
-    name: str, sums: Contraction, tile: Tile, out: str, buffers: Mapping[int, str], elements: Mapping[str, BufferElement]
+    name: str, sums: Contraction, tile: SumTile, out: str, buffers: Mapping[int, str], elements: Mapping[str, BufferElement]
 ) -> KernelText:
     """The kernel and its launch. `out`: the buffer of the result."""
     kernel = _Tiled(name, sums, tile, out, buffers, elements[out])
@@ -63,7 +63,7 @@ def tile_text(
 
 class _Tiled:
     def __init__(
-        self, name: str, sums: Contraction, tile: Tile, out: str, buffers: Mapping[int, str], element: BufferElement
+        self, name: str, sums: Contraction, tile: SumTile, out: str, buffers: Mapping[int, str], element: BufferElement
     ) -> None:
         self.sums, self.tile, self.out, self.element = sums, tile, out, element
         self.reading = Reading(KernelProgram(name, 1, 1, None, []), buffers)

@@ -48,7 +48,7 @@ class Value:
 
 
 @dataclass(eq=False)
-class Source(Value):
+class BufferValue(Value):
     """A buffer of the task."""
 
 
@@ -73,7 +73,7 @@ class Map(Value):
 
 @dataclass(eq=False)
 class Reduction(Value):
-    """`source` reduced over `dims`, which the shape lacks. `operation`: a key of `reducing.OPERATIONS`; `output` of its
+    """`source` reduced over `dims`, which the shape lacks. `operation`: a key of `reduction_rules.OPERATIONS`; `output` of its
     results.
     """
 
@@ -125,7 +125,7 @@ class ProductValue(Value):
 class Lowered:
     """A task's values. `outputs`: by buffer."""
 
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, BufferValue] = field(default_factory=dict)
     outputs: dict[str, Value] = field(default_factory=dict)
 
 

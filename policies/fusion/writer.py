@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.index_algebra import Index, Var
-from cudal2_agent.policies.fusion.reducing import OPERATIONS, start
+from cudal2_agent.policies.fusion.reduction_rules import OPERATIONS, start
 
 STORED = {
     BufferElement.F16: "__half",
@@ -102,9 +102,13 @@ class StatementWriter:
     def _guarded(self, expr: Expr) -> str:
         condition, value, other = expr.args
         name = self.name("t")
-        self.line(f"{expr.ctype} {name} = {self.write(other)};")
+        plain = other.kind == "literal"
+        self.line(f"{expr.ctype} {name} = {self.write(other)};" if plain else f"{expr.ctype} {name};")
         with self.block(f"if ({self.write(condition)})"):
             self.line(f"{name} = {self.write(value)};")
+        if not plain:
+            with self.block("else"):
+                self.line(f"{name} = {self.write(other)};")
         return name
 
     def _folded(self, expr: Expr) -> str:
@@ -153,9 +157,7 @@ class StatementWriter:
                 for variable in expr.data[1].variables():
                     if variable.given:
                         self._find(self._pool.given[variable], found, seen)
-            case "guard":
-                self._find(expr.args[2], found, seen)
-            case "fold":
+            case "guard" | "fold":
                 return
             case _:
                 for each in expr.args:

@@ -12,7 +12,7 @@ from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.policies.fusion.fused_source import written
 from cudal2_agent.policies.fusion.grouping import grouped
 from cudal2_agent.policies.fusion.space import TILES, choices
-from cudal2_agent.policies.fusion.tile_text import Tile
+from cudal2_agent.policies.fusion.tile_text import SumTile
 from tests.policies.fusion.emulated import Array, emulated
 from tests.policies.fusion.graphs import node, task
 from tests.sandbox.emulator.compiled import PtxCompiler
@@ -35,7 +35,7 @@ def inputs_of(module: ModuleTask) -> dict[str, Array]:
 def test_a_product_of_uneven_sizes(tile: tuple[int, ...], turned: bool, compiler: PtxCompiler) -> None:
     m, n, k, tm, tn = tile
     module = product(m + 3, n + 5, 2 * k + 3, turned=turned)
-    candidate = written(module, grouped(module), {"k0": Tile(m=m, n=n, k=k, tm=tm, tn=tn)})
+    candidate = written(module, grouped(module), {"k0": SumTile(m=m, n=n, k=k, tm=tm, tn=tn)})
     inputs = inputs_of(module)
     right = inputs["b"].T if turned else inputs["b"]
     out = emulated(candidate, module, inputs, compiler)["out"]

@@ -1,0 +1,48 @@
+"""Running sums: along rows and columns, of a reversed row, and longer than a CTA takes at once."""
+
+import numpy as np
+import pytest
+
+from cudal2_agent.policies.fusion.axes import Axes
+from cudal2_agent.policies.fusion.fused_source import written
+from cudal2_agent.policies.fusion.grouping import grouped
+from tests.policies.fusion.emulated import emulated
+from tests.policies.fusion.graphs import node, task
+from tests.sandbox.emulator.compiled import PtxCompiler
+
+
+@pytest.mark.parametrize("text", ["rows v4 t64 i1 l1", "rows v1 t128 i1 l1", "columns v1 t64 i1 l1"])
+def test_a_running_sum_from_the_end_is_one_kernel(text: str, compiler: PtxCompiler) -> None:
+    shape = (3, 780)
+    module = task(
+        {"x": shape},
+        [
+            node("turned", "aten.flip.default", "x", [1], results=[shape]),
+            node("sums", "aten.cumsum.default", "turned", 1, results=[shape]),
+            node("back", "aten.flip.default", "sums", [1], results=[shape]),
+        ],
+        "back",
+    )
+    groups = grouped(module)
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    out = emulated(written(module, groups, {"k0": Axes.parse(text)}), module, {"x": x}, compiler)["out"]
+    wanted = np.cumsum(x[:, ::-1].astype(np.float64), 1)[:, ::-1]
+    np.testing.assert_allclose(out, wanted, atol=5e-6)  # sums up to 60, whose neighbours in f32 lie 4e-6 apart
+
+
+def test_what_lies_before_a_joined_value_is_not_read(compiler: PtxCompiler) -> None:
+    """Zeros before the sums: the kernel reads no sum at the place of a zero."""
+    module = task(
+        {"x": (2, 8)},
+        [
+            node("sums", "aten.cumsum.default", "x", 1, results=[(2, 8)]),
+            node("zeros", "aten.full.default", [2, 1], 0, results=[(2, 1)]),
+            node("joined", "aten.cat.default", ["zeros", "sums"], 1, results=[(2, 9)]),
+        ],
+        "joined",
+    )
+    x = np.arange(16, dtype=np.float32).reshape(2, 8)
+    groups = grouped(module)
+    axes = {"k0": Axes(layout="rows", vector=4, threads=32), "k1": Axes(layout="flat")}
+    out = emulated(written(module, groups, axes), module, {"x": x}, compiler)["out"]
+    assert np.array_equal(out, np.pad(np.cumsum(x, 1), ((0, 0), (1, 0))))
