@@ -21,7 +21,7 @@ TILES = (
     (32, 128, 8, 4, 8),
     (32, 64, 16, 4, 4),
     (16, 128, 8, 4, 4),
-    (128, 16, 8, 4, 4),
+    (128, 32, 8, 8, 4),
 )
 _VECTOR_BYTES = 16
 _HEAVY = 400  # instructions of an element for which a thread computes one at a time
