@@ -13,14 +13,14 @@ _WIDE = 4  # rows of one copy of 16 bytes
 
 
 @dataclass(frozen=True)
-class Side:
+class OperandSource:
     """A `Side` of the main loop: its struct in C++, and the buffer that it reads."""
 
     source: str
     buffer: str
 
 
-def side(name: str, operand: Operand, sums: Contraction, rows: int, buffers: Mapping[int, str]) -> Side:
+def side(name: str, operand: Operand, sums: Contraction, rows: int, buffers: Mapping[int, str]) -> OperandSource:
     """`name`: of the struct. Raises: Unplanned for an operand that is not read from one buffer."""
     reading = Reading(KernelProgram("", 1, 1, None, []), buffers)
     row, k, batch = of(Var("row", rows)), of(Var("k", sums.k)), of(Var("batch", sums.batches))
@@ -44,7 +44,7 @@ def side(name: str, operand: Operand, sums: Contraction, rows: int, buffers: Map
   }}
 }};
 """
-    return Side(source, buffer)
+    return OperandSource(source, buffer)
 
 
 def _guarded(expr: Expr) -> tuple[Expr, list[tuple[Index, int]]]:
