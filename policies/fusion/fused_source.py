@@ -7,15 +7,15 @@ from cudal2_agent.contract.plan.plan import Launch, LaunchPlan, render_plan
 from cudal2_agent.contract.records.candidate import Candidate, Origin, ScheduleValue
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.policies.fusion.axes import Axes
-from cudal2_agent.policies.fusion.contraction import contraction
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep, Step, names_of
 from cudal2_agent.policies.fusion.kernel_text import KernelText, kernel_text
 from cudal2_agent.policies.fusion.preamble import HEADERS, PREAMBLE
+from cudal2_agent.policies.fusion.products.contraction import contraction
 from cudal2_agent.policies.fusion.products.mainloops import COPIES, SIMT
 from cudal2_agent.policies.fusion.products.tile_kernel import follows, in_f32, tile_kernel
+from cudal2_agent.policies.fusion.products.tile_text import Tile, tile_text
 from cudal2_agent.policies.fusion.programs import KernelProgram, StoredValue
 from cudal2_agent.policies.fusion.scan_text import scan_text
-from cudal2_agent.policies.fusion.tile_text import Tile, tile_text
 from cudal2_agent.policies.fusion.values import Unplanned
 
 FAMILY = "fusion"

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cudal2_agent.policies.fusion.contraction import Contraction, Operand
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.index_algebra import Divided, Index, Var, of
+from cudal2_agent.policies.fusion.products.contraction import Contraction, Operand
 from cudal2_agent.policies.fusion.programs import KernelProgram, Reading, step_of
 from cudal2_agent.policies.fusion.values import Unplanned
 

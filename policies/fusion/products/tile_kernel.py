@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from cudal2_agent.contract.plan.plan import Launch, TensorArg
 from cudal2_agent.contract.records.named_buffer import BufferElement
-from cudal2_agent.policies.fusion.contraction import Contraction
 from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
 from cudal2_agent.policies.fusion.kernel_text import KernelText
+from cudal2_agent.policies.fusion.products.contraction import Contraction
 from cudal2_agent.policies.fusion.products.operands import side
+from cudal2_agent.policies.fusion.products.tile_text import Tile
 from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue
-from cudal2_agent.policies.fusion.tile_text import Tile
 from cudal2_agent.policies.fusion.values import ProductValue, Value
 from cudal2_agent.policies.fusion.writer import STORED, StatementWriter
 

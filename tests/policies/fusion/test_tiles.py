@@ -11,8 +11,8 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.policies.fusion.fused_source import written
 from cudal2_agent.policies.fusion.grouping import grouped
+from cudal2_agent.policies.fusion.products.tile_text import Tile
 from cudal2_agent.policies.fusion.space import TILES, choices
-from cudal2_agent.policies.fusion.tile_text import Tile
 from tests.policies.fusion.emulated import Array, emulated
 from tests.policies.fusion.graphs import node, task
 from tests.sandbox.emulator.compiled import PtxCompiler
