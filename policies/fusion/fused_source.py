@@ -7,13 +7,15 @@ from cudal2_agent.contract.plan.plan import Launch, LaunchPlan, render_plan
 from cudal2_agent.contract.records.candidate import Candidate, Origin, ScheduleValue
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.policies.fusion.axes import Axes
-from cudal2_agent.policies.fusion.contraction import contraction
-from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep, Step
+from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep, Step, names_of
 from cudal2_agent.policies.fusion.kernel_text import KernelText, kernel_text
 from cudal2_agent.policies.fusion.preamble import HEADERS, PREAMBLE
-from cudal2_agent.policies.fusion.programs import KernelProgram
+from cudal2_agent.policies.fusion.products.contraction import contraction
+from cudal2_agent.policies.fusion.products.mainloops import COPIES, SIMT
+from cudal2_agent.policies.fusion.products.tile_kernel import follows, in_f32, tile_kernel
+from cudal2_agent.policies.fusion.products.tile_text import SumTile, tile_text
+from cudal2_agent.policies.fusion.programs import KernelProgram, StoredValue
 from cudal2_agent.policies.fusion.scan_text import scan_text
-from cudal2_agent.policies.fusion.tile_text import SumTile, tile_text
 from cudal2_agent.policies.fusion.values import Unplanned
 
 FAMILY = "fusion"
@@ -25,16 +27,23 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
     """The source with its plan; equal groups and choices give equal text. Raises: Unplanned."""
     launches: list[Launch | LibraryCall] = []
     kernels: list[str] = []
+    fused = _fused(groups, choices)
     for step in groups.steps:
+        if step.name in fused.values():
+            continue  # a later kernel computes it
         if isinstance(step, ProductStep) and choices[step.name] is None:
             launches.append(step.call)
             continue
-        text = _text(step, choices[step.name], groups)
+        product = next((each for each in groups.products if each.name == fused.get(step.name)), None)
+        text = _text(step, choices[step.name], groups) if product is None else _tiled(product, step, choices, groups)
         launches.append(text.launch)
         kernels.append(text.source)
-    plan = LaunchPlan(arch=task.arch, launches=tuple(launches), scratch=groups.scratch)
+    unused = {groups.buffers[id(each.product)] for each in groups.products if each.name in fused.values()}
+    scratch = tuple(each for each in groups.scratch if each.name not in unused)
+    plan = LaunchPlan(arch=task.arch, launches=tuple(launches), scratch=scratch)
     headers = "".join(f"#include <{HEADERS[each]}>\n" for each in HEADERS if each in groups.elements.values())
-    source = render_plan(plan) + headers + PREAMBLE + "\n" + "\n".join(kernels)
+    loops = COPIES + SIMT if any("multiply<" in kernel for kernel in kernels) else ""
+    source = render_plan(plan) + headers + PREAMBLE + loops + "\n" + "\n".join(kernels)
     schedule: dict[str, ScheduleValue] = {"family": FAMILY, **{name: shown(each) for name, each in choices.items()}}
     return Candidate(source=source, plan=plan, origin=Origin(policy=FAMILY, schedule=schedule))
 
@@ -55,9 +64,41 @@ def _text(step: Step, choice: Choice, groups: Groups) -> KernelText:
     match step, choice:
         case ProductStep(), SumTile():
             out = groups.buffers[id(step.product)]
+            if in_f32(step.product):
+                return _tiled(step, step, {step.name: choice}, groups)
             return tile_text(step.name, contraction(step.product), choice, out, groups.buffers, groups.elements)
         case KernelProgram(), Axes():
             return kernel_text(step, choice, groups.buffers, groups.elements)
         case ScanStep(), Axes():
             return scan_text(step, choice, groups.buffers, groups.elements)
     raise Unplanned(step.name, f"a kernel by {choice}")
+
+
+def _tiled(product: ProductStep, step: Step, choices: Mapping[str, Choice], groups: Groups) -> KernelText:
+    """The product, or the element-wise kernel behind it, from the sums of the product's tiles."""
+    value, tile = product.product, choices[product.name]
+    assert isinstance(tile, SumTile)
+    store = StoredValue(value, groups.buffers[id(value)], by_row=True)
+    if isinstance(step, KernelProgram):
+        (store,) = step.stores
+    return tile_kernel(step.name, value, contraction(value), tile, store, groups.buffers, groups.elements)
+
+
+def _fused(groups: Groups, choices: Mapping[str, Choice]) -> dict[str, str]:
+    """By kernel, the product that it computes as well: the only reader of a product of our own, element by element."""
+    found: dict[str, str] = {}
+    if any(isinstance(step, ScanStep) for step in groups.steps):
+        return found  # a scan may read the product
+    for step in groups.products:
+        buffer = groups.buffers[id(step.product)]
+        readers = [each for each in groups.steps if each is not step and buffer in names_of(each)]
+        if isinstance(choices[step.name], SumTile) and in_f32(step.product) and len(readers) == 1 and _scratch(groups, buffer):
+            (reader,) = readers
+            free = isinstance(reader, KernelProgram) and reader.name not in found
+            if free and follows(step.product, reader, groups.buffers):
+                found[reader.name] = step.name
+    return found
+
+
+def _scratch(groups: Groups, buffer: str) -> bool:
+    return any(each.name == buffer for each in groups.scratch)

@@ -247,7 +247,7 @@ class _Cut:
         elements = {buffer.name: buffer.element for buffer in self._task.buffers}
         elements |= {name: value.element for name, value in self._stored.items()}
         outputs = {buffer.name for buffer in self._task.buffers}
-        used = {name for step in steps for name in _names(step)}
+        used = {name for step in steps for name in names_of(step)}
         scratch = tuple(
             Scratch(name=name, shape=value.shape or (1,), element=value.element)
             for name, value in self._stored.items()
@@ -264,7 +264,8 @@ def _scan_of(value: Value) -> Scan | None:
     return below if isinstance(below, Scan) and _turned(value, below) is not None else None
 
 
-def _names(step: Step) -> list[str]:
+def names_of(step: Step) -> list[str]:
+    """The buffers that a step reads or writes."""
     match step:
         case ProductStep():
             return [*(view.tensor for view in step.call.inputs), step.call.out.tensor]

@@ -84,8 +84,8 @@ class _FlatKernel(_KernelBody):
             return
         self.line("#pragma unroll")
         with self.writer.block(f"for (unsigned item = 0; item < {axes.items}u; ++item)"):
-            self.line(f"const unsigned q = first + item * {axes.threads}u;")
-            self._group(Var("q", groups), step)
+            self.line(f"const unsigned q_at = first + item * {axes.threads}u;")
+            self._group(Var("q_at", groups), step)
 
     def _group(self, group: Var, step: int) -> None:
         vector = self.axes.vector

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import MAX_HELD, Axes
-from cudal2_agent.policies.fusion.contraction import Contraction, contraction
 from cudal2_agent.policies.fusion.fused_source import Choice
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep
+from cudal2_agent.policies.fusion.products.contraction import Contraction, contraction
+from cudal2_agent.policies.fusion.products.tile_text import SumTile
 from cudal2_agent.policies.fusion.programs import KernelProgram
-from cudal2_agent.policies.fusion.tile_text import SumTile
 
 TILES = (
     (128, 128, 8, 8, 8),
@@ -21,7 +21,7 @@ TILES = (
     (32, 128, 8, 4, 8),
     (32, 64, 16, 4, 4),
     (16, 128, 8, 4, 4),
-    (128, 16, 8, 4, 4),
+    (128, 32, 8, 8, 4),
 )
 _VECTOR_BYTES = 16
 _HEAVY = 400  # instructions of an element for which a thread computes one at a time

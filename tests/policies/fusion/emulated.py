@@ -45,7 +45,9 @@ def emulated(candidate: Candidate, task: ModuleTask, inputs: Mapping[str, Array]
             machine.memory.renew(plan.calls[len(plan.calls) - len(calls) - 1].call.out.tensor, 1 << 40)
         program = lower(module, launch.entry)
         packed = pack_parameters(program, [pack_argument(arg, machine.addresses, lambda _: b"") for arg in launch.args])
-        report = machine.run(program, Grid(launch.grid, launch.block, parameters=packed), Conditions(seed=at))
+        report = machine.run(
+            program, Grid(launch.grid, launch.block, dynamic_smem=launch.dynamic_smem, parameters=packed), Conditions(seed=at)
+        )
         assert not report.findings, report.findings[0].message
     return arrays
 

@@ -11,8 +11,8 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.policies.fusion.fused_source import written
 from cudal2_agent.policies.fusion.grouping import grouped
+from cudal2_agent.policies.fusion.products.tile_text import SumTile
 from cudal2_agent.policies.fusion.space import TILES, choices
-from cudal2_agent.policies.fusion.tile_text import SumTile
 from tests.policies.fusion.emulated import Array, emulated
 from tests.policies.fusion.graphs import node, task
 from tests.sandbox.emulator.compiled import PtxCompiler
@@ -84,3 +84,61 @@ def test_a_convolution(
     out = emulated(written(module, groups, best), module, inputs, compiler)["out"]
     wanted = convolved(inputs["x"], inputs["w"], stride, pad, dilation, shape, transposed=transposed)
     np.testing.assert_allclose(out, wanted, atol=2e-5)
+
+
+def test_what_follows_a_product_is_computed_from_its_sums(compiler: PtxCompiler) -> None:
+    """Bias, ReLU and a residual in another order of dimensions: one kernel, which stores no product."""
+    m, n, k = 21, 36, 19
+    nodes = [
+        node("turned", "aten.permute.default", "w", [1, 0], results=[(k, n)]),
+        node("product", "aten.addmm.default", "bias", "x", "turned", results=[(m, n)]),
+        node("positive", "aten.relu.default", "product", results=[(m, n)]),
+        node("other", "aten.permute.default", "residual", [1, 0], results=[(m, n)]),
+        node("sum", "aten.add.Tensor", "positive", "other", results=[(m, n)]),
+    ]
+    module = task({"x": (m, k), "w": (n, k), "bias": (n,), "residual": (n, m)}, nodes, "sum")
+    groups = grouped(module)
+    tile = SumTile(m=32, n=64, k=16, tm=4, tn=4)
+    axes = choices(groups, REFERENCE_CHIPS[Arch.SM_90A])
+    candidate = written(module, groups, {name: each[0] for name, each in axes.items()} | {groups.products[0].name: tile})
+    assert (len(candidate.plan.launches), candidate.plan.scratch) == (1, ())
+    inputs = inputs_of(module)
+    out = emulated(candidate, module, inputs, compiler)["out"]
+    wanted = np.maximum(inputs["x"].astype(np.float64) @ inputs["w"].T + inputs["bias"], 0) + inputs["residual"].T
+    np.testing.assert_allclose(out, wanted, atol=2e-5)
+
+
+def test_a_product_that_another_kernel_reads_elsewhere_is_stored(compiler: PtxCompiler) -> None:
+    """The reader's elements are those of the product turned over."""
+    nodes = [
+        node("product", "aten.mm.default", "a", "b", results=[(12, 12)]),
+        node("turned", "aten.permute.default", "product", [1, 0], results=[(12, 12)]),
+        node("sum", "aten.add.Tensor", "product", "turned", results=[(12, 12)]),
+    ]
+    module = task({"a": (12, 8), "b": (8, 12)}, nodes, "sum")
+    groups = grouped(module)
+    tile = SumTile(m=32, n=64, k=16, tm=4, tn=4)
+    axes = choices(groups, REFERENCE_CHIPS[Arch.SM_90A])
+    candidate = written(module, groups, {name: each[0] for name, each in axes.items()} | {groups.products[0].name: tile})
+    assert len(candidate.plan.launches) == 2
+    inputs = inputs_of(module)
+    made = inputs["a"].astype(np.float64) @ inputs["b"]
+    np.testing.assert_allclose(emulated(candidate, module, inputs, compiler)["out"], made + made.T, atol=2e-5)
+
+
+@pytest.mark.parametrize("columns", [8, 6])
+def test_a_product_is_stored_under_another_shape(columns: int, compiler: PtxCompiler) -> None:
+    """As einsum leaves it: dimensions are parted behind the product."""
+    nodes = [
+        node("product", "aten.mm.default", "a", "b", results=[(15, columns)]),
+        node("parted", "aten.view.default", "product", [3, 5, columns], results=[(3, 5, columns)]),
+    ]
+    module = task({"a": (15, 7), "b": (7, columns)}, nodes, "parted")
+    groups = grouped(module)
+    axes = choices(groups, REFERENCE_CHIPS[Arch.SM_90A])
+    tile = SumTile(m=32, n=64, k=16, tm=4, tn=4)
+    candidate = written(module, groups, {name: each[0] for name, each in axes.items()} | {groups.products[0].name: tile})
+    assert len(candidate.plan.launches) == 1
+    inputs = inputs_of(module)
+    out = emulated(candidate, module, inputs, compiler)["out"].reshape(15, columns)
+    np.testing.assert_allclose(out, inputs["a"].astype(np.float64) @ inputs["b"], atol=2e-5)

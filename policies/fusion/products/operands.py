@@ -1,0 +1,87 @@
+"""An operand of a product in CUDA C++: where the elements of a tile lie, and how they are copied."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
+from cudal2_agent.policies.fusion.index_algebra import Divided, Index, Var, of
+from cudal2_agent.policies.fusion.products.contraction import Contraction, Operand
+from cudal2_agent.policies.fusion.programs import KernelProgram, Reading, step_of
+from cudal2_agent.policies.fusion.values import Unplanned
+
+_WIDE = 4  # rows of one copy of 16 bytes
+
+
+@dataclass(frozen=True)
+class OperandSource:
+    """A `Side` of the main loop: its struct in C++, and the buffer that it reads."""
+
+    source: str
+    buffer: str
+
+
+def side(name: str, operand: Operand, sums: Contraction, rows: int, buffers: Mapping[int, str]) -> OperandSource:
+    """`name`: of the struct. Raises: Unplanned for an operand that is not read from one buffer."""
+    reading = Reading(KernelProgram("", 1, 1, None, []), buffers)
+    row, k, batch = of(Var("row", rows)), of(Var("k", sums.k)), of(Var("batch", sums.batches))
+    load, guards = _guarded(operand(reading, batch, row, k))
+    pool = reading.pool
+    buffer, place = load.data[0], _plain(load.data[1], pool)
+    limits = [(_plain(index, pool), size) for index, size in guards]
+    wide = not limits and rows % _WIDE == 0 and bool(row.terms) and step_of(place, row) == 1 and _aligned(place)
+    along_k = not wide and bool(k.terms) and step_of(place, k) == 1
+    lines = _known([place, *(index for index, _ in limits)], pool)
+    lines += [f"inside = inside && ({index}) < {size}u;" for index, size in limits]
+    body = "\n    ".join([*lines, f"return base + (inside ? {place} : 0u);"])
+    source = f"""struct {name} {{
+  static constexpr unsigned kRows = {rows}, kTerms = {sums.k};
+  static constexpr int kWide = {_WIDE if wide else 1};
+  static constexpr bool kAlongK = {"true" if along_k else "false"};
+  const float* base;
+  unsigned batch;
+  __device__ __forceinline__ const float* at(unsigned row, unsigned k, bool& inside) const {{
+    {body}
+  }}
+}};
+"""
+    return OperandSource(source, buffer)
+
+
+def _guarded(expr: Expr) -> tuple[Expr, list[tuple[Index, int]]]:
+    """The load of an operand, and what must hold for it; elsewhere the operand is zero."""
+    limits: list[tuple[Index, int]] = []
+    while expr.kind == "guard":
+        inside, expr, _ = expr.args
+        limits += inside.data
+    if expr.kind != "load":
+        raise Unplanned("a product", "of an operand that is computed")
+    return expr, limits
+
+
+def _plain(index: Index, pool: ExpressionPool) -> Index:
+    """Without names for indices, except where their quotients are taken, which need numbers that are not negative."""
+    kept = {var for atom, _ in index.terms if isinstance(atom, Divided) for var in atom.of.variables() if var.given}
+    names = {var: _index(pool, var) for var in index.variables() if var.given and var not in kept}
+    return _plain(index.replace(names), pool) if names else index
+
+
+def _index(pool: ExpressionPool, variable: Var) -> Index:
+    expr = pool.given[variable]
+    if expr.kind != "index":
+        raise Unplanned("a product", "of an operand that is gathered")
+    found: Index = expr.data
+    return found
+
+
+def _known(indices: list[Index], pool: ExpressionPool) -> list[str]:
+    """Declarations of the named indices that are left, each behind those that it needs."""
+    wanted = {var for index in indices for var in index.variables() if var.given}
+    while more := {var for each in wanted for var in _index(pool, each).variables() if var.given} - wanted:
+        wanted |= more
+    return [f"const unsigned {var} = {_index(pool, var)};" for var in pool.given if var in wanted]
+
+
+def _aligned(place: Index) -> bool:
+    """Whether four rows from a multiple of four lie together in one aligned 16 bytes."""
+    others = [factor for atom, factor in place.terms if not (isinstance(atom, Var) and atom.name == "row")]
+    return place.constant % _WIDE == 0 and all(factor % _WIDE == 0 for factor in others)
