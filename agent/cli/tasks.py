@@ -87,7 +87,7 @@ def show(
 ) -> None:
     """The task that a problem file states: buffers, sizes, operations by kind, work, and the least time of a GPU."""
     from cudal2_agent.agent.cli.arguments import choice
-    from cudal2_agent.agent.cli.module_task import read_problem
+    from cudal2_agent.agent.cli.module_flags import read_problem
     from cudal2_agent.agent.tasks.problem_sources import problems_of
     from cudal2_agent.contract.errors import UsageError
     from cudal2_agent.contract.records.module_task import Arithmetic
@@ -125,7 +125,7 @@ def check(
     from functools import partial
 
     from cudal2_agent.agent.cli.arguments import choice
-    from cudal2_agent.agent.cli.module_task import read_problem
+    from cudal2_agent.agent.cli.module_flags import read_problem
     from cudal2_agent.agent.library.row_file import append_row, read_row_file
     from cudal2_agent.agent.tasks.problem_sources import problems_of
     from cudal2_agent.agent.tasks.task_check import CheckHow, Rows, TaskRow, check_problems

@@ -18,7 +18,7 @@ from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.modules.executor import STORED
 from cudal2_agent.sandbox.modules.interpreter import drawn, own_values
-from cudal2_agent.sandbox.modules.tracing.drawing import Making
+from cudal2_agent.sandbox.modules.tracing.tape import Making
 from cudal2_agent.sandbox.modules.uses import index_limits, parameter_uses
 
 Inputs = dict[str, torch.Tensor]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cudal2_agent.agent.cli.module_task import read_problem
+from cudal2_agent.agent.cli.module_flags import read_problem
 from cudal2_agent.agent.library.row_file import append_row, read_row_file
 from cudal2_agent.agent.tasks.problem_sources import Problem
 from cudal2_agent.agent.tasks.task_check import CheckHow, Rows, TaskRow, check_problems
