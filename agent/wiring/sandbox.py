@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 
-from cudal2_agent.agent.wiring.modules import predicted, rewritten
+from cudal2_agent.agent.wiring.modules import Resizer, predicted, rewritten
 from cudal2_agent.agent.wiring.schedule_prior import open_prior
 from cudal2_agent.contract.events import Emit
 from cudal2_agent.contract.records.baseline import BaselineBook
@@ -14,6 +14,7 @@ from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.building.headers import find_headers
 from cudal2_agent.sandbox.building.toolchain import nvrtc_version
 from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox
+from cudal2_agent.sandbox.modules.tracing.tracer import open_tracer
 
 
 @contextmanager
@@ -35,6 +36,7 @@ def open_sandbox_of(
     nvrtc_version()
     find_headers()
     with (
+        open_tracer() as tracer,
         closing(
             open_sandbox(
                 arch=arch,
@@ -49,6 +51,7 @@ def open_sandbox_of(
                 profile=settings.profiler,
                 emulate=settings.emulate,
                 rewrite=rewritten,
+                resize=Resizer(tracer),
                 race=settings.race_options(),
                 baselines=baselines,
             )
