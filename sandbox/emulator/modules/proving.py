@@ -26,7 +26,7 @@ from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel
 from cudal2_agent.sandbox.emulator.large.module_size import AFFORDABLE_WORK, WHOLE_WORK, names_sizes, work_of
 from cudal2_agent.sandbox.emulator.large.points import corners_first, first_cta
 from cudal2_agent.sandbox.emulator.loading import NotEmulated, load_kernel
-from cudal2_agent.sandbox.emulator.modules.backend import CPU, EmulatedModule
+from cudal2_agent.sandbox.emulator.modules.emulated_module import CPU, EmulatedModule
 from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
 from cudal2_agent.sandbox.modules.cases import NORMAL
 from cudal2_agent.sandbox.modules.proof import ModuleProof, PreparedCases
