@@ -12,7 +12,7 @@ from cudal2_agent.contract.records.named_buffer import BufferElement, Role
 from cudal2_agent.policies.fusion import pointwise
 from cudal2_agent.policies.fusion.expressions import CTYPE, Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, flat
-from cudal2_agent.policies.fusion.norms import normalised, reduced, softmax, with_operands
+from cudal2_agent.policies.fusion.norms import logsumexp, normalised, reduced, softmax, with_operands
 from cudal2_agent.policies.fusion.values import BufferValue, Lowered, Map, ProductValue, Scan, Scope, Unplanned, Value
 from cudal2_agent.policies.fusion.views import joined, reshaped, view
 from cudal2_agent.policies.fusion.windows import pool
@@ -31,6 +31,7 @@ _REDUCTIONS = {
     "argmin": "argmin",
     "var": "moments",
     "linalg_vector_norm": "sum",
+    "norm": "sum",
 }
 
 
@@ -66,13 +67,18 @@ class _Node:
                 return self.known[name][0]
             case {"dtype": str() as name}:
                 return BufferElement(name)
+            case {"float": str() as number}:
+                return float(number)
             case list() | tuple():
                 return [self._argument(each) for each in argument]
         return argument
 
     @property
     def op(self) -> str:
-        return self.node.op.split(".")[1] if self.node.op != "getitem" else "getitem"
+        if self.node.op == "getitem":
+            return "getitem"
+        name, _, overload = self.node.op.removeprefix("aten.").partition(".")
+        return {"max": "maximum", "min": "minimum"}.get(name, name) if overload == "other" else name
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -117,9 +123,11 @@ class _Node:
         name, op, args = self.node.name, self.op, self.args
         if op in ("_softmax", "softmax", "_log_softmax", "log_softmax"):
             return (softmax(name, args[0], args[1], log="log" in op),)
+        if op == "logsumexp":
+            return (reshaped(name, logsumexp(name, args[0], args[1]), self.shape),)
         if (norm := normalised(name, op, args)) is not None:
             return norm
-        if op in _REDUCTIONS and not (op in ("max", "min") and len(args) > 1 and isinstance(args[1], Value)):
+        if op in _REDUCTIONS:
             return self._reduction()
         if op in ("split", "split_with_sizes", "chunk", "unbind"):
             raise Unplanned(self.node.op)
@@ -128,7 +136,7 @@ class _Node:
     def _reduction(self) -> tuple[Value, ...]:
         name, op, args, shape = self.node.name, self.op, list(self.args), self.shape
         value: Value = args[0]
-        order = args.pop(1) if op == "linalg_vector_norm" and len(args) > 1 else 2
+        order = args.pop(1) if op in ("linalg_vector_norm", "norm") and len(args) > 1 else 2
         dims = args[1] if len(args) > 1 else self.kwargs.get("dim")
         dims = [dims] if isinstance(dims, int) else list(dims or [])
         if op in ("argmax", "argmin"):
@@ -137,8 +145,8 @@ class _Node:
             both = [reduced(f"{name}_{output}", value, f"arg{op}", dims, output) for output in ("value", "index")]
             both[0] = reduced(f"{name}_value", value, op, dims)
             return tuple(reshaped(f"{name}_{at}", each, shape) for at, each in enumerate(both))
-        if op == "linalg_vector_norm":
-            return (self._norm(value, float(order), dims),)
+        if op in ("linalg_vector_norm", "norm"):
+            return (self._norm(value, 2.0 if order is None else float(order), dims),)
         if op in ("any", "all"):
             value = with_operands(f"{name}_bool", [value], value.shape, BufferElement.BOOL, _cast("bool"))
         elif op in ("sum", "mean", "prod") and value.element is not self.element:

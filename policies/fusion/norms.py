@@ -26,6 +26,28 @@ def _row_of(dims: Sequence[int]) -> Row:
     return lambda index: [each for dim, each in enumerate(index) if dim not in dims]
 
 
+def logsumexp(name: str, value: Value, dims: int | Sequence[int]) -> Value:
+    """log(sum(exp(x - max))) + max, without the reduced dimensions. An infinite maximum counts as 0, as in ATen."""
+    gone = tuple(dim % len(value.shape) for dim in ([dims] if isinstance(dims, int) else dims))
+    row = _row_of(gone)
+    largest = reduced(f"{name}_max", value, "max", gone)
+    ctype = value.ctype
+
+    def finite(scope: Scope, place: Sequence[Index]) -> Expr:
+        return scope.pool.call("(isinf({0}) ? 0 : {0})", ctype, scope.read(largest, place))
+
+    def power(scope: Scope, index: Sequence[Index]) -> Expr:
+        return scope.pool.call("exp({0} - {1})", ctype, scope.read(value, index), finite(scope, row(index)))
+
+    powers = Map(f"{name}_exp", value.shape, value.element, (value, largest), power, cost=20)
+    total = reduced(f"{name}_sum", powers, "sum", gone)
+
+    def result(scope: Scope, place: Sequence[Index]) -> Expr:
+        return scope.pool.call("(log({0}) + {1})", ctype, scope.read(total, place), finite(scope, place))
+
+    return Map(name, total.shape, value.element, (total, largest), result, cost=20)
+
+
 def softmax(name: str, value: Value, dim: int, *, log: bool) -> Value:
     """exp(x - max) / sum, or its logarithm."""
     dim %= len(value.shape)

@@ -56,6 +56,8 @@ def view(name: str, op: str, value: Value, args: Sequence[Any], shape: tuple[int
             return reshaped(name, value, shape)
         case "permute":
             return permuted(name, value, args[0])
+        case "tril" | "triu":
+            return triangle(name, value, args[0] if args else 0, lower=op == "tril")
         case "transpose" | "t":
             first, second = (args[0] % rank, args[1] % rank) if args else (0, rank - 1)
             order = list(range(rank))
@@ -106,6 +108,18 @@ def padded(name: str, value: Value, pad: Sequence[int], fill: float, shape: tupl
         return scope.pool.guard(inside, scope.read(value, known), scope.pool.literal(fill, value.ctype))
 
     return Map(name, shape, value.element, (value,), at_)
+
+
+def triangle(name: str, value: Value, diagonal: int, *, lower: bool) -> Value:
+    """A matrix of the last two dimensions with zeros beyond a diagonal."""
+    beyond = sum(value.shape[-2:]) + abs(diagonal)
+
+    def at(scope: Scope, index: Sequence[Index]) -> Expr:
+        below = index[-2] - index[-1] + diagonal
+        kept = below if lower else below * -1
+        return scope.pool.guard(((kept, beyond),), scope.read(value, index), scope.pool.literal(0, value.ctype))
+
+    return Map(name, value.shape, value.element, (value,), at)
 
 
 def joined(name: str, values: Sequence[Value], dim: int, shape: tuple[int, ...]) -> Value:

@@ -288,8 +288,8 @@ def _is_close(
     verdict.worst = max(verdict.worst, float(torch.where(counted, error / bound, 0.0).max()))
     told = counted & (explained > 0)
     if int(told.sum()) >= _MANY:
-        error, size, told, explained = (_sampled(each) for each in (error, want.abs(), told, explained))
-        beyond = (error[told] - _ROUNDOFF[got.dtype] * size[told]).clamp(min=0) / explained[told]
+        some, size, which, rounding = (_sampled(each) for each in (error, want.abs(), told, explained))
+        beyond = (some[which] - _ROUNDOFF[got.dtype] * size[which]).clamp(min=0) / rounding[which]
         verdict.typical = max(verdict.typical, float(beyond.median()))
     right = (error <= bound) | (wide == want) | (wide.isnan() & want.isnan())
     return right | (wide.isinf() & (wide.sign() == want.sign()) & (want.abs() + bound > limit))

@@ -1,5 +1,7 @@
 """The fuser's kernels are right on the emulator, and it fuses what it says."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -120,3 +122,38 @@ def test_an_operation_without_a_rule_is_named() -> None:
     module = task({"x": (4,)}, [node("odd", "aten.bessel_j0.default", "x", results=[(4,)])], "odd")
     with pytest.raises(Unplanned, match="bessel_j0"):
         grouped(module)
+
+
+def test_the_logarithm_of_a_sum_of_powers_is_right(compiler: PtxCompiler) -> None:
+    module = task({"x": (5, 33)}, [node("lse", "aten.logsumexp.default", "x", [1], True, results=[(5, 1)])], "lse")
+    inputs = inputs_of(module)
+    inputs["x"][1] = -np.inf
+    inputs["x"][2, 3] = np.inf
+    out = emulated(first(module), module, inputs, compiler)["out"]
+    x = inputs["x"].astype(np.float64)
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(out[:, 0], np.logaddexp.reduce(x, axis=1), rtol=2e-6)
+
+
+@pytest.mark.parametrize(("op", "of"), [("tril", np.tril), ("triu", np.triu)])
+@pytest.mark.parametrize("diagonal", [0, -2, 3])
+def test_what_lies_beyond_a_diagonal_is_zero(op: str, of: Any, diagonal: int, compiler: PtxCompiler) -> None:
+    module = task({"x": (2, 7, 9)}, [node("part", f"aten.{op}.default", "x", diagonal, results=[(2, 7, 9)])], "part")
+    inputs = inputs_of(module)
+    inputs["x"][0, 0, 8] = np.inf
+    assert np.array_equal(emulated(first(module), module, inputs, compiler)["out"], of(inputs["x"], diagonal))
+
+
+def test_the_larger_of_two_tensors_and_a_norm_by_its_old_name_are_right(compiler: PtxCompiler) -> None:
+    module = task(
+        {"x": (4, 20), "y": (4, 20)},
+        [
+            node("larger", "aten.max.other", "x", "y", results=[(4, 20)]),
+            node("length", "aten.norm.ScalarOpt_dim", "larger", 2.0, [1], results=[(4,)]),
+        ],
+        "length",
+    )
+    inputs = inputs_of(module)
+    out = emulated(first(module), module, inputs, compiler)["out"]
+    larger = np.maximum(inputs["x"], inputs["y"]).astype(np.float64)
+    np.testing.assert_allclose(out, np.sqrt((larger**2).sum(1)), rtol=1e-6)

@@ -129,3 +129,13 @@ def test_what_holds_the_poison_is_unwritten() -> None:
     covered = torch.ones_like(output, dtype=torch.bool)
     covered[3] = False
     assert Judge(task, values, 1).judge(Run({"out": output}, poison=poison, covered={"out": covered})).right
+
+
+def test_of_very_many_elements_some_tell_the_typical_error_and_all_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudal2_agent.sandbox.modules.bounds._SAMPLED", 64)
+    task = small.softmax()
+    assert verdict(task, online_softmax).right
+    assert not verdict(task, lambda v: v["x"].half().softmax(1).float()).right
+    assert verdict(task, lambda v: torch.where(torch.arange(96) == 95, 0.0, v["x"].softmax(1))).wrong == len(
+        draw(task, NORMAL, 1, CPU)["x"]
+    )
