@@ -14,7 +14,7 @@ from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import CompileOptions
 from cudal2_agent.sandbox.building.builder import Builder
-from cudal2_agent.sandbox.emulator.evaluator import load_kernel
+from cudal2_agent.sandbox.emulator.loading import load_kernel
 from cudal2_agent.sandbox.timing_model.model import Predicted, predict_traced
 from cudal2_agent.sandbox.timing_model.rates import TimingRates
 from cudal2_agent.sandbox.timing_model.trace import Traced, trace
