@@ -40,6 +40,7 @@ MAY_READ_ENVIRONMENT = frozenset(
         "sandbox/workers/confined.py",
         "agent/cli/main.py",
         "sandbox/workers/forking.py",
+        "sandbox/emulator/loading.py",  # sets it, for what torch looks for as it is imported
     }
 )
 

@@ -128,7 +128,7 @@ def check(
     from cudal2_agent.agent.cli.module_flags import read_problem
     from cudal2_agent.agent.library.row_file import append_row, read_row_file
     from cudal2_agent.agent.tasks.problem_sources import problems_of
-    from cudal2_agent.agent.tasks.task_check import CheckHow, Rows, TaskRow, check_problems
+    from cudal2_agent.agent.tasks.task_check import CheckHow, CheckRows, TaskRow, check_problems
     from cudal2_agent.contract.records.module_task import Arithmetic
     from cudal2_agent.contract.settings.settings import load_settings
     from cudal2_agent.sandbox.modules import soundness
@@ -136,7 +136,7 @@ def check(
 
     problems = problems_of(source, load_settings().home)
     kind = choice("--arithmetic", Arithmetic, arithmetic)
-    kept = Rows(read_row_file(rows, TaskRow, "tasks check"), partial(append_row, rows)) if rows else None
+    kept = CheckRows(read_row_file(rows, TaskRow, "tasks check"), partial(append_row, rows)) if rows else None
     how = CheckHow(kind, training, seed, None if trace_only else soundness.check)
     done: list[TaskRow] = []
     with open_tracer() as tracer:

@@ -46,7 +46,7 @@ class CheckHow(NamedTuple):
     soundness: Check | None = None
 
 
-class Rows(NamedTuple):
+class CheckRows(NamedTuple):
     """Rows of earlier checks, and how one is kept for later ones."""
 
     held: Sequence[TaskRow]
@@ -54,7 +54,7 @@ class Rows(NamedTuple):
 
 
 def check_problems(
-    problems: Sequence[Problem], tracer: Tracer, read: Callable[[Path], str], how: CheckHow, rows: Rows | None
+    problems: Sequence[Problem], tracer: Tracer, read: Callable[[Path], str], how: CheckHow, rows: CheckRows | None
 ) -> Iterator[TaskRow]:
     """A row for each problem, in order. `rows`: earlier ones, to which new ones are added.
 

@@ -10,10 +10,10 @@ from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep, Step, names_of
 from cudal2_agent.policies.fusion.kernel_text import KernelText, kernel_text
 from cudal2_agent.policies.fusion.preamble import HEADERS, PREAMBLE
-from cudal2_agent.policies.fusion.products.contraction import contraction
-from cudal2_agent.policies.fusion.products.mainloops import COPIES, SIMT
-from cudal2_agent.policies.fusion.products.tile_kernel import follows, in_f32, tile_kernel
-from cudal2_agent.policies.fusion.products.tile_text import SumTile, tile_text
+from cudal2_agent.policies.fusion.product_kernels.contraction import contraction
+from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES, SIMT
+from cudal2_agent.policies.fusion.product_kernels.tile_kernel import follows, in_f32, tile_kernel
+from cudal2_agent.policies.fusion.product_kernels.tile_text import SumTile, tile_text
 from cudal2_agent.policies.fusion.programs import KernelProgram, StoredValue
 from cudal2_agent.policies.fusion.scan_text import scan_text
 from cudal2_agent.policies.fusion.values import Unplanned
@@ -94,8 +94,9 @@ def _fused(groups: Groups, choices: Mapping[str, Choice]) -> dict[str, str]:
         readers = [each for each in groups.steps if each is not step and buffer in names_of(each)]
         if isinstance(choices[step.name], SumTile) and in_f32(step.product) and len(readers) == 1 and _scratch(groups, buffer):
             (reader,) = readers
-            free = isinstance(reader, KernelProgram) and reader.name not in found
-            if free and follows(step.product, reader, groups.buffers):
+            if not isinstance(reader, KernelProgram) or reader.name in found:
+                continue
+            if follows(step.product, reader, groups.buffers):
                 found[reader.name] = step.name
     return found
 

@@ -204,11 +204,9 @@ class _Node:
         """A library's product, without the bias, which is added where the product is read."""
         name, op, args = self.node.name, self.op, self.args
         if op in ("mm", "bmm"):
-            return self._call(name, args[:2], LibraryCall.model_construct(call=op))
+            return self._call(name, args[:2], {"call": op})
         if op in ("addmm", "baddbmm"):
-            product = self._call(
-                f"{name}_product", args[1:3], LibraryCall.model_construct(call=op.removeprefix("add").removeprefix("badd"))
-            )
+            product = self._call(f"{name}_product", args[1:3], {"call": op.removeprefix("add").removeprefix("badd")})
             beta, alpha = self.kwargs.get("beta", 1), self.kwargs.get("alpha", 1)
 
             def combined(scope: Scope, of: list[Expr]) -> Expr:
@@ -227,14 +225,14 @@ class _Node:
     def _convolution(self) -> Value:
         value, weight, bias, stride, padding, dilation, transposed, output_padding, groups = self.args
         rank = len(value.shape) - 2
-        call = LibraryCall.model_construct(
-            call="conv_transpose" if transposed else "conv",
-            stride=_each(stride, rank),
-            padding=_each(padding, rank),
-            dilation=_each(dilation, rank),
-            output_padding=_each(output_padding, rank) if transposed else (),
-            groups=groups,
-        )
+        call = {
+            "call": "conv_transpose" if transposed else "conv",
+            "stride": _each(stride, rank),
+            "padding": _each(padding, rank),
+            "dilation": _each(dilation, rank),
+            "output_padding": _each(output_padding, rank) if transposed else (),
+            "groups": groups,
+        }
         name = self.node.name
         product = self._call(name if bias is None else f"{name}_product", [value, weight], call)
         if bias is None:
@@ -245,9 +243,10 @@ class _Node:
 
         return Map(name, self.shape, self.element, (product, bias), added)
 
-    def _call(self, name: str, operands: Sequence[Value], call: LibraryCall) -> ProductValue:
+    def _call(self, name: str, operands: Sequence[Value], call: Mapping[str, Any]) -> ProductValue:
+        """`call`: fields of the library call but its buffers."""
         views = tuple(View(tensor=f"operand{at}") for at in range(len(operands)))
-        whole = LibraryCall(**{**call.__dict__, "inputs": views, "out": View(tensor="result")})
+        whole = LibraryCall.model_validate({**call, "inputs": views, "out": View(tensor="result")})
         return ProductValue(name, self.shape, self.element, tuple(operands), whole)
 
     def _made(self) -> Value:

@@ -114,6 +114,10 @@ class Groups:
         return [step for step in self.steps if isinstance(step, KernelProgram)]
 
 
+def _copy(name: str, value: Value) -> Map:
+    return Map(f"{name}_copy", value.shape, value.element, (value,), lambda scope, index: scope.read(value, index))
+
+
 def grouped(task: ModuleTask) -> Groups:
     """The steps of a task. Raises: Unplanned."""
     return _Cut(task).groups()
@@ -128,9 +132,7 @@ class _Cut:
         for name, value in self._values.outputs.items():
             own = value
             if isinstance(value, BufferValue) or id(value) in self._buffers:
-                own = Map(
-                    f"{name}_copy", value.shape, value.element, (value,), lambda scope, index, v=value: scope.read(v, index)
-                )
+                own = _copy(name, value)
             self._buffers[id(own)] = name
             self._stored[name] = own
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from cudal2_agent.contract.plan.plan import Launch, TensorArg
 from cudal2_agent.contract.records.named_buffer import BufferElement
@@ -117,7 +118,7 @@ class _ReducingKernel(_KernelBody):
         held = self.axes.held
         for stage in self.program.stages:
             states = {self._key(each): self._declare(each) for each in stage}
-            self._loop(held, lambda bound, group, states=states, stage=stage: self._take(stage, states, group, bound))
+            self._loop(held, partial(self._take, stage, states))
             for each in stage:
                 self._finish(each, states[self._key(each)])
         if any(not store.by_row for store in self.program.stores):
@@ -164,7 +165,7 @@ class _ReducingKernel(_KernelBody):
         return name
 
     def _take(
-        self, stage: list[Reduction], states: dict[ReductionKey, str], group: Index, bound: tuple[str, int] | None
+        self, stage: list[Reduction], states: dict[ReductionKey, str], bound: tuple[str, int] | None, group: Index
     ) -> None:
         lanes = self._lanes(group)
         exprs = {self._key(each): [self.at(*lane, bound).element(each) for lane in lanes] for each in stage}

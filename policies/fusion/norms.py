@@ -104,13 +104,13 @@ def normalised(name: str, op: str, args: Sequence[Any]) -> tuple[Value, ...] | N
 
             return (_normalised(name, value, stats, group, [(args[1], _channel), (args[2], _channel)]), *stats)
         case "_native_batch_norm_legit_no_training":
-            stats = args[3], _inverse_deviation(name, args[4], args[6])
+            stats = (args[3], _inverse_deviation(name, args[4], args[6]))
             return (_normalised(name, value, stats, _channel, [(args[1], _channel), (args[2], _channel)]), *stats)
         case "_native_batch_norm_legit" | "_native_batch_norm_legit_functional" | "native_batch_norm":
             training, momentum, eps = args[-3:]
-            running = args[3:5] if len(args) == 8 else (None, None)
+            running: list[Any] = list(args[3:5]) if len(args) == 8 else [None, None]
             if not training:
-                stats = running[0], _inverse_deviation(name, running[1], eps)
+                stats = (running[0], _inverse_deviation(name, running[1], eps))
             else:
                 dims = tuple(dim for dim in range(len(value.shape)) if dim != 1)
                 stats = _statistics(name, value, dims, eps)
@@ -146,7 +146,13 @@ def _running(name: str, value: Value, running: Sequence[Any], momentum: float) -
     return found[0], found[1]
 
 
-def with_operands(name: str, values: Sequence[Value], shape: tuple[int, ...], element: BufferElement, write: Any) -> Map:
+def with_operands(
+    name: str,
+    values: Sequence[Value],
+    shape: tuple[int, ...],
+    element: BufferElement,
+    write: Callable[[Scope, list[Expr]], Expr],
+) -> Map:
     """A broadcast element-wise operation. `write(scope, operands)`: its expression."""
 
     def result(scope: Scope, index: Sequence[Index]) -> Expr:

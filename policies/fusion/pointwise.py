@@ -121,7 +121,7 @@ def element(pool: ExpressionPool, name: str, operands: Sequence[Any], kwargs: Ma
         case "threshold":
             return pool.call("({0} <= {1} ? {2} : {0})", ctype, *map(as_type, operands[:3]))
         case "elu":
-            alpha, scale, inner = (*operands[1:4], *(1, 1, 1)[len(operands) - 1 :])
+            alpha, scale, inner = [*operands[1:4], 1, 1, 1][:3]
             text = "({0} > 0 ? {0} * {2} : expm1({0} * {3}) * {1})"
             return pool.call(text, ctype, as_type(first), as_type(alpha * scale), as_type(scale), as_type(inner))
         case "gelu":
@@ -131,7 +131,7 @@ def element(pool: ExpressionPool, name: str, operands: Sequence[Any], kwargs: Ma
                 inner_text = "erf({0} * 0.7071067811865476f)"
             return pool.call(f"({{0}} * 0.5f * (1 + {inner_text}))", ctype, as_type(first))
         case "softplus":
-            beta, limit = (*operands[1:3], *(1, 20)[len(operands) - 1 :])
+            beta, limit = (operands[1] if len(operands) > 1 else 1), (operands[2] if len(operands) > 2 else 20)
             text = "({0} * {1} > {2} ? {0} : log1p(exp({0} * {1})) / {1})"
             return pool.call(text, ctype, as_type(first), as_type(beta), as_type(limit))
         case "addcmul" | "addcdiv":

@@ -6,8 +6,6 @@ position among the reduced elements. NaN wins a maximum, and of equal elements t
 
 from dataclasses import dataclass
 
-from cudal2_agent.policies.fusion.expressions import CType
-
 
 @dataclass(frozen=True)
 class ReductionRule:
@@ -63,7 +61,7 @@ OPERATIONS: dict[str, ReductionRule] = {
 }
 
 
-def start(text: str, ctype: CType) -> str:
+def start(text: str, ctype: str) -> str:
     """The start of a field in C++."""
     limits = {
         "LOWEST": {"float": "-INF_F", "double": "-(double)INF_F", "int": "(-2147483647 - 1)", "long long": "LOWEST_I64"},

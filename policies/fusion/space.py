@@ -7,8 +7,8 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import MAX_HELD, Axes
 from cudal2_agent.policies.fusion.fused_source import Choice
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep
-from cudal2_agent.policies.fusion.products.contraction import Contraction, contraction
-from cudal2_agent.policies.fusion.products.tile_text import SumTile
+from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction, contraction
+from cudal2_agent.policies.fusion.product_kernels.tile_text import SumTile
 from cudal2_agent.policies.fusion.programs import KernelProgram
 
 TILES = (

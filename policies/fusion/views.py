@@ -120,10 +120,12 @@ def joined(name: str, values: Sequence[Value], dim: int, shape: tuple[int, ...])
             start -= each.shape[dim]
             if not each.numel:
                 continue
-            inner = _changed(list(index), dim, lambda place, start=start: place - start)
-            known = _changed(inner, dim, lambda place, size=each.shape[dim]: scope.pool.known_inside(place, size))
+            inner, size = list(index), each.shape[dim]
+            inner[dim] = inner[dim] - start
+            known = list(inner)
+            known[dim] = scope.pool.known_inside(inner[dim], size)
             part = scope.read(each, known)
-            result = part if result is None else scope.pool.guard(((inner[dim], each.shape[dim]),), part, result)
+            result = part if result is None else scope.pool.guard(((inner[dim], size),), part, result)
         if result is None:
             raise Unplanned("aten.cat", "of nothing")
         return result

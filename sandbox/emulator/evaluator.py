@@ -39,7 +39,7 @@ from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure, ti
 from cudal2_agent.sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 
 if TYPE_CHECKING:  # it imports torch
-    from cudal2_agent.sandbox.emulator.modules.proving import ModuleProver
+    from cudal2_agent.sandbox.emulator.modules.module_evaluator import ModuleProver
 
 EMULATOR = "the emulator"
 ATTEMPT_SHARE = 0.25  # of a proof's time, for a part that can only strengthen it
@@ -218,7 +218,7 @@ class Evaluator:
         """Raises: NotEmulated without torch."""
         if self._prover is None:
             require_torch()
-            from cudal2_agent.sandbox.emulator.modules.proving import ModuleProver
+            from cudal2_agent.sandbox.emulator.modules.module_evaluator import ModuleProver
 
             self._prover = ModuleProver(self._chip, self._enter)
         return self._prover

@@ -9,7 +9,7 @@ import pytest
 from cudal2_agent.agent.cli.module_flags import read_problem
 from cudal2_agent.agent.library.row_file import append_row, read_row_file
 from cudal2_agent.agent.tasks.problem_sources import Problem
-from cudal2_agent.agent.tasks.task_check import CheckHow, Rows, TaskRow, check_problems
+from cudal2_agent.agent.tasks.task_check import CheckHow, CheckRows, TaskRow, check_problems
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.module_graph import FalseAnswer, Soundness
 from cudal2_agent.contract.records.module_task import ModuleTask
@@ -47,7 +47,7 @@ def passes(task: ModuleTask, seed: int) -> Soundness:
 
 
 def checked(problems: list[Problem], tracer: Any, rows: Path | None = None, how: CheckHow | None = None) -> list[TaskRow]:
-    kept = Rows(read_row_file(rows, TaskRow, "tasks check"), partial(append_row, rows)) if rows else None
+    kept = CheckRows(read_row_file(rows, TaskRow, "tasks check"), partial(append_row, rows)) if rows else None
     return list(check_problems(problems, tracer, read_problem, how or CheckHow(soundness=passes), kept))
 
 

@@ -11,7 +11,7 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.policies.fusion.fused_source import written
 from cudal2_agent.policies.fusion.grouping import grouped
-from cudal2_agent.policies.fusion.products.tile_text import SumTile
+from cudal2_agent.policies.fusion.product_kernels.tile_text import SumTile
 from cudal2_agent.policies.fusion.space import TILES, choices
 from tests.policies.fusion.emulated import Array, emulated
 from tests.policies.fusion.graphs import node, task

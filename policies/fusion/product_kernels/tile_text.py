@@ -12,7 +12,7 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
 from cudal2_agent.policies.fusion.kernel_text import KernelText
-from cudal2_agent.policies.fusion.products.contraction import Contraction, Operand
+from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction, Operand
 from cudal2_agent.policies.fusion.programs import KernelProgram, Reading, step_of
 from cudal2_agent.policies.fusion.writer import STORED, StatementWriter
 

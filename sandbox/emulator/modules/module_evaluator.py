@@ -150,7 +150,11 @@ class ModuleProver:
             message = f"{verdict.describe()} (at full size)"
             yield TestResult(tier="accuracy", name=NORMAL.name, passed=False, worst=verdict.worst, message=message)
             return
-        ran = "the whole grid, without race detection" if whole else f"{len(ctas[0])} of {math.prod(launches[0].grid)} CTAs"
+        ran = (
+            "the whole grid, without race detection"
+            if whole
+            else f"{sum(map(len, ctas))} of {math.prod(launches[0].grid)} CTAs"
+        )
         message = f"{task.shape}: {ran}; {verdict.elements} outputs compared"
         yield TestResult(tier="emulator", name=FULL_SIZE, passed=True, worst=verdict.worst, message=message)
         if not whole:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.index_algebra import Divided, Index, Var, of
-from cudal2_agent.policies.fusion.products.contraction import Contraction, Operand
+from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction, Operand
 from cudal2_agent.policies.fusion.programs import KernelProgram, Reading, step_of
 from cudal2_agent.policies.fusion.values import Unplanned
 

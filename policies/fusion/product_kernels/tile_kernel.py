@@ -7,9 +7,9 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
 from cudal2_agent.policies.fusion.kernel_text import KernelText
-from cudal2_agent.policies.fusion.products.contraction import Contraction
-from cudal2_agent.policies.fusion.products.operands import side
-from cudal2_agent.policies.fusion.products.tile_text import SumTile
+from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction
+from cudal2_agent.policies.fusion.product_kernels.operand_copies import side
+from cudal2_agent.policies.fusion.product_kernels.tile_text import SumTile
 from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue
 from cudal2_agent.policies.fusion.values import ProductValue, Value
 from cudal2_agent.policies.fusion.writer import STORED, StatementWriter
