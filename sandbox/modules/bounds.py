@@ -288,9 +288,9 @@ def _is_close(
     verdict.worst = max(verdict.worst, float(torch.where(counted, error / bound, 0.0).max()))
     told = counted & (explained > 0)
     if int(told.sum()) >= _MANY:
-        error, size, told, explained = (_sampled(each) for each in (error, want.abs(), told, explained))
-        beyond = (error[told] - _ROUNDOFF[got.dtype] * size[told]).clamp(min=0) / explained[told]
-        verdict.typical = max(verdict.typical, float(beyond.median()))
+        some, off, size, least = (_sampled(each) for each in (told, error, want.abs(), explained))
+        beyond = (off[some] - _ROUNDOFF[got.dtype] * size[some]).clamp(min=0) / least[some]
+        verdict.typical = max(verdict.typical, float(beyond.median()) if len(beyond) else 0.0)
     right = (error <= bound) | (wide == want) | (wide.isnan() & want.isnan())
     return right | (wide.isinf() & (wide.sign() == want.sign()) & (want.abs() + bound > limit))
 
