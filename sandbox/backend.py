@@ -58,7 +58,12 @@ class Backends:
         """`role`: a prefix of the stages in events."""
         command = emulator_worker.command(self._arch, self._worker.python)
         with ExitStack() as unless_kept:  # an interrupt leaves no worker behind
-            pool = self._pool(role, command=command, memory_bytes=emulator_worker.MEMORY_BYTES)
+            pool = self._pool(
+                role,
+                command=command,
+                memory_bytes=emulator_worker.MEMORY_BYTES,
+                environment=emulator_worker.ENVIRONMENT,
+            )
             unless_kept.enter_context(closing(pool))
             ready = pool.ready()
             unless_kept.pop_all()

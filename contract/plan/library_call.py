@@ -65,6 +65,8 @@ def resolve_call(call: LibraryCall, buffers: Mapping[str, Buffer], names: Mappin
     out = _view(call.out, buffers, names)
     if out.permute is not None:
         raise PlanError("plan-call", f"{call.call}: its result is written row-major; `out` may not be permuted")
+    if not buffers[call.out.tensor].role.written:
+        raise PlanError("plan-write-input", f"{call.call}: {call.out.tensor} is an input and may not be written")
     low, high = _RANKS[call.call]
     for view in (*inputs[:2], out):
         if not low <= len(view.shape or ()) <= high:

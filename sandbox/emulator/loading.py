@@ -17,15 +17,14 @@ class NotEmulated(Exception):
 
 
 def require_torch() -> None:
-    """Import torch, which takes seconds, in a process that may write no file and start no program.
+    """Import torch, which takes seconds, in a process that may write no file: what torch imports asks for a temporary folder.
 
-    What torch imports asks for a temporary folder, and looks for libraries with a compiler that it finds in PATH.
     Raises: NotEmulated where torch is not installed.
     """
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
-        tempfile.tempdir, os.environ["PATH"] = os.sep, ""
+        tempfile.tempdir = os.sep
     try:
         import torch  # noqa: F401
     except ImportError as exc:

@@ -14,6 +14,8 @@ from cudal2_agent.sandbox.workers.messages import Ready, StageEntered
 from cudal2_agent.sandbox.workers.worker import Evaluates, Say, serve
 
 MEMORY_BYTES = 16 * 1024**3
+# It starts no program; what torch imports would look for libraries with a compiler, by way of a file.
+ENVIRONMENT = {"PATH": ""}
 
 
 def command(arch: Arch, python: str | None = None) -> list[str]:

@@ -290,7 +290,7 @@ def _is_close(
     if int(told.sum()) >= _MANY:
         some, size, which, rounding = (_sampled(each) for each in (error, want.abs(), told, explained))
         beyond = (some[which] - _ROUNDOFF[got.dtype] * size[which]).clamp(min=0) / rounding[which]
-        verdict.typical = max(verdict.typical, float(beyond.median()))
+        verdict.typical = max(verdict.typical, float(beyond.median()) if len(beyond) else 0.0)
     right = (error <= bound) | (wide == want) | (wide.isnan() & want.isnan())
     return right | (wide.isinf() & (wide.sign() == want.sign()) & (want.abs() + bound > limit))
 

@@ -127,6 +127,7 @@ BROKEN = [
     ("plan-call", steps(launches=[CALL | {"inputs": [{"tensor": "h", "permute": [0, 0]}, {"tensor": "weight"}]}, STEP])),
     ("plan-call", steps(launches=[CALL | {"out": {"tensor": "h", "permute": [1, 0]}}, STEP])),
     ("plan-call", steps(launches=[CALL | {"inputs": [{"tensor": "h"}] * 3}, STEP])),
+    ("plan-write-input", steps(launches=[CALL | {"out": {"tensor": "weight"}}, STEP])),
 ]
 
 

@@ -134,7 +134,7 @@ class ModuleProver:
         if prepared is None or (not whole and (len(launches) > 1 or kernel.plan.calls)):
             yield _not_covered("CTAs of a plan of several launches are not sampled" if prepared else "no case is finite")
             return
-        ctas = () if whole else (_sampled(kernel, seed_of(options)),)
+        ctas = [] if whole else [_sampled(kernel, seed_of(options))]
         interleavings = Interleavings(task, seed_of(options), deadline)
         run = EmulatedModule(kernel, interleavings, ctas, slots=1, races=not whole).run(prepared.values)
         fault = next(iter(run.violations), None)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.sandbox.modules import bounds
 from cudal2_agent.sandbox.modules.bounds import Judge, Verdict
 from cudal2_agent.sandbox.modules.cases import CASES, NAN, NORMAL, OFFSET, OWN, TIES, WIDE, Case, Inputs, draw
 from cudal2_agent.sandbox.modules.executor import Run, filled
@@ -97,6 +98,20 @@ WRONG = [
 @pytest.mark.parametrize(("task", "kernel"), WRONG)
 def test_narrower_arithmetic_and_less_work_are_wrong(task: ModuleTask, kernel: Kernel) -> None:
     assert not verdict(task, kernel).right
+
+
+def test_every_element_of_a_large_output_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The typical error is that of some elements where there are very many."""
+    monkeypatch.setattr(bounds, "_SAMPLED", 300)
+    task = small.softmax(8, 96)
+
+    def all_but_one(values: Inputs) -> torch.Tensor:
+        output = values["x"].softmax(1)
+        output[7, 94] *= 1.001
+        return output
+
+    assert verdict(task, lambda values: values["x"].softmax(1)).right
+    assert verdict(task, all_but_one).wrong == 1
 
 
 def test_a_variance_that_cancels_is_wrong() -> None:

@@ -20,7 +20,7 @@ from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.emulator.evaluator import Evaluator
 from cudal2_agent.sandbox.emulator.large.module_size import names_sizes, reduced_modules, smaller_dims, work_of
-from cudal2_agent.sandbox.emulator.modules import proving
+from cudal2_agent.sandbox.emulator.modules import module_evaluator
 from cudal2_agent.sandbox.workers.messages import Done, Evaluate, NotExecuted, Reduced, Verified
 from tests.sandbox.building.build_kernels import ORIGIN
 from tests.sandbox.emulator.modules import graphs
@@ -45,7 +45,7 @@ def evaluator() -> Evaluator:
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks of more than 2000 elements are large, and of more than 40000 are sampled."""
     for name, value in (("WHOLE_WORK", 2000), ("AFFORDABLE_WORK", 2000), ("QUICK_WORK", 40_000), ("REFERENCE_WORK", 2_000_000)):
-        monkeypatch.setattr(proving, name, value)
+        monkeypatch.setattr(module_evaluator, name, value)
 
 
 def asked(evaluator: Evaluator, built: Built, task: ModuleTask, reduced: Reduced | None = None) -> Answer:
