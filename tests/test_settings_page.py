@@ -12,7 +12,10 @@ from cudal2_agent.contract.settings.settings import Settings
 from tests.pages import text
 from tests.settings_page import PAGE, fields, flags, options_of, page, type_of, variable
 
-TASK_AND_OUTPUT = {"shape", "accumulate", "element", "layout", "arch", "mode", "out", "resume", "as_json"}
+TASK_AND_OUTPUT = {
+    *("shape", "accumulate", "element", "layout", "arch", "mode", "out", "resume", "as_json"),
+    *("problem", "task_name", "dims", "arithmetic", "training"),
+}
 
 
 def test_the_page_is_current() -> None:

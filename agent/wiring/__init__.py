@@ -2,7 +2,7 @@
 
 `parts`: everything that a run needs. `sandbox`: the sandbox alone. `policy`: schedule, chat, portfolio or lm.
 `schedule_prior`: what a search over schedules starts from, and how many candidates it tries where nobody says.
-`chip_rates`: what `calibrate` fitted on a chip.
+`modules`: what the sandbox needs of a task's kind. `chip_rates`: what `calibrate` fitted on a chip.
 `gpus`: the GPUs that this process sees. `doctor`: what this machine can do, and what is missing.
 `run_workbench`: the tools of a chat policy. `host_use`: the processor time and memory that processes take.
 `actors`: those of a Ray cluster.
