@@ -14,6 +14,11 @@ def keeps_pytorch(task: Task, best: Step | None) -> bool:
     return yardstick is not None and paired_speedup(best.evaluation.timing, yardstick).ratio <= 1.0
 
 
+def replaces_pytorch(task: Task, best: Step | None) -> bool:
+    """Of a module: whether its best plan was executed and found right, and was not measured to be slower than PyTorch."""
+    return best is not None and best.evaluation.passed and not keeps_pytorch(task, best)
+
+
 def advice(task: Task, best: Step | None) -> str:
     """For a module whose best kernel is no faster than PyTorch: what to do, with the figures; else empty."""
     if not keeps_pytorch(task, best):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from cudal2.modules.stored_module import PROBLEM
-from cudal2_agent.agent.report.keeping import keeps_pytorch
+from cudal2_agent.agent.report.keeping import replaces_pytorch
 from cudal2_agent.agent.report.module_folder import problem_at, write_module
 from cudal2_agent.agent.report.progress_plot import draw_progress
 from cudal2_agent.agent.report.report import render_report
@@ -64,7 +64,7 @@ def _write_best(out: Path, outcome: RunResult, built: Built | None) -> None:
     if built is not None and Path(built.artifact_path).is_file():
         _copy(Path(built.artifact_path), out / ("kernel.cubin" if isinstance(candidate, Candidate) else "kernel.so"))
         task = outcome.run.task
-        if isinstance(task, ModuleTask) and built.plan is not None and not keeps_pytorch(task, outcome.best):
+        if isinstance(task, ModuleTask) and built.plan is not None and replaces_pytorch(task, outcome.best):
             write_module(out, task, built.plan, write_text)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import cache_argument
 from cudal2_agent.contract.errors import Cudal2Error
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
@@ -116,11 +117,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0, help="after which no further task begins")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--without-autotune", action="store_true")
-    parser.add_argument("--cache", default="/tmp/modules-cache")
+    cache_argument(parser, "modules-cache")
     given = parser.parse_args()
     device, stages, begin = Device(0), Stages(), time.monotonic()
     evaluator = BatchEvaluator(device, stages)
-    builder = Builder(CompileOptions(cache_dir=given.cache, jobs=4), device.chip)
+    builder = Builder(CompileOptions(cache_dir=str(given.cache), jobs=4), device.chip)
     options = TimeOptions(rounds=given.rounds, max_autotune=not given.without_autotune, side=False)
     written = (each for each in by_hand() if given.only is None or each[0] in given.only)
     tasks = [*written] if not given.problems else of_problems(given.problems, device)

@@ -26,7 +26,7 @@ from cudal2_agent.contract.plan.plan import (
     Workspace,
     WorkspaceArg,
 )
-from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.module_task import WORKSPACE, Task
 from cudal2_agent.contract.records.named_buffer import Buffer, Role
 from cudal2_agent.contract.records.task import GemmTask
 
@@ -138,11 +138,11 @@ def _check_kind(plan: LaunchPlan, task: Task) -> None:
 
 
 def _scratch(scratch: Sequence[Scratch], task: Task, names: Mapping[str, int]) -> list[Buffer]:
-    taken = {buffer.name for buffer in task.buffers}
+    taken = {WORKSPACE, *(buffer.name for buffer in task.buffers)}
     found: list[Buffer] = []
     for each in scratch:
         if each.name in taken:
-            raise PlanError("plan-scratch", f"two buffers are named {each.name}")
+            raise PlanError("plan-scratch", f"two buffers are named {each.name}, or it is the name of the workspace")
         taken.add(each.name)
         shape = tuple(evaluate(size, names) for size in each.shape)
         if min(shape, default=1) < 1:

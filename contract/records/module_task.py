@@ -11,6 +11,7 @@ from cudal2_agent.contract.records.module_graph import Graph, Soundness
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferName, Role
 from cudal2_agent.contract.records.task import Arch, GemmTask, TimingMode
 
+WORKSPACE = "workspace"  # the name of a plan's own memory among the buffers that its launches point to
 MAX_PROBLEM_BYTES = 256 * 1024
 
 
@@ -59,8 +60,8 @@ class ModuleTask(Record):
     @model_validator(mode="after")
     def _named_once(self) -> Self:
         names = [buffer.name for buffer in self.buffers]
-        if len(set(names)) < len(names):
-            raise ValueError("two buffers of a task have one name")
+        if len({*names, WORKSPACE}) <= len(names):
+            raise ValueError(f"two buffers of a task have one name, or one is named {WORKSPACE}")
         written = {buffer.name for buffer in self.buffers if buffer.role.written}
         if not any(buffer.role is Role.OUTPUT for buffer in self.buffers) or set(self.graph.outputs) != written:
             raise ValueError("the graph must name a value for every output and state, and there must be an output")

@@ -28,6 +28,11 @@ class BufferElement(StrEnum):
         return _BYTES[self]
 
     @property
+    def torch_name(self) -> str:
+        """The element's type in PyTorch: `torch.float16` is `float16`."""
+        return _TORCH_NAMES[self]
+
+    @property
     def floating(self) -> bool:
         return self in (BufferElement.F16, BufferElement.BF16, BufferElement.F32, BufferElement.F64)
 
@@ -41,6 +46,18 @@ _BYTES = {
     BufferElement.I32: 4,
     BufferElement.I64: 8,
     BufferElement.BOOL: 1,
+}
+
+
+_TORCH_NAMES = {
+    BufferElement.F16: "float16",
+    BufferElement.BF16: "bfloat16",
+    BufferElement.F32: "float32",
+    BufferElement.F64: "float64",
+    BufferElement.U8: "uint8",
+    BufferElement.I32: "int32",
+    BufferElement.I64: "int64",
+    BufferElement.BOOL: "bool",
 }
 
 

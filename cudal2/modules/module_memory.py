@@ -7,16 +7,7 @@ import torch
 
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 
-TYPES = {
-    BufferElement.F16: torch.float16,
-    BufferElement.BF16: torch.bfloat16,
-    BufferElement.F32: torch.float32,
-    BufferElement.F64: torch.float64,
-    BufferElement.U8: torch.uint8,
-    BufferElement.I32: torch.int32,
-    BufferElement.I64: torch.int64,
-    BufferElement.BOOL: torch.bool,
-}
+TYPES: dict[BufferElement, torch.dtype] = {each: getattr(torch, each.torch_name) for each in BufferElement}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 

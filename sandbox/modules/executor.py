@@ -12,20 +12,12 @@ from typing import Protocol
 import torch
 
 from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.sandbox.modules.interpreter import TYPES
 from cudal2_agent.sandbox.verification.executor import Fill, Violation
 
 Values = Mapping[str, torch.Tensor]
 
-STORED = {
-    BufferElement.F16: torch.float16,
-    BufferElement.BF16: torch.bfloat16,
-    BufferElement.F32: torch.float32,
-    BufferElement.F64: torch.float64,
-    BufferElement.U8: torch.uint8,
-    BufferElement.I32: torch.int32,
-    BufferElement.I64: torch.int64,
-    BufferElement.BOOL: torch.uint8,
-}
+STORED = TYPES | {BufferElement.BOOL: torch.uint8}
 
 
 @dataclass(frozen=True)

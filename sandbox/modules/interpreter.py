@@ -15,16 +15,7 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.sandbox.modules.operators import operator
 
-TYPES = {
-    BufferElement.F16: torch.float16,
-    BufferElement.BF16: torch.bfloat16,
-    BufferElement.F32: torch.float32,
-    BufferElement.F64: torch.float64,
-    BufferElement.U8: torch.uint8,
-    BufferElement.I32: torch.int32,
-    BufferElement.I64: torch.int64,
-    BufferElement.BOOL: torch.bool,
-}
+TYPES: dict[BufferElement, torch.dtype] = {each: getattr(torch, each.torch_name) for each in BufferElement}
 ELEMENTS = {value: key for key, value in TYPES.items()}
 _VIEW = "aten.view.default"
 # Runs a node's operation, `call(*args, **kwargs)`, or something in its place.

@@ -121,6 +121,7 @@ BROKEN = [
     ("plan-repeat", steps(launches=[{"repeat": MAX_WRITTEN_OUT, "launches": [CALL, STEP]}])),
     ("plan-repeat", steps(launches=[{"repeat": "steps-3", "launches": [CALL, STEP]}])),
     ("plan-scratch", steps(scratch=[{"name": "x", "shape": [4, 8], "element": "f32"}])),
+    ("plan-scratch", steps(scratch=[{"name": "workspace", "shape": [4], "element": "f32"}])),
     ("plan-scratch", steps(scratch=[{"name": "h", "shape": [0], "element": "f32"}])),
     ("plan-scratch", steps(scratch=[{"name": "h", "shape": [2**40], "element": "f32"}])),
     ("plan-call", steps(launches=[CALL | {"inputs": [{"tensor": "h", "shape": [4, 9]}, {"tensor": "weight"}]}, STEP])),
@@ -168,6 +169,13 @@ def test_tasks_are_told_apart_by_kind() -> None:
 def test_a_task_names_a_value_for_each_output() -> None:
     with pytest.raises(ValidationError, match="every output"):
         ModuleTask.model_validate(TASK.model_dump() | {"graph": {"nodes": [], "outputs": {}}})
+
+
+@pytest.mark.parametrize("name", ["x", "workspace"])
+def test_buffers_have_names_of_their_own(name: str) -> None:
+    buffers = (*TASK.buffers, Buffer(name=name, shape=(1,), element=F32, role=Role.INPUT))
+    with pytest.raises(ValidationError, match="one name"):
+        ModuleTask.model_validate(TASK.model_dump() | {"buffers": buffers})
 
 
 def test_a_node_lists_what_it_reads_once() -> None:

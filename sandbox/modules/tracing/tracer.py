@@ -1,7 +1,7 @@
 """The parent's side of tracing: asks a server (`tracing_child.py`) for one problem at a time, and checks what comes back.
 
 Covered: limits of time, memory and the size of the answer; a child or a server that dies; a machine without a jail, where
-nothing is traced unless the caller allows it.
+nothing is traced.
 """
 
 import shutil
@@ -18,7 +18,7 @@ from cudal2_agent.contract.records.module_task import MAX_PROBLEM_BYTES, Arithme
 from cudal2_agent.contract.records.task import Arch, TimingMode
 from cudal2_agent.contract.settings.options import WorkerOptions
 from cudal2_agent.sandbox.jail.entering import NOT_JAILED, Jail
-from cudal2_agent.sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.jail.kind import REMEDY, confinement
 from cudal2_agent.sandbox.modules.tracing import tracing_child
 from cudal2_agent.sandbox.modules.tracing.trace_messages import ANSWER, MAX_ANSWER_BYTES, Answer, TracedModule, TraceRequest
 from cudal2_agent.sandbox.workers.fork_servers import ForkServers
@@ -115,12 +115,15 @@ class Tracer:
         return found
 
     def _run(self, request: TraceRequest, scratch: Path) -> ChildExit:
+        found = confinement()
+        if not (found.landlock_abi and found.system_calls):
+            raise MachineError(f"a problem file runs only in a jail, which this machine lacks ({found.detail}); {REMEDY}")
         jail = Jail(
             write=(str(scratch.resolve()),),
             read=readable(WorkerOptions(readable=())),
             devices=("/dev/null",),
             processes=False,
-            layers=replace(confinement().layers, mounts=False),
+            layers=replace(found.layers, mounts=False),
         )
         timeout_s = self._options.timeout_s
         limits = Limits(wall_s=timeout_s, cpu_s=int(timeout_s) + 1, file_bytes=MAX_ANSWER_BYTES, devices=False)

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.module_graph import Graph, GraphNode, TensorType
-from cudal2_agent.contract.records.module_task import Arithmetic
+from cudal2_agent.contract.records.module_task import WORKSPACE, Arithmetic
 from cudal2_agent.contract.records.named_buffer import Buffer, Role
 from cudal2_agent.sandbox.modules.interpreter import ELEMENTS
 from cudal2_agent.sandbox.modules.tracing import graph_export
@@ -29,7 +29,7 @@ from cudal2_agent.sandbox.modules.tracing.simplifying import over, simplified
 from cudal2_agent.sandbox.modules.tracing.tape import Tape, with_ranges
 from cudal2_agent.sandbox.modules.tracing.trace_messages import TracedModule, TraceRequest
 
-_RESERVED = ("workspace", "I")  # words of plans
+_RESERVED = (WORKSPACE, "I")  # words of plans
 _HALF = {Arithmetic.F16: torch.float16, Arithmetic.BF16: torch.bfloat16}
 
 

@@ -95,6 +95,12 @@ def test_without_a_gpu_the_module_is_there_and_its_time_is_not_known(
     assert f"module: {tmp_path / MODULE}" in said
 
 
+def test_a_plan_that_nothing_executed_is_not_there_to_import(tmp_path: Path) -> None:
+    write_output(tmp_path, outcome(unmeasured(1.0, "nothing")), built(tmp_path))
+    assert (tmp_path / "kernel.cu").is_file()
+    assert not (tmp_path / MODULE).exists()
+
+
 def test_an_unsound_task_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = outcome(timed(4.0), soundness=Soundness(status="unsound", reason="zeros pass on ours"))
     print_outcome(found, tmp_path, as_json=False)

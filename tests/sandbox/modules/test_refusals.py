@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.errors import MachineError, UsageError
 from cudal2_agent.contract.records.module_task import Arithmetic
-from cudal2_agent.sandbox.jail.kind import confinement
+from cudal2_agent.sandbox.jail.kind import Confinement, confinement
 from cudal2_agent.sandbox.modules.tracing.tracer import TraceOptions, Tracer, open_tracer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="traces run in a jail")
@@ -35,6 +35,12 @@ def get_init_inputs():
 
 def problem(top: str = "", init: str = "pass", forward: str = "return x", inputs: str = "return [torch.rand(rows, 3)]") -> str:
     return FILE.format(top=top, init=init, forward=forward, inputs=inputs)
+
+
+def test_without_a_jail_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudal2_agent.sandbox.modules.tracing.tracer.confinement", lambda: Confinement(mount_namespace=True))
+    with open_tracer() as tracer, pytest.raises(MachineError, match="only in a jail, which this machine lacks"):
+        tracer.trace(problem(), "free")
 
 
 DEEDS = [
