@@ -1,1 +1,7 @@
-"""What the bounds of modules accept of right programs and refuse of wrong ones, over a folder of problems."""
+"""Modules: what their bounds accept of right and wrong programs, and KernelBench's tasks measured on GPUs.
+
+`__main__.py`, `programs.py`: right and wrong programs over a folder of problems, without a GPU.
+`traced.py`: problems traced for a machine that measures. `kernelbench.py`: measures them: `queueing.py` orders tasks,
+`crew.py` runs workers, `measuring.py` is a worker, `turns.py` gives one that times the GPU alone. `rows.py`, `summary.py`: rows
+and their tables. `timing.py`: kernels written by hand.
+"""

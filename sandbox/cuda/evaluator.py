@@ -170,12 +170,16 @@ class Evaluator:
         self._stage = stage
         self._enter(stage)
 
+    def forget(self) -> None:
+        """Free what is kept for the last task."""
+        if self._tools is not None:
+            self._tools[2].close()
+        self._tools = None
+        self._device.pool.free_all_blocks()
+
     def _prepare(self, task: Task) -> tuple[Verifies, Timer]:
         if self._tools is None or self._tools[0] != task:
-            if self._tools is not None:
-                self._tools[2].close()
-            self._tools = None
-            self._device.pool.free_all_blocks()
+            self.forget()
             self._tools = (task, open_verifier(task, self._device), Timer(task, self._device))
         return self._tools[1], self._tools[2]
 

@@ -1,0 +1,58 @@
+"""The measurement of KernelBench's tasks: what is asked, what is skipped, and the tables of its rows."""
+
+import json
+
+import pytest
+
+from benchmarks.modules.kernelbench import drawn, read_tasks
+from benchmarks.modules.rows import class_of, level_of
+from benchmarks.modules.summary import summary
+from cudal2_agent.contract.errors import UsageError
+from tests.doubles.modules import relu_of_sum
+
+
+def test_the_tasks_of_max_autotune_follow_from_level_and_number_alone():
+    names = [f"{level}/{number}_name" for level in (1, 2, 3) for number in range(1, 101)]
+    first = drawn(names)
+    assert len(first) == len(set(first)) == 60
+    assert {level_of(name) for name in first} == {1, 2}
+    assert [name.split("_")[0] for name in drawn([name.replace("_name", "_other") for name in reversed(names)])] == [
+        name.split("_")[0] for name in first
+    ]
+    assert first[:3] == drawn(names)[:3]
+
+
+def test_tasks_of_other_levels_are_left_out_and_a_file_that_is_no_task_is_named(tmp_path):
+    for name in ("1/19_ReLU", "2/1_sum"):
+        (tmp_path / f"{name.replace('/', '_')}.json").write_text(relu_of_sum(name=name).model_dump_json())
+    assert [task.name for _, task in read_tasks([tmp_path], [2])] == ["2/1_sum"]
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"bad\.json is no traced task"):
+        list(read_tasks([tmp_path], []))
+
+
+def test_a_task_has_the_class_of_its_heaviest_operation():
+    assert class_of(relu_of_sum()) == "pointwise"
+    summed = json.loads(relu_of_sum().model_dump_json().replace("aten.add.Tensor", "aten.cumsum.default"))
+    assert class_of(type(relu_of_sum()).model_validate(summed)) == "scan"
+
+
+def row(task: str, ratio: float | None, **more: object) -> dict[str, object]:
+    if ratio is None:
+        return {"task": task, "level": level_of(task), "class": "pointwise", "status": "wrong", **more}
+    us = 10.0 / ratio
+    baselines = {"eager": {"us": 20.0}, "compiled": {"us": 10.0}}
+    speedup = [ratio, ratio * 0.99, ratio * 1.01]
+    return {**row(task, None), "status": "measured", "us": us, "baselines": baselines, "speedup": speedup, **more}
+
+
+def test_the_mean_takes_nothing_better_as_one_and_leaves_unsound_tasks_out():
+    rows = [row("1/1", 4.0), row("1/2", 0.25), row("2/1", None), row("2/2", 16.0, soundness="unsound")]
+    text = summary(rows, 5)
+    assert text.startswith("4 of 5 tasks have a row.")
+    by_level, _, _ = text.partition("| class")
+    lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in by_level.split("\n") if line.startswith("|")]
+    cells = {line[0]: line[1:] for line in lines}
+    assert cells["all"] == ["4", "2", "1", "1", "1.587", "1.000", "4.25", "5.00"]
+    assert cells["1"] == ["2", "2", "1", "1", "2.000", "1.000", "4.25", "5.00"]
+    assert cells["2"][:5] == ["2", "0", "0", "0", "1.000"]
