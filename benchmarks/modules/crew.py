@@ -69,7 +69,8 @@ class _WorkerProcess:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._lines.put(line)
+            if line.startswith("{"):  # anything else is what a library prints as it is imported
+                self._lines.put(line)
         self._lines.put(None)
 
 

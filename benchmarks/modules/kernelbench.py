@@ -100,8 +100,10 @@ def run(given: argparse.Namespace) -> None:
     for folder in (given.out, given.logs, given.cache):
         folder.mkdir(parents=True, exist_ok=True)
     path = given.out / "rows.jsonl"
-    done = {row["task"] for row in read_rows(path)}
-    wanted = [name for name in tasks if name not in done and (not given.autotune or name in autotuned)]
+    done = {(row["task"], row["arithmetic"]) for row in read_rows(path)}
+    wanted = [
+        name for name in tasks if (name, heads[name]["arithmetic"]) not in done and (not given.autotune or name in autotuned)
+    ]
     items = [item_of(*tasks[name]) for name in wanted]
     capacity = int(given.memory_gb * 1e9 - workers * PROCESS_BYTES - ROOM_BYTES)
     board = Board(items, given.gpus, capacity)
