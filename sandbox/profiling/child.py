@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cudal2_agent.contract.errors import DeviceUnavailable, MachineError
+from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.module_task import gemm as product_of
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.profiling.request import LibraryKernel, ProfileRequest, Stage, StageReport, write_report
 
@@ -70,12 +72,11 @@ def run(request: ProfileRequest, enter: Enter) -> None:
 
     from cudal2_agent.sandbox.cuda.device import Device
     from cudal2_agent.sandbox.cuda.driver import Fault, call
-    from cudal2_agent.sandbox.profiling.random_operands import RandomOperands
 
     enter("load")
     device = Device(request.device)
     contender, task = _loaded(request, device)
-    random_operands = RandomOperands(task, request.seed)
+    random_operands = _random(task, device, request.seed)
     # Zeros fit every plan, whether it zeroes the workspace every run, restores it, or needs neither.
     workspace = cupy.zeros(contender.workspace_bytes, dtype=cupy.uint8) if contender.workspace_bytes else None
     bound = contender.bind(random_operands.operands(workspace))
@@ -94,7 +95,18 @@ def run(request: ProfileRequest, enter: Enter) -> None:
     enter("done")
 
 
-def _loaded(request: ProfileRequest, device: Any) -> tuple[Any, GemmTask]:
+def _random(task: Task, device: Any, seed: int) -> Any:
+    """What the run reads and writes. Raises: MemoryError."""
+    if isinstance(task, GemmTask):
+        from cudal2_agent.sandbox.profiling.random_operands import RandomOperands
+
+        return RandomOperands(task, seed)
+    from cudal2_agent.sandbox.profiling.random_values import RandomValues  # torch, which products do without
+
+    return RandomValues(task, device, seed)
+
+
+def _loaded(request: ProfileRequest, device: Any) -> tuple[Any, Task]:
     """The contender, and the task in the layout that it reads. Raises: Fault where cuBLASLt does not have the kernel."""
     from cudal2_agent.sandbox.cuda.baselines.cublaslt import suggestion
     from cudal2_agent.sandbox.cuda.baselines.library import Unavailable
@@ -104,10 +116,11 @@ def _loaded(request: ProfileRequest, device: Any) -> tuple[Any, GemmTask]:
     if not isinstance(request.subject, LibraryKernel):
         return load(request.subject, request.task, device), request.task
     try:
-        gemm = suggestion(request.task, request.subject.detail)
+        task = product_of(request.task, "a kernel of cuBLASLt")
+        gemm = suggestion(task, request.subject.detail)
     except Unavailable as exc:
         raise Fault(str(exc)) from exc
-    return gemm, request.task.model_copy(update={"layout": gemm.layout})
+    return gemm, task.model_copy(update={"layout": gemm.layout})
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ class Profiler:
         begin_s = time.monotonic()
         ncu = find_ncu(self._options.ncu)
         version, metrics = ncu_version(ncu), load_metric_set(task.arch)
-        launches = _launches(self._counted(ncu, metrics, subject, task), metrics, _candidate(subject))
+        launches = _launches(self._counted(ncu, metrics, subject, task), metrics, subject)
         self._tell_absent(set(metrics.metrics).difference(*(launch.metrics for launch in launches)))
         return Profile(tool=f"ncu {version}", metric_set=metrics.name, launches=launches, seconds=time.monotonic() - begin_s)
 
@@ -165,7 +165,7 @@ def _not_ours(attempt: NcuRun) -> str | None:
     return attempt.report.message if attempt.report.fault == "device" else None
 
 
-def _launches(attempt: NcuRun, metrics: MetricSet, candidate: AnyCandidate | None) -> tuple[LaunchProfile, ...]:
+def _launches(attempt: NcuRun, metrics: MetricSet, subject: Subject) -> tuple[LaunchProfile, ...]:
     """The counted launches, as many as the plan has. Raises: ProfileFailed."""
     if attempt.report is not None and attempt.report.fault:
         raise ProfileFailed(f"{attempt.stage}: {attempt.report.message}", log=attempt.log)
@@ -179,12 +179,19 @@ def _launches(attempt: NcuRun, metrics: MetricSet, candidate: AnyCandidate | Non
         launches = read_launches(attempt.table, metrics)
     except Unreadable as exc:
         raise ProfileFailed(f"ncu's table cannot be read: {exc}", log=attempt.log) from exc
-    wanted = len(candidate.plan.kernels) if isinstance(candidate, Candidate) else None
+    wanted = _wanted(subject)
     if not launches or len(launches) != (wanted or len(launches)):
         raise ProfileFailed(f"ncu counted {len(launches)} of {wanted or 'its'} launches", log=attempt.log)
     if not any(launch.metrics for launch in launches):
         raise ProfileFailed("ncu gave no value of any metric", log=attempt.log)
     return launches
+
+
+def _wanted(subject: Subject) -> int | None:
+    """Launches of a candidate's kernels, those of repeats each time; None of a library's kernel."""
+    if not isinstance(subject, Built) or not isinstance(subject.candidate, Candidate):
+        return None
+    return len(subject.candidate.plan.kernels if subject.plan is None else subject.plan.launches)
 
 
 def _text(path: Path) -> str:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.build import Built
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 
 Stage = Literal["start", "load", "warm-up", "count", "done"]
 
@@ -27,7 +27,7 @@ class ProfileRequest(Record):
     """
 
     subject: Subject
-    task: GemmTask
+    task: Task
     device: int
     seed: int
     limit_s: float

@@ -105,7 +105,7 @@ class GuardedValues:
                 found.append(Violation("canary", f"{name} was {written}"))
                 guard.repair()
         for name, expected in self._expected.items():
-            if changed := _differing(self._seen[name], expected):
+            if changed := differing(self._seen[name], expected):
                 found.append(Violation("input", f"{self._role(name)} {name} was changed in {changed} element(s)"))
                 self.targets[name].copy_(expected)
         return tuple(found)
@@ -120,7 +120,7 @@ def operands(values: GuardedValues, scratch: GuardedValues | None, workspace: An
     return NamedOperands(arrays, workspace)
 
 
-def _differing(one: torch.Tensor, other: torch.Tensor) -> int:
+def differing(one: torch.Tensor, other: torch.Tensor) -> int:
     """Elements whose bits differ."""
     if not one.numel():
         return 0

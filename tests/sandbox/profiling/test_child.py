@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cupy")
@@ -17,6 +18,7 @@ from cudal2_agent.sandbox.cuda.driver import DriverFault
 from cudal2_agent.sandbox.profiling import child
 from cudal2_agent.sandbox.profiling.request import LibraryKernel, ProfileRequest, StageReport, last_report, write_report
 from tests.doubles import TASK
+from tests.doubles.modules import relu_of_sum
 from tests.sandbox.profiling.test_ncu import BUILT
 
 ROOT = Path(__file__).parents[3]
@@ -209,3 +211,29 @@ def test_a_suggestion_is_found_by_its_words(monkeypatch):
         suggestion(TASK, "layout nn, algorithm 3")
     with pytest.raises(Unavailable, match="'algorithm 2' is not the configuration"):
         suggestion(TASK, "algorithm 2")
+
+
+@pytest.mark.parametrize(("writes", "left"), [(2048, 0), (2000, 48)])
+def test_a_module_is_run_on_values_of_its_own_and_its_outputs_are_counted(gpu, monkeypatch, tmp_path, writes, left):
+    torch = pytest.importorskip("torch")
+    from cudal2_agent.sandbox.cuda.guard.buffers import Guarded
+    from cudal2_agent.sandbox.profiling import random_values
+
+    monkeypatch.setattr(random_values, "Guarded", lambda size_bytes: Guarded(size_bytes, np))
+    monkeypatch.setattr(random_values, "use_stream", lambda _: torch.device("cpu"))
+    seen = []
+
+    def bind(operands):
+        def enqueue(_stream, **_):
+            x, y, out = (operands.arrays[name].view(np.float32) for name in ("x", "y", "out"))
+            seen.append(np.abs(x[:2048]).mean())
+            out[:writes] = np.maximum(x + y, 0)[:writes]
+
+        return SimpleNamespace(enqueue=enqueue)
+
+    monkeypatch.setattr(gpu, "bind", bind)
+    code, report = reported(tmp_path, REQUEST.model_copy(update={"task": relu_of_sum(rows=32)}))
+    assert len(seen) == 2
+    assert 0.7 < seen[0] < 0.9, "normal numbers"
+    assert (code, report.stage) == ((0, "done") if not left else (1, "count"))
+    assert not left or report.message == f"{left} outputs were left unwritten under the profiler"
