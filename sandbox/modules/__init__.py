@@ -8,7 +8,9 @@
 - `noise.py`: what rounding may do to an operation
 - `bounds.py`: how far a right kernel may be from the reference
 - `prepared.py`: a case with its references
-- `batch_parts.py`: the same at a part of the batch, for references that would not fit
+- `evaluations.py`: a graph evaluated on one set of values, whole or along an axis
+- `graph_axes.py`, `axis_rules.py`: dimensions that a graph keeps apart
+- `pieces.py`, `judge_memory.py`: references piece by piece along such a dimension, where the whole would not fit
 - `executor.py`: what a backend must provide
 - `library_calls.py`: runs the library calls of a plan
 - `proof.py`: the tests of a candidate, over an executor

@@ -14,7 +14,7 @@ is as large, within its own bound.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,10 +23,9 @@ import torch
 from cudal2_agent.contract.records.module_graph import Graph
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
+from cudal2_agent.sandbox.modules.evaluations import EAGER, REFERENCE, Evaluate, Evaluations
 from cudal2_agent.sandbox.modules.executor import STORED, Run, Values, filled
-from cudal2_agent.sandbox.modules.interpreter import Interpreter
-from cudal2_agent.sandbox.modules.library_calls import arithmetic_of
-from cudal2_agent.sandbox.modules.noise import Noise, operation
+from cudal2_agent.sandbox.modules.noise import operation
 
 MULTIPLE, TYPICAL = 8.0, 3.0
 NOISY_RUNS = 7
@@ -100,39 +99,40 @@ class Judge:
     """Judges outputs for one set of values. Its references are computed when it is made.
 
     `nan_is_free`: where the values hold infinities, whether a formula makes a NaN of one depends on the formula.
+    `evaluate`: evaluations of `graph_of(task)`, by default of the whole on `values`. `written`: the outputs and states that
+    they have, by default all. `origins`: by output, the dimension in which it is a part of one, and where that begins there.
     """
 
-    def __init__(self, task: ModuleTask, values: Values, seed: int, *, nan_is_free: bool = False) -> None:
-        self._task = task
-        device = next(iter(values.values())).device
-        self._written = [buffer for buffer in task.buffers if buffer.role.written]
-        sources = {buffer.name: _source(task.graph, buffer) for buffer in self._written}
-        wanted = dict(task.graph.outputs) | {f"{name}.of": source[0] for name, source in sources.items() if source}
-        graph = task.graph.model_copy(update={"outputs": wanted})
-        wide = Interpreter(graph, str(device), BufferElement.F64)
-        values = as_booleans(task, values)
-        reference = wide.run(values)
-        eager = Interpreter(graph, str(device))
+    def __init__(
+        self,
+        task: ModuleTask,
+        values: Values,
+        seed: int,
+        *,
+        nan_is_free: bool = False,
+        evaluate: Evaluate | None = None,
+        written: Collection[str] | None = None,
+        origins: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
+        self._task, self._origins = task, origins or {}
+        self._written = [b for b in task.buffers if b.role.written and (written is None or b.name in written)]
+        if evaluate is None:
+            device = next(iter(values.values())).device
+            evaluate = Evaluations(device, seed, task.arithmetic).of(graph_of(task), as_booleans(task, values))
+        reference = evaluate(REFERENCE)
         found = {name: _Spread(each, nan_is_free=nan_is_free) for name, each in reference.items()}
         self.eager: dict[str, torch.Tensor] = {}
-        with arithmetic_of(task.arithmetic):
-            for index in range(1 + NOISY_RUNS):
-                around = Noise(seed + index, device, task.arithmetic) if index else None
-                sample = eager.run(values, around=around)
-                self.eager = self.eager or sample
-                for name, each in found.items():
-                    each.add(sample[name])
+        for number in range(EAGER, EAGER + 1 + NOISY_RUNS):
+            sample = evaluate(number)
+            self.eager = self.eager or sample
+            for name, each in found.items():
+                each.add(sample[name])
         self.expected: dict[str, Expected] = {}
         for buffer in self._written:
             one = found[buffer.name].expected()
-            if source := sources[buffer.name]:
-                of = found[f"{buffer.name}.of"].expected()
-                one = replace(one, source=of, dim=source[1])
+            if source := _source(task.graph, buffer):
+                one = replace(one, source=found[f"{buffer.name}.of"].expected(), dim=source[1])
             self.expected[buffer.name] = one
-
-    def parts(self) -> "Iterator[tuple[None, Judge]]":
-        """The whole, as one piece."""
-        yield None, self
 
     @property
     def finite(self) -> float:
@@ -146,12 +146,20 @@ class Judge:
         for buffer in self._written:
             covered = None if run.covered is None else run.covered[buffer.name]
             poison = run.poison if buffer.role is Role.OUTPUT else None
-            _compare(verdict, buffer, self.expected[buffer.name], run.outputs[buffer.name], poison, covered)
+            origin = self._origins.get(buffer.name, (0, 0))
+            _compare(verdict, buffer, self.expected[buffer.name], run.outputs[buffer.name], poison, covered, origin)
         return verdict
 
     def accepts(self, outputs: Values) -> bool:
         """Whether outputs that some program computed would pass."""
         return self.judge(Run({name: outputs[name] for name in self.expected})).right
+
+
+def graph_of(task: ModuleTask) -> Graph:
+    """The task's graph with what a comparison needs besides: as `name.of`, the values whose extrema an output's indices are."""
+    sources = {buffer.name: _source(task.graph, buffer) for buffer in task.buffers if buffer.role.written}
+    wanted = dict(task.graph.outputs) | {f"{name}.of": source[0] for name, source in sources.items() if source}
+    return task.graph.model_copy(update={"outputs": wanted})
 
 
 def as_booleans(task: ModuleTask, values: Values) -> dict[str, torch.Tensor]:
@@ -245,31 +253,36 @@ def _source(graph: Graph, buffer: Buffer) -> tuple[str, int | None] | None:
 
 
 def _compare(
-    verdict: Verdict, buffer: Buffer, expected: Expected, output: torch.Tensor, poison: int | None, covered: torch.Tensor | None
+    verdict: Verdict,
+    buffer: Buffer,
+    expected: Expected,
+    output: torch.Tensor,
+    poison: int | None,
+    covered: torch.Tensor | None,
+    origin: tuple[int, int],
 ) -> None:
-    """Add one output to a verdict."""
+    """Add one output, or a part that begins at `origin` in one dimension, to a verdict."""
     got = (output.to(STORED[buffer.element]) if output.dtype is torch.bool else output).contiguous()
     everywhere = torch.ones((), dtype=torch.bool, device=got.device)
     free = ~everywhere if expected.free is None else expected.free
     must = everywhere if covered is None else covered
-    held = got if poison is None else filled(tuple(got.shape), buffer.element, poison, got.device)
     indices = everywhere if expected.source is None else _as_extreme(expected.source, got, expected.reference, expected.dim)
     start = 0
-    for block in _blocks(got, expected.reference, expected.explained, free, must, held, indices):
-        values, want, explained, spared, judged, old, extreme = block
+    for block in _blocks(got, expected.reference, expected.explained, free, must, indices):
+        values, want, explained, spared, judged, extreme = block
         if values.is_floating_point():
             right = _is_close(verdict, values, want, explained, judged) | spared
         else:
             right = extreme if expected.source is not None else values.long() == want.long()
-        kept = _bits(values) == _bits(old) if poison is not None else torch.zeros_like(judged)
+        old = None if poison is None else filled((len(values),), buffer.element, poison, got.device, start)
+        kept = torch.zeros_like(judged) if old is None else _bits(values) == _bits(old)
         wrong = judged & (~right | (kept if values.is_floating_point() else ~right))
         verdict.elements += int(judged.sum())
         if bool(wrong.any()):
             if not verdict.wrong:
                 place = int(wrong.nonzero()[0])
-                at = (
-                    ", ".join(str(int(each)) for each in np.unravel_index(start + place, tuple(got.shape))) if got.dim() else ""
-                )
+                found = [int(each) for each in np.unravel_index(start + place, tuple(got.shape))] if got.dim() else []
+                at = ", ".join(str(each + origin[1] * (dim == origin[0])) for dim, each in enumerate(found))
                 name = f"{buffer.name}[{at}]" if at else buffer.name
                 verdict.first = f"{name} is {_shown(values[place])}, should be {_shown(want[place])}"
             verdict.wrong += int(wrong.sum())

@@ -22,6 +22,7 @@ from cudal2_agent.sandbox.modules.tracing.tape import Making
 from cudal2_agent.sandbox.modules.uses import index_limits, parameter_uses
 
 Inputs = dict[str, torch.Tensor]
+DRAWN_AT_ONCE = 2**26  # elements of a buffer
 ONE_WITH_ZEROS, OWN_VALUES = 2, 3
 
 
@@ -135,14 +136,17 @@ def draw(task: ModuleTask, case: Case, seed: int, device: torch.device, *, domai
             continue
         source = TorchDraws(int(digest([seed, task.id, case.name, buffer.name], 15), 16), device)
         if buffer.name in own:
-            values = own[buffer.name]
-        elif not buffer.element.floating:
-            values = _whole_numbers(source, buffer, limits.get(buffer.name))
+            found[buffer.name] = own[buffer.name].to(STORED[buffer.element])
+            continue
+        if not buffer.element.floating:
+            limit = limits.get(buffer.name)
+            draw_some = lambda shape, b=buffer, s=source, top=limit: _whole_numbers(s, b, shape, top)  # noqa: E731
         elif buffer.role is Role.INPUT:
-            values = _input(task, case, source, buffer, domain, with_zeros)
+            draw_some = lambda shape, b=buffer, s=source: _input(task, case, s, b.name, shape, domain, with_zeros)  # noqa: E731
         else:
-            values = _parameter(source, buffer, uses.get(buffer.name, ""), case)
-        found[buffer.name] = values.to(STORED[buffer.element])
+            use = uses.get(buffer.name, "")
+            draw_some = lambda shape, b=buffer, s=source, u=use: _parameter(s, b, shape, u, case)  # noqa: E731
+        found[buffer.name] = _piecewise(draw_some, buffer, device)
     if case.alike:
         _make_alike(task, found)
     return found
@@ -158,34 +162,51 @@ def _own(task: ModuleTask, case: Case, seed: int, device: torch.device, domain: 
     return drawn(Making(task.own).of(fixed), device=str(device)) if fixed else {}
 
 
-def _input(task: ModuleTask, case: Case, source: TorchDraws, buffer: Buffer, domain: int, with_zeros: str) -> torch.Tensor:
+def _piecewise(draw_some: Callable[[tuple[int, ...]], torch.Tensor], buffer: Buffer, device: torch.device) -> torch.Tensor:
+    """A buffer's values; those of a large one some rows at a time, because a draw takes several times its result's memory."""
+    kind = STORED[buffer.element]
+    if buffer.elements <= DRAWN_AT_ONCE:
+        return draw_some(buffer.shape).to(kind)
+    found = torch.empty(buffer.shape, dtype=kind, device=device)
+    rows = found.reshape(-1, buffer.shape[-1]) if len(buffer.shape) > 1 else found
+    step = max(1, DRAWN_AT_ONCE // max(math.prod(rows.shape[1:]), 1))
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        some.copy_(draw_some(tuple(some.shape)))
+    return found
+
+
+def _input(
+    task: ModuleTask, case: Case, source: TorchDraws, name: str, shape: tuple[int, ...], domain: int, with_zeros: str
+) -> torch.Tensor:
     if case.draw is None or domain == OWN_VALUES:
-        return source.uniform(buffer.shape)
-    values, most = case.draw(source, buffer.shape), _MOST[task.arithmetic]
+        return source.uniform(shape)
+    values, most = case.draw(source, shape), _MOST[task.arithmetic]
     values = torch.where(values.isfinite(), values.clamp(-most, most), values)
-    if domain == ONE_WITH_ZEROS and buffer.name != with_zeros:
+    if domain == ONE_WITH_ZEROS and name != with_zeros:
         values = torch.where(values == 0, 1.0, values)
     return values.abs() if domain else values
 
 
-def _whole_numbers(source: TorchDraws, buffer: Buffer, limit: int | None) -> torch.Tensor:
+def _whole_numbers(source: TorchDraws, buffer: Buffer, shape: tuple[int, ...], limit: int | None) -> torch.Tensor:
     if buffer.element is BufferElement.BOOL:
-        return source.whole(buffer.shape, 0, 2)
+        return source.whole(shape, 0, 2)
     if buffer.low is not None and buffer.high is not None:
-        return source.whole(buffer.shape, int(buffer.low), int(buffer.high) + 1)
-    return source.whole(buffer.shape, 0, limit if limit is not None else 2)
+        return source.whole(shape, int(buffer.low), int(buffer.high) + 1)
+    return source.whole(shape, 0, limit if limit is not None else 2)
 
 
-def _parameter(source: TorchDraws, buffer: Buffer, use: str, case: Case) -> torch.Tensor:
-    shape, whole = buffer.shape, case.whole
+def _parameter(source: TorchDraws, buffer: Buffer, shape: tuple[int, ...], use: str, case: Case) -> torch.Tensor:
+    """`shape`: of what is drawn, some of the buffer."""
+    whole = case.whole
     if use == "variance":
         return 0.5 + source.uniform(shape) if not whole else 1 + source.whole(shape, 0, 2).float()
     if use == "factor":
         return source.signs(shape) * (0.5 + source.uniform(shape) if not whole else 1 + source.whole(shape, 0, 2).float())
     if whole:
         return source.whole(shape, -2, 3).float()
-    if use == "matrix" or (not use and sum(size > 1 for size in shape) > 1):
-        fan_in = max(math.prod(shape) // max(shape[0], 1), 1)
+    if use == "matrix" or (not use and sum(size > 1 for size in buffer.shape) > 1):
+        fan_in = max(math.prod(buffer.shape) // max(buffer.shape[0], 1), 1)
         return source.normal(shape) * math.sqrt(2 / fan_in)
     return source.normal(shape) * 0.5 + (case.shift if use != "mean" else 0.0)
 

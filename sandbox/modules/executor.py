@@ -17,6 +17,8 @@ from cudal2_agent.sandbox.verification.executor import Fill, Violation
 
 Values = Mapping[str, torch.Tensor]
 
+PIECE = 2**25  # elements that are filled, or compared, at once
+
 STORED = TYPES | {BufferElement.BOOL: torch.uint8}
 
 
@@ -37,14 +39,31 @@ class Run:
     covered: Values | None = None
 
 
-def filled(shape: tuple[int, ...], element: BufferElement, poison: int, device: torch.device) -> torch.Tensor:
+def filled(shape: tuple[int, ...], element: BufferElement, poison: int, device: torch.device, before: int = 0) -> torch.Tensor:
     """What a buffer holds that is filled with a 16-bit pattern: NaN in f16, bf16 and f32, no boolean, elsewhere a number that
-    is unlikely to be right.
+    is unlikely to be right. `before`: elements of the buffer that precede these.
     """
-    halves = -(-math.prod(shape) * element.bytes // 2)
+    odd, size = before * element.bytes % 2, math.prod(shape) * element.bytes
     pattern = poison - (1 << 16 if poison >= 1 << 15 else 0)
-    whole = torch.full((halves,), pattern, dtype=torch.int16, device=device).view(torch.uint8)
-    return whole[: math.prod(shape) * element.bytes].view(STORED[element]).reshape(shape)
+    whole = torch.full((-(-(size + odd) // 2),), pattern, dtype=torch.int16, device=device).view(torch.uint8)
+    found = whole[odd : odd + size]
+    return (found.clone() if odd else found).view(STORED[element]).reshape(shape)
+
+
+def poisoned(target: torch.Tensor, element: BufferElement, poison: int) -> None:
+    """Fill a buffer's memory with a 16-bit pattern. Shape: target is dense."""
+    flat = target.reshape(-1)
+    for start in range(0, flat.numel(), PIECE):
+        piece = flat[start : start + PIECE]
+        piece.copy_(filled((piece.numel(),), element, poison, target.device, start))
+
+
+def differing(one: torch.Tensor, other: torch.Tensor) -> int:
+    """Elements of dense tensors whose bits differ, compared piece by piece: a count of booleans takes eight bytes of each."""
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    pairs = (each.contiguous().reshape(-1).view(whole).split(PIECE) for each in (one, other))
+    counts = [(left != right).sum() for left, right in zip(*pairs, strict=True)]
+    return int(torch.stack(counts).sum()) if counts else 0
 
 
 class ModuleExecutor(Protocol):

@@ -53,10 +53,7 @@ class Interpreter:
                     raise ValueError(f"{node.name} ({node.op}): {reason}") from exc
                 for name in self._last_readers.get(node.name, ()):
                     known.pop(name, None)
-        # A view of an input, or one value under two names, must not change with the other.
-        return {
-            name: known[source].clone(memory_format=torch.contiguous_format) for name, source in self._graph.outputs.items()
-        }
+        return _of_their_own({name: known[source] for name, source in self._graph.outputs.items()}, values)
 
     def _converted(self, value: torch.Tensor) -> torch.Tensor:
         floating = TYPES[self._floating] if self._floating and value.is_floating_point() else value.dtype
@@ -92,6 +89,17 @@ class Interpreter:
             case list() | tuple():
                 return [self._argument(each, known) for each in value]
         return value
+
+
+def _of_their_own(outputs: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Outputs, dense, none of which changes with another or with a value that was given."""
+    seen, found = {each.untyped_storage().data_ptr() for each in values.values()}, {}
+    for name, value in outputs.items():
+        storage = value.untyped_storage()
+        own = storage.data_ptr() not in seen and storage.nbytes() == value.nbytes and value.is_contiguous()
+        found[name] = value if own else value.clone(memory_format=torch.contiguous_format)
+        seen.add(storage.data_ptr())
+    return found
 
 
 def own_values(task: ModuleTask, seed: int = 0, device: str = "cpu") -> dict[str, torch.Tensor]:

@@ -91,6 +91,12 @@ def is_exact(node: GraphNode) -> bool:
     return operation(node) in _EXACT
 
 
+def is_moved(node: GraphNode) -> bool:
+    """Whether an operation sums what it reads, so that noise moves its operands."""
+    name = operation(node)
+    return name in _PRODUCTS or name in _NORMS or name in _SUMS or "cum" in name or "pool" in name
+
+
 class Noise:
     """Runs operations in place of an interpreter's plain calls (`Interpreter.run(values, around=...)`)."""
 
@@ -99,13 +105,22 @@ class Noise:
         self._product_roundoff = U_TF32 if arithmetic is Arithmetic.TF32 else 0.0
 
     def __call__(self, node: GraphNode, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-        name, terms = operation(node), summed(node, args)
-        if name in _PRODUCTS or name in _NORMS or name in _SUMS or "cum" in name or "pool" in name:
+        terms = summed(node, args)
+        return self.rounded(node, function(*self.moved(node, args, terms), **kwargs), terms)
+
+    def moved(self, node: GraphNode, args: list[Any], terms: int) -> list[Any]:
+        """The arguments of an operation, moved where it sums so many terms of them."""
+        name = operation(node)
+        if is_moved(node):
             roundoff = 0.35 * U_SUM * math.sqrt(terms) if terms > 1 and name not in _LOGARITHMS else 0.0
             if name in _PRODUCTS:
                 roundoff += self._product_roundoff
             args = [self._moved(arg, roundoff) for arg in args] if roundoff else args
-        result = function(*args, **kwargs)
+        return args
+
+    def rounded(self, node: GraphNode, result: Any, terms: int) -> Any:
+        """An operation's result or results, rounded."""
+        name = operation(node)
         if is_exact(node):
             return result
         alike = 0.0 if name in _PRODUCTS else 0.05 * min(terms, SERIAL)
@@ -119,14 +134,15 @@ class Noise:
             return [self._moved(each, roundoff) for each in value]
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
             return value
-        return value + value * (roundoff * _finer(value) * self._signs(value)).to(value.dtype)
+        return value + value * (self._signs(value).mul_(roundoff * _finer(value))).to(value.dtype)
 
     def _rounded(self, value: Any, growth: float, *, absolute: bool = False) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
             return value
         growth *= _finer(value)
-        size = value.abs() * (ROUNDOFF[value.dtype] + (0 if absolute else growth)) + (growth if absolute else 0)
-        return torch.where(value.isfinite(), value + size.to(value.dtype) * self._signs(value), value)
+        size = value.abs().mul_(ROUNDOFF[value.dtype] + (0 if absolute else growth))
+        size = size.add_(growth) if absolute else size
+        return torch.where(value.isfinite(), size.mul_(self._signs(value)).add_(value), value)
 
     def _signs(self, like: torch.Tensor) -> torch.Tensor:
         drawn = torch.empty(like.shape, dtype=torch.float32, device=like.device).uniform_(-1.5, 1.5, generator=self._source)

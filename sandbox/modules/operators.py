@@ -73,6 +73,14 @@ _REDUCING = (
     *("smooth_l1_loss", "binary_cross_entropy", "kl_div", "soft_margin_loss", "_fused_rms_norm", "rms_norm", "bilinear"),
     *("_trilinear", "einsum", "tensordot", "kron", "cov", "lerp", "norm"),
 )
+# One result for each element of the operands, which are broadcast.
+POINTWISE = frozenset(
+    (
+        *("celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish", "relu6", "selu", "silu"),
+        *("softplus", "softshrink", "hardshrink", "threshold", "masked_fill", "where", "addcmul", "addcdiv", "lerp", "square"),
+        *(name for name in _ELEMENTWISE if "softmax" not in name and "prelu" not in name),
+    )
+)
 NAMES = frozenset((*WHOLE, *RECURRENT, *_ELEMENTWISE, *_SHAPES, *_MAKING, *_REDUCING))
 
 # How problems draw their inputs and parameters: the numbers come from a seeded generator, and only their own tensors change.

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from cudal2_agent.contract.records.module_task import ModuleTask
-from cudal2_agent.sandbox.modules.batch_parts import AnyJudge, judge_of
 from cudal2_agent.sandbox.modules.cases import OWN_VALUES, Case, Inputs, draw
+from cudal2_agent.sandbox.modules.pieces import AnyJudge, judge_of
 
 _ENOUGH = 0.5  # of the outputs must be finite for a case that is not about special values
 

@@ -15,10 +15,10 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Role
 from cudal2_agent.contract.records.symptoms import Symptoms
 from cudal2_agent.contract.settings.options import VerifyOptions
-from cudal2_agent.sandbox.modules.batch_parts import judge_of
 from cudal2_agent.sandbox.modules.bounds import Verdict
 from cudal2_agent.sandbox.modules.cases import CASES, NORMAL, OWN, TIES, UNEVEN, WHOLE, Case, Inputs, draw
-from cudal2_agent.sandbox.modules.executor import ModuleExecutor, Run
+from cudal2_agent.sandbox.modules.executor import ModuleExecutor, Run, differing
+from cudal2_agent.sandbox.modules.pieces import judge_of
 from cudal2_agent.sandbox.modules.prepared import DrawnCase, prepare
 from cudal2_agent.sandbox.verification.draws import seed_of
 from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Traits
@@ -147,19 +147,19 @@ class ModuleProof:
         return failed or TestResult(tier="freshness", name=name, passed=True)
 
     def _changed(self, prepared: DrawnCase, roles: tuple[Role, ...]) -> DrawnCase | None:
-        """With one element changed so that the outputs before would be refused; None where none was found."""
+        """With one element changed, in place, so that the outputs before would be refused; None where none was found."""
         names = [b.name for b in self._task.buffers if b.role in roles and b.elements and b.element.floating]
         before = prepared.judge.eager
         for _ in range(_TRIES if names else 0):
             name = self._random.choice(names)
-            values = dict(prepared.values)
-            flat = values[name].clone().reshape(-1)
+            flat = prepared.values[name].view(-1)
             place = self._random.randrange(len(flat))
-            flat[place] = 2 - flat[place] if float(flat[place].abs()) < 1 else -flat[place] / 2
-            values[name] = flat.reshape(values[name].shape)
-            judge = judge_of(self._task, values, self._draw())
+            old = flat[place].clone()
+            flat[place] = 2 - old if float(old.abs()) < 1 else -old / 2
+            judge = judge_of(self._task, prepared.values, self._draw())
             if not judge.accepts(before):
-                return DrawnCase(prepared.case, values, judge)
+                return DrawnCase(prepared.case, prepared.values, judge)
+            flat[place] = old
         return None
 
     def _repeatability(self) -> TestResult:
@@ -172,13 +172,13 @@ class ModuleProof:
         first = {name: each.clone() for name, each in self._run(values, self._slot(), fresh=False).outputs.items()}
         for _ in range(REPEATS):
             again = self._run(values, self._slot(), fresh=False)
-            differing = sum(int((_bits(first[name]) != _bits(each)).sum()) for name, each in again.outputs.items())
-            if differing:
+            apart = sum(differing(first[name], each) for name, each in again.outputs.items())
+            if apart:
                 message = (
-                    f"{differing} of {sum(each.numel() for each in first.values())} outputs differ between two runs on equal "
+                    f"{apart} of {sum(each.numel() for each in first.values())} outputs differ between two runs on equal "
                     "inputs; declare atomics in the plan if sums are combined in arrival order, or fix a data race"
                 )
-                return TestResult(tier="repeatability", name="bitwise", passed=False, worst=float(differing), message=message)
+                return TestResult(tier="repeatability", name="bitwise", passed=False, worst=float(apart), message=message)
         return TestResult(tier="repeatability", name="bitwise", passed=True)
 
     def _dependency(self) -> TestResult:
@@ -229,7 +229,3 @@ class ModuleProof:
 
     def _draw(self) -> int:
         return self._random.getrandbits(48)
-
-
-def _bits(values: torch.Tensor) -> torch.Tensor:
-    return values.contiguous().reshape(-1).view(torch.uint8)

@@ -15,7 +15,7 @@ from cudal2_agent.contract.records.named_buffer import Buffer, Role
 from cudal2_agent.sandbox.cuda.contender import NamedOperands
 from cudal2_agent.sandbox.cuda.guard.buffers import Guarded
 from cudal2_agent.sandbox.cuda.modules.tensors import view
-from cudal2_agent.sandbox.modules.executor import Values, filled
+from cudal2_agent.sandbox.modules.executor import Values, differing, poisoned
 from cudal2_agent.sandbox.verification.executor import Violation
 
 Make = Callable[[str, int], Guarded]
@@ -91,8 +91,7 @@ class GuardedValues:
         """Fill every output, or every buffer of scratch, with a 16-bit pattern."""
         for name, buffer in self._buffers.items():
             if buffer.role is Role.OUTPUT:
-                target = self.targets[name]
-                target.copy_(filled(buffer.shape, buffer.element, pattern, target.device))
+                poisoned(self.targets[name], buffer.element, pattern)
 
     def outputs(self) -> dict[str, torch.Tensor]:
         return {name: self._seen[name] for name, buffer in self._buffers.items() if buffer.role.written}
@@ -118,11 +117,3 @@ def operands(values: GuardedValues, scratch: GuardedValues | None, workspace: An
     """What a contender binds."""
     arrays: Mapping[str, Any] = values.arrays if scratch is None else {**values.arrays, **scratch.arrays}
     return NamedOperands(arrays, workspace)
-
-
-def differing(one: torch.Tensor, other: torch.Tensor) -> int:
-    """Elements whose bits differ."""
-    if not one.numel():
-        return 0
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-    return int((one.view(whole) != other.view(whole)).sum())

@@ -6,7 +6,7 @@ Not covered: indices of extrema, of which one in a thousand may differ where val
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,9 +15,9 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudgement
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
-from cudal2_agent.sandbox.modules.batch_parts import AnyJudge
 from cudal2_agent.sandbox.modules.bounds import Expected, bound_of
 from cudal2_agent.sandbox.modules.executor import Run
+from cudal2_agent.sandbox.modules.pieces import AnyJudge, PieceJudge
 
 PIECE = 2**25  # elements that are compared at once
 EXTREMA_APART = 1e-3
@@ -48,36 +48,48 @@ class KeptOutput:
         return count
 
 
-def keep(judge: AnyJudge, outputs: Sequence[Buffer]) -> dict[str, KeptOutput]:
+def keep(judge: AnyJudge, outputs: Sequence[Buffer], device: torch.device) -> dict[str, KeptOutput]:
     """What is kept of a judge's references: f32 has more digits than a bound needs, and a bound needs few."""
-    pieces: dict[str, list[KeptOutput]] = {buffer.name: [] for buffer in outputs}
-    for _, part in judge.parts():
+    kept = {buffer.name: _empty(buffer, device) for buffer in outputs}
+    for part, each in judge.parts() if isinstance(judge, PieceJudge) else ((None, judge),):
         for buffer in outputs:
-            pieces[buffer.name].append(_piece(part.expected[buffer.name], buffer))
-    return {name: _joined(each) for name, each in pieces.items()}
+            if (expected := each.expected.get(buffer.name)) is None:
+                continue
+            if expected.source is not None:
+                kept[buffer.name] = replace(kept[buffer.name], apart=EXTREMA_APART)
+            whole = kept[buffer.name]
+            views = [value.reshape(buffer.shape) for value in (whole.reference, whole.bound) if value is not None]
+            if part is not None:
+                views = [part.of({buffer.name: value})[buffer.name] for value in views]
+            _fill(views, expected)
+    return kept
 
 
-def _piece(expected: Expected, buffer: Buffer) -> KeptOutput:
-    reference = expected.reference.reshape(-1)
+def _empty(buffer: Buffer, device: torch.device) -> KeptOutput:
+    """Room for an output. Shape: (elements,)."""
     if not buffer.element.floating:
-        return KeptOutput(reference.to(torch.int64), None, EXTREMA_APART if expected.source is not None else 0.0)
+        return KeptOutput(torch.empty(buffer.elements, dtype=torch.int64, device=device), None)
+    kind = torch.float64 if buffer.element is BufferElement.F64 else torch.float32
+    reference = torch.empty(buffer.elements, dtype=kind, device=device)
+    return KeptOutput(reference, torch.empty(buffer.elements, dtype=torch.bfloat16, device=device))
+
+
+def _fill(views: Sequence[torch.Tensor], expected: Expected) -> None:
+    """Write a part's reference, and its bound where there is one."""
+    views[0].copy_(expected.reference)
+    if len(views) == 1:
+        return
+    reference = expected.reference.contiguous().reshape(-1)
     explained = expected.explained.reshape(-1) if expected.explained.dim() else expected.explained.expand(reference.numel())
-    narrow = reference if buffer.element is BufferElement.F64 else reference.float()
     bound = torch.empty(reference.numel(), dtype=torch.bfloat16, device=reference.device)
     for start in range(0, reference.numel(), PIECE):
         piece = slice(start, start + PIECE)
-        rounded = torch.where(reference[piece].isfinite(), (narrow[piece].double() - reference[piece]).abs(), 0.0)
+        narrow = reference[piece].to(views[0].dtype).double()
+        rounded = torch.where(reference[piece].isfinite(), (narrow - reference[piece]).abs(), 0.0)
         bound[piece] = (bound_of(reference[piece], explained[piece], expected.element) + rounded) * ROUNDED_UP
     if expected.free is not None:
         bound[expected.free.reshape(-1)] = torch.inf
-    return KeptOutput(narrow, bound)
-
-
-def _joined(pieces: list[KeptOutput]) -> KeptOutput:
-    if len(pieces) == 1:
-        return pieces[0]
-    bounds = [each.bound for each in pieces if each.bound is not None]
-    return KeptOutput(torch.cat([each.reference for each in pieces]), torch.cat(bounds) if bounds else None, pieces[0].apart)
+    views[1].copy_(bound.reshape(views[1].shape))
 
 
 class KeptJudge:

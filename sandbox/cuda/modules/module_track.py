@@ -28,8 +28,8 @@ from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch, launches_n
 from cudal2_agent.sandbox.cuda.timing.track import WRITTEN_EARLY, WRITTEN_LATE, BaseTrack, Residue
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 from cudal2_agent.sandbox.cuda.trusted import Bystanders
-from cudal2_agent.sandbox.modules.batch_parts import AnyJudge, judge_of
 from cudal2_agent.sandbox.modules.cases import NORMAL, OWN
+from cudal2_agent.sandbox.modules.pieces import AnyJudge, judge_of
 from cudal2_agent.sandbox.modules.prepared import prepare
 
 MAX_SETS = 128

@@ -14,7 +14,7 @@ from cudal2_agent.sandbox.cuda.guard.placement import scatter
 from cudal2_agent.sandbox.cuda.modules.kept import KeptOutput, keep
 from cudal2_agent.sandbox.cuda.modules.tensors import view
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
-from cudal2_agent.sandbox.modules.batch_parts import AnyJudge
+from cudal2_agent.sandbox.modules.pieces import AnyJudge
 
 # The values of a set from a seed, and the judge of what a launch makes of them.
 Drawn = tuple[dict[str, torch.Tensor], AnyJudge]
@@ -73,8 +73,9 @@ class ValuePools:
             values, judge = self._drawn(draw.getrandbits(63))
             for name, pool in self._pools.items():
                 pool.targets[index].copy_(values[name])
-            self.kept.append(keep(judge, outputs))
             self._states.append({name: values[name] for name, pool in self._pools.items() if pool.buffer.role is Role.STATE})
+            self.kept.append(keep(judge, outputs, next(iter(values.values())).device))
+            del values, judge  # before the next ones are drawn
         self._key = draw.getrandbits(64)
         self._checksums = self._sums()
 
