@@ -10,7 +10,7 @@
 - `prepared.py`: a case with its references
 - `batch_parts.py`: the same at a part of the batch, for references that would not fit
 - `executor.py`: what a backend must provide
-- `library_calls.py`: runs the library calls of a plan
+- `library_calls.py`: runs the library calls of a plan; `convolutions.py`: those that write into the plan's memory
 - `proof.py`: the tests of a candidate, over an executor
 - `redundancy.py`: operations that change nothing for any input
 - `soundness.py`: whether a task's tests tell wrong programs from right ones
