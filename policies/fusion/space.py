@@ -112,7 +112,10 @@ def vector(count: int, widest: int) -> int:
 
 
 def _flat(program: KernelProgram, widest: int, chip: Chip) -> Iterator[Axes]:
-    best = 1 if program.cost > _HEAVY else vector(program.rows, widest)
+    shape = program.stores[0].value.shape
+    # Where elements do not lie as their operands do, neighbours in one line share what they read.
+    line = program.rows if program.traffic.by_row == program.traffic.total or not shape else shape[-1]
+    best = 1 if program.cost > _HEAVY else vector(line, widest)
     groups = program.rows // best
     items = 2 if groups >= 2 * 256 * chip.sms * 8 and program.cost <= _HEAVY // 8 else 1
     yield Axes(layout="flat", vector=best, threads=256, items=items)
