@@ -17,6 +17,7 @@ from cudal2_agent.contract.records.named_buffer import Buffer, BufferName
 Expression = int | str
 # Of inputs: mm (a, b), bmm (a, b), conv and conv_transpose (x, weight), sdpa (q, k, v or with a mask).
 Operation = Literal["mm", "bmm", "conv", "conv_transpose", "sdpa"]
+CONVOLUTIONS = ("conv", "conv_transpose")
 _INPUTS = {"mm": (2,), "bmm": (2,), "conv": (2, 3), "conv_transpose": (2, 3), "sdpa": (3, 4)}
 _RANKS = {"mm": (2, 2), "bmm": (3, 3), "conv": (3, 5), "conv_transpose": (3, 5), "sdpa": (3, 4)}
 
@@ -35,7 +36,9 @@ class LibraryCall(Record):
     """One call. `out`: where the result goes, row-major; a view of it may not be permuted.
 
     Convolutions: the third input is a bias; `stride`, `padding`, `dilation` and `output_padding` have one number for each
-    spatial dimension. sdpa: the fourth input is an additive mask; `scale` is 1/sqrt(last dimension) where it is None.
+    spatial dimension. `search`: the library times its algorithms before the first run and keeps the fastest; otherwise it
+    takes the one that its heuristic names.
+    sdpa: the fourth input is an additive mask; `scale` is 1/sqrt(last dimension) where it is None.
     """
 
     call: Operation
@@ -46,6 +49,7 @@ class LibraryCall(Record):
     dilation: tuple[int, ...] = ()
     output_padding: tuple[int, ...] = ()
     groups: int = 1
+    search: Annotated[bool, Field(exclude_if=lambda search: not search)] = False
     causal: bool = False
     scale: float | None = None
 
@@ -75,6 +79,8 @@ def resolve_call(call: LibraryCall, buffers: Mapping[str, Buffer], names: Mappin
             )
     if call.groups < 1 or any(value < 0 for value in (*call.padding, *call.output_padding)):
         raise PlanError("plan-call", f"{call.call}: groups must be at least 1 and paddings may not be negative")
+    if call.search and call.call not in CONVOLUTIONS:
+        raise PlanError("plan-call", f"{call.call}: the library searches algorithms of convolutions only")
     if any(value < 1 for value in (*call.stride, *call.dilation)):
         raise PlanError("plan-call", f"{call.call}: strides and dilations must be at least 1")
     return call.model_copy(update={"inputs": inputs, "out": out})

@@ -7,6 +7,24 @@ from cudal2_agent.contract.base import Record
 MAX_HELD = 64  # elements that a thread keeps of a row between passes
 
 
+class LibraryChoice(Record):
+    """A product by a library's call. `search`: of a convolution; see `LibraryCall`."""
+
+    search: bool = False
+
+    def text(self) -> str:
+        """As a value of a schedule."""
+        return "library search" if self.search else "library"
+
+    @classmethod
+    def parse(cls, text: str) -> "LibraryChoice":
+        """Raises: ValueError."""
+        found = next((each for each in (cls(), cls(search=True)) if each.text() == text), None)
+        if found is None:
+            raise ValueError(f"no library's call: {text}")
+        return found
+
+
 class Axes(Record):
     """`flat`: a thread computes `items` times `vector` neighbours of the output. `rows`: `lanes` threads share a row, and
     read `vector` neighbours of it. `columns`: a thread computes `vector` neighbouring rows, and `lanes` threads share them.

@@ -6,7 +6,7 @@ from cudal2_agent.contract.plan.library_call import LibraryCall
 from cudal2_agent.contract.plan.plan import Launch, LaunchPlan, render_plan
 from cudal2_agent.contract.records.candidate import Candidate, Origin, ScheduleValue
 from cudal2_agent.contract.records.module_task import ModuleTask
-from cudal2_agent.policies.fusion.axes import Axes
+from cudal2_agent.policies.fusion.axes import Axes, LibraryChoice
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep, Step, names_of
 from cudal2_agent.policies.fusion.kernel_text import KernelText, kernel_text
 from cudal2_agent.policies.fusion.preamble import HEADERS, PREAMBLE
@@ -19,8 +19,7 @@ from cudal2_agent.policies.fusion.scan_text import scan_text
 from cudal2_agent.policies.fusion.values import Unplanned
 
 FAMILY = "fusion"
-LIBRARY = "library"
-Choice = Axes | SumTile | None  # of a kernel; None: a product is a library's call
+Choice = Axes | SumTile | LibraryChoice  # of a kernel
 
 
 def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> Candidate:
@@ -31,8 +30,8 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
     for step in groups.steps:
         if step.name in fused.values():
             continue  # a later kernel computes it
-        if isinstance(step, ProductStep) and choices[step.name] is None:
-            launches.append(step.call)
+        if isinstance(step, ProductStep) and isinstance(library := choices[step.name], LibraryChoice):
+            launches.append(step.call.model_copy(update={"search": library.search}))
             continue
         product = next((each for each in groups.products if each.name == fused.get(step.name)), None)
         text = _text(step, choices[step.name], groups) if product is None else _tiled(product, step, choices, groups)
@@ -44,20 +43,15 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
     headers = "".join(f"#include <{HEADERS[each]}>\n" for each in HEADERS if each in groups.elements.values())
     loops = COPIES + SIMT if any("multiply<" in kernel for kernel in kernels) else ""
     source = render_plan(plan) + headers + PREAMBLE + loops + "\n" + "\n".join(kernels)
-    schedule: dict[str, ScheduleValue] = {"family": FAMILY, **{name: shown(each) for name, each in choices.items()}}
+    schedule: dict[str, ScheduleValue] = {"family": FAMILY, **{name: each.text() for name, each in choices.items()}}
     return Candidate(source=source, plan=plan, origin=Origin(policy=FAMILY, schedule=schedule))
-
-
-def shown(choice: Choice) -> str:
-    """As a value of a schedule."""
-    return LIBRARY if choice is None else choice.text()
 
 
 def parsed(text: str) -> Choice:
     """Raises: ValueError."""
-    if text == LIBRARY:
-        return None
-    return SumTile.parse(text) if text.startswith("tile") else Axes.parse(text)
+    kinds = {"library": LibraryChoice, "tile": SumTile}
+    found: Choice = kinds.get(text.split(" ")[0], Axes).parse(text)
+    return found
 
 
 def _text(step: Step, choice: Choice, groups: Groups) -> KernelText:

@@ -13,7 +13,9 @@ from cudal2_agent.policies.fusion import pointwise
 from cudal2_agent.policies.fusion.expressions import CTYPE, Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, flat
 from cudal2_agent.policies.fusion.norms import logsumexp, normalised, reduced, softmax, with_operands
-from cudal2_agent.policies.fusion.values import BufferValue, Lowered, Map, ProductValue, Scan, Scope, Unplanned, Value
+from cudal2_agent.policies.fusion.product_kernels.direct import direct
+from cudal2_agent.policies.fusion.product_kernels.linear import summed
+from cudal2_agent.policies.fusion.values import BufferValue, Linear, Lowered, Map, ProductValue, Scan, Scope, Unplanned, Value
 from cudal2_agent.policies.fusion.views import joined, reshaped, view
 from cudal2_agent.policies.fusion.windows import pool
 
@@ -153,9 +155,11 @@ class _Node:
             value = with_operands(f"{name}_of", [value], value.shape, self.element, _cast(CTYPE[self.element]))
         if op == "var":
             return (self._variance(value, dims),)
-        total = reduced(f"{name}_total", value, _REDUCTIONS[op], dims)
+        gone = tuple(sorted({dim % len(value.shape) for dim in dims} or range(len(value.shape))))
+        total = summed(f"{name}_total", value, gone) if op in ("sum", "mean") else None
+        total = total or reduced(f"{name}_total", value, _REDUCTIONS[op], dims)
         if op == "mean":
-            return (self._scaled(total, total.length),)
+            return (self._scaled(total, value.numel / max(total.numel, 1)),)
         return (reshaped(name, total, shape),)
 
     def _scaled(self, total: Value, by: float) -> Value:
@@ -206,6 +210,7 @@ class _Node:
 
         result = with_operands(self.node.name, values, self.shape, self.element, write)
         result.cost = pointwise.cost(op)
+        result.linear = _linear(op, args, kwargs)
         return result
 
     def _product(self) -> Value:
@@ -225,7 +230,9 @@ class _Node:
                 ]
                 return made.call("({0} + {1})", ctype, *scaled)
 
-            return with_operands(name, [product, args[0]], self.shape, self.element, combined)
+            result = with_operands(name, [product, args[0]], self.shape, self.element, combined)
+            result.linear = ((product, alpha), (args[0], beta))
+            return result
         if op == "convolution":
             return self._convolution()
         raise Unplanned(self.node.op)
@@ -249,13 +256,15 @@ class _Node:
         def added(scope: Scope, index: Sequence[Index]) -> Expr:
             return scope.pool.call("({0} + {1})", product.ctype, scope.read(product, index), scope.read(bias, [index[1]]))
 
-        return Map(name, self.shape, self.element, (product, bias), added)
+        whole = reshaped(f"{name}_bias", bias, (*bias.shape, *[1] * rank))
+        return Map(name, self.shape, self.element, (product, bias), added, linear=((product, 1), (whole, 1)))
 
-    def _call(self, name: str, operands: Sequence[Value], call: Mapping[str, Any]) -> ProductValue:
+    def _call(self, name: str, operands: Sequence[Value], call: Mapping[str, Any]) -> Value:
         """`call`: fields of the library call but its buffers."""
         views = tuple(View(tensor=f"operand{at}") for at in range(len(operands)))
         whole = LibraryCall.model_validate({**call, "inputs": views, "out": View(tensor="result")})
-        return ProductValue(name, self.shape, self.element, tuple(operands), whole)
+        product = ProductValue(name, self.shape, self.element, tuple(operands), whole)
+        return direct(product) or product
 
     def _made(self) -> Value:
         """Values without an operand, and those that read where another tensor says."""
@@ -294,6 +303,25 @@ class _Node:
             return scope.read(table, [*index[:dim], where, *rest])
 
         return Map(self.node.name, self.shape, self.element, (table, places), at)
+
+
+def _linear(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Linear:
+    """An element-wise operation as a sum of factor * term; empty where it is none."""
+    first, second = args[0], args[1] if len(args) > 1 else None
+    values = [isinstance(each, Value) for each in (first, second)]
+    match op, values:
+        case "neg", [True, False]:
+            return ((first, -1),)
+        case "div", [True, False] if "rounding_mode" not in kwargs:
+            return ((first, 1 / second),) if second else ()
+        case "mul", [True, False]:
+            return ((first, second),)
+        case "mul", [True, True]:
+            return ((first, second),) if first.numel >= second.numel else ((second, first),)
+        case "add" | "sub", [True, True]:
+            alpha = float(kwargs.get("alpha", 1))
+            return ((first, 1), (second, alpha if op == "add" else -alpha))
+    return ()
 
 
 def _cast(ctype: Any) -> Any:

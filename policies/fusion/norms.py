@@ -6,7 +6,7 @@ from typing import Any
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index
-from cudal2_agent.policies.fusion.values import Map, Reduction, Scope, Unplanned, Value
+from cudal2_agent.policies.fusion.values import Linear, Map, Reduction, Scope, Unplanned, Value
 from cudal2_agent.policies.fusion.views import broadcast, reshaped
 
 # From the index of an element to that of the statistic of its row.
@@ -74,7 +74,7 @@ def softmax(name: str, value: Value, dim: int, *, log: bool) -> Value:
 
 def _normalised(
     name: str, value: Value, stats: tuple[Value, Value], row: Row, affine: Sequence[tuple[Value | None, Row]]
-) -> Value:
+) -> Map:
     """(x - mean) * rstd * weight + bias. `stats`: mean and rstd; `affine`: weight and bias, with the places in them."""
     (weight, weight_row), (bias, bias_row) = affine
     inputs = (value, *stats, *(each for each in (weight, bias) if each is not None))
@@ -127,7 +127,9 @@ def normalised(name: str, op: str, args: Sequence[Any]) -> tuple[Value, ...] | N
             return (_normalised(name, value, stats, group, [(args[1], _channel), (args[2], _channel)]), *stats)
         case "_native_batch_norm_legit_no_training":
             stats = (args[3], _inverse_deviation(name, args[4], args[6]))
-            return (_normalised(name, value, stats, _channel, [(args[1], _channel), (args[2], _channel)]), *stats)
+            result = _normalised(name, value, stats, _channel, [(args[1], _channel), (args[2], _channel)])
+            result.linear = _by_channel(name, value, stats, args[1], args[2])
+            return (result, *stats)
         case "_native_batch_norm_legit" | "_native_batch_norm_legit_functional" | "native_batch_norm":
             training, momentum, eps = args[-3:]
             running: list[Any] = list(args[3:5]) if len(args) == 8 else [None, None]
@@ -141,6 +143,27 @@ def normalised(name: str, op: str, args: Sequence[Any]) -> tuple[Value, ...] | N
                 return results
             return (*results, *_running(name, value, running, momentum))
     return None
+
+
+def _by_channel(name: str, value: Value, stats: tuple[Value, Value], weight: Value | None, bias: Value | None) -> Linear:
+    """x * scale + shift, where both have one number a channel."""
+    shape = (1, value.shape[1], *[1] * (len(value.shape) - 2))
+
+    def scale(scope: Scope, index: Sequence[Index]) -> Expr:
+        rstd = scope.read(stats[1], _channel(index))
+        return (
+            rstd if weight is None else scope.pool.call("({0} * {1})", value.ctype, rstd, scope.read(weight, _channel(index)))
+        )
+
+    def shift(scope: Scope, index: Sequence[Index]) -> Expr:
+        moved = scope.pool.call("(-{0} * {1})", value.ctype, scope.read(stats[0], _channel(index)), scale(scope, index))
+        if bias is None:
+            return moved
+        return scope.pool.call("({0} + {1})", value.ctype, moved, scope.read(bias, _channel(index)))
+
+    of = (*stats, *(each for each in (weight, bias) if each is not None))
+    factor = Map(f"{name}_scale", shape, value.element, of, scale)
+    return ((value, factor), (Map(f"{name}_shift", shape, value.element, of, shift), 1))
 
 
 def _channel(index: Sequence[Index]) -> list[Index]:

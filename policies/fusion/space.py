@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.plan.library_call import CONVOLUTIONS
 from cudal2_agent.contract.records.named_buffer import BufferElement
-from cudal2_agent.policies.fusion.axes import MAX_HELD, Axes
+from cudal2_agent.policies.fusion.axes import MAX_HELD, Axes, LibraryChoice
 from cudal2_agent.policies.fusion.fused_source import Choice
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction, contraction
@@ -66,19 +67,27 @@ def tiles_of(sums: Contraction, chip: Chip) -> Iterator[SumTile]:
 
 
 def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
-    """By kernel, what can be tried, the best expected first. Products are a library's where another kernel is there."""
+    """By kernel, what can be tried, the best expected first.
+
+    A plan needs a kernel of ours. Where all steps are products, that is the smallest of them; the others may be a library's.
+    """
     found: dict[str, list[Choice]] = {}
-    own = all(isinstance(step, ProductStep) for step in groups.steps)
+    sums = {step.name: contraction(step.product) for step in groups.products}
+    own = min(sums, key=lambda name: sums[name].flops) if len(sums) == len(groups.steps) else None
     for step in groups.steps:
         match step:
             case ProductStep():
-                tiles = list[Choice](tiles_of(contraction(step.product), chip))
-                found[step.name] = [*tiles, None] if own else [None, *tiles]
+                library = [] if step.name == own else _calls(step)
+                found[step.name] = [*library, *tiles_of(sums[step.name], chip)]
             case KernelProgram():
                 found[step.name] = list(axes_of(step, groups.elements, chip))
             case ScanStep():
                 found[step.name] = list[Choice](_scans(step, chip))
     return found
+
+
+def _calls(step: ProductStep) -> list[LibraryChoice]:
+    return [LibraryChoice(search=True), LibraryChoice()] if step.call.call in CONVOLUTIONS else [LibraryChoice()]
 
 
 def _scans(step: ScanStep, chip: Chip) -> Iterator[Axes]:
@@ -103,7 +112,10 @@ def vector(count: int, widest: int) -> int:
 
 
 def _flat(program: KernelProgram, widest: int, chip: Chip) -> Iterator[Axes]:
-    best = 1 if program.cost > _HEAVY else vector(program.rows, widest)
+    shape = program.stores[0].value.shape
+    # Where elements do not lie as their operands do, neighbours in one line share what they read.
+    line = program.rows if program.traffic.by_row == program.traffic.total or not shape else shape[-1]
+    best = 1 if program.cost > _HEAVY else vector(line, widest)
     groups = program.rows // best
     items = 2 if groups >= 2 * 256 * chip.sms * 8 and program.cost <= _HEAVY // 8 else 1
     yield Axes(layout="flat", vector=best, threads=256, items=items)

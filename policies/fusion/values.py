@@ -56,7 +56,8 @@ class BufferValue(Value):
 class Map(Value):
     """Each element is an expression of elements of `of`. `repeats`: how often an element of its operands is read, about.
 
-    `view_of`: the operand whose elements these are, in row-major order where `permute` is None, else permuted so.
+    `linear`: where it is the sum of factor * term, both broadcast to its shape. `view_of`: the operand whose elements these
+    are, in row-major order where `permute` is None, else permuted so.
     """
 
     of: tuple[Value, ...]
@@ -65,10 +66,14 @@ class Map(Value):
     view_of: Value | None = None
     permute: tuple[int, ...] | None = None
     cost: int = 1
+    linear: "Linear" = ()
 
     @property
     def inputs(self) -> tuple[Value, ...]:
         return self.of
+
+
+Linear = tuple[tuple[Value, float | Value], ...]
 
 
 @dataclass(eq=False)

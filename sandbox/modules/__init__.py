@@ -12,7 +12,7 @@
 - `graph_axes.py`, `axis_rules.py`: dimensions that a graph keeps apart
 - `pieces.py`, `judge_memory.py`: references piece by piece along such a dimension, where the whole would not fit
 - `executor.py`: what a backend must provide
-- `library_calls.py`: runs the library calls of a plan
+- `library_calls.py`: runs the library calls of a plan; `convolutions.py`: those that write into the plan's memory
 - `proof.py`: the tests of a candidate, over an executor
 - `redundancy.py`: operations that change nothing for any input
 - `soundness.py`: whether a task's tests tell wrong programs from right ones

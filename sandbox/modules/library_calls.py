@@ -7,9 +7,10 @@ import torch
 from torch.nn import functional
 
 from cudal2_agent.contract.errors import PlanError
-from cudal2_agent.contract.plan.library_call import LibraryCall, View
+from cudal2_agent.contract.plan.library_call import CONVOLUTIONS, LibraryCall, View
 from cudal2_agent.contract.records.module_task import Arithmetic
 from cudal2_agent.contract.records.named_buffer import Buffer
+from cudal2_agent.sandbox.modules.convolutions import convolve, searched
 from cudal2_agent.sandbox.modules.executor import STORED, Values
 
 _CONVOLUTIONS = (functional.conv1d, functional.conv2d, functional.conv3d)
@@ -37,11 +38,20 @@ def run_wide(call: LibraryCall, tensors: Values) -> None:
 
 def run_native(call: LibraryCall, tensors: Values) -> None:
     """Run a call in the arithmetic of its tensors, on their device and torch's current stream. Inside `arithmetic_of`."""
-    operands, out = operands_of(call, tensors)
+    operands, out = _operands(call, tensors)
     if call.call in ("mm", "bmm"):
         (torch.mm if call.call == "mm" else torch.bmm)(*operands, out=out)
-    else:
+    elif call.call not in CONVOLUTIONS or not convolve(call, operands, out):
         out.copy_(_result(call, operands))
+
+
+def prepare(call: LibraryCall, tensors: Values) -> None:
+    """Search the algorithm of a call that asks for it, unless it is known, so that no capture meets the search.
+
+    It writes `out`. Inside `arithmetic_of`.
+    """
+    if call.search and not searched(call, *_operands(call, tensors)):
+        run_native(call, tensors)
 
 
 @contextmanager
@@ -62,7 +72,7 @@ def arithmetic_of(arithmetic: Arithmetic) -> Iterator[None]:
         cudnn.allow_tf32 = convolution
 
 
-def operands_of(call: LibraryCall, tensors: Values) -> tuple[list[torch.Tensor], torch.Tensor]:
+def _operands(call: LibraryCall, tensors: Values) -> tuple[list[torch.Tensor], torch.Tensor]:
     """What a call reads, and where its result goes."""
     return [_view(view, tensors) for view in call.inputs], _view(call.out, tensors)
 

@@ -1,5 +1,8 @@
-"""Products of our own in f32: matrix products and convolutions by tiles, with what follows them computed from the sums.
+"""Matrix products and convolutions: which are computed otherwise, and kernels of our own by tiles, with what follows them.
 
-`operand_copies` writes how a tile of an operand is copied, `tile_kernel` the kernel and what is stored of its sums, over the
-C++ of `mainloops`.
+- `linear.py`: sums over a product that are computed without it
+- `direct.py`: products that are reductions or windows
+- `contraction.py`: a product as one sum over index maps
+- `operand_copies.py`: how a tile of an operand is copied
+- `tile_kernel.py`: the f32 kernel and what is stored of its sums, over the C++ of `mainloops.py`; `tile_text.py`: other types
 """

@@ -48,10 +48,17 @@ def reduced_modules(task: ModuleTask, resize: Resize) -> Iterator[ModuleTask]:
 
 
 def smaller_dims(dims: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Dims to try. A dim above the cap keeps its residue modulo `_PERIOD`; a multiple of that becomes one."""
+    """Dims to try. A dim above the cap keeps its residue modulo `_PERIOD`; a multiple of that becomes one.
+
+    A multiple of another dim stays larger: groups of one channel, say, would be another module.
+    """
     seen = [dict(dims)]
     for cap in _CAPS:
-        tried = {name: _capped(size, cap) for name, size in dims.items()}
+        tried = dict[str, int]()
+        for name, size in sorted(dims.items(), key=lambda each: each[1]):
+            parts = [tried[other] for other in tried if 1 < dims[other] < size and size % dims[other] == 0]
+            tried[name] = _above(max(parts, default=0), _capped(size, cap), size)
+        tried = {name: tried[name] for name in dims}
         if tried not in seen:
             seen.append(tried)
             yield tried
@@ -61,6 +68,12 @@ def _capped(size: int, cap: int) -> int:
     if size <= max(cap, SMALL_DIM):
         return size
     return min(size, cap + size % _PERIOD)
+
+
+def _above(least: int, capped: int, size: int) -> int:
+    while capped <= least:
+        capped = capped + _PERIOD if capped % _PERIOD else 2 * capped
+    return min(capped, size)
 
 
 def names_sizes(candidate: Candidate, task: ModuleTask, reduced: ModuleTask) -> bool:

@@ -10,7 +10,8 @@ from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.library_call import LibraryCall, resolve_call
 from cudal2_agent.contract.records.module_task import Arithmetic
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
-from cudal2_agent.sandbox.modules.library_calls import arithmetic_of, check_call, run_native, run_wide
+from cudal2_agent.sandbox.modules import convolutions
+from cudal2_agent.sandbox.modules.library_calls import arithmetic_of, check_call, prepare, run_native, run_wide
 
 SHAPES = {
     "a": (6, 8), "w": (5, 8), "d": (6, 5), "h": (6, 5), "x": (2, 4, 9), "f": (6, 2, 3), "b": (6,), "y": (2, 6, 5),
@@ -89,3 +90,74 @@ def test_the_switches_of_arithmetic_are_put_back() -> None:
     with arithmetic_of(Arithmetic.F32):
         assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, False)
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "operator", "sizes"),
+    [
+        ("Cudnn", resolved("conv", ["x", "f"], "y", stride=[2], padding=[1], groups=2, search=True), "cudnn_convolution", 3),
+        (
+            "CudnnTranspose",
+            resolved("conv_transpose", ["x", "g"], "z", stride=[2], output_padding=[1], search=True),
+            "cudnn_convolution_transpose",
+            4,
+        ),
+    ],
+)
+def test_a_convolution_of_cudnn_is_written_in_place_and_searched_once(
+    kind: str, call: LibraryCall, operator: str, sizes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its search runs before a capture; operands at other alignments are another search."""
+    calls: list[tuple[Any, ...]] = []
+
+    def write(*args: Any, out: torch.Tensor) -> None:
+        calls.append(args)
+        out.fill_(7)
+
+    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: getattr(torch._C._ConvBackend, kind))
+    monkeypatch.setattr(getattr(torch.ops.aten, operator), "out", write)
+    monkeypatch.setattr(convolutions, "_searched", set())
+    tensors = drawn()
+    for _ in range(2):
+        with arithmetic_of(Arithmetic.F32):
+            prepare(call, tensors)
+    assert len(calls) == 1  # the second time it was known
+    place = tensors[call.out.tensor].data_ptr()
+    with arithmetic_of(Arithmetic.F32):
+        run_native(call, tensors)
+    benchmark, deterministic, tf32 = calls[-1][2 + sizes + 1 :]
+    assert (benchmark, deterministic, tf32) == (True, True, False)
+    assert tensors[call.out.tensor].data_ptr() == place
+    assert bool((tensors[call.out.tensor] == 7).all())
+
+
+def test_a_capture_that_no_search_precedes_takes_the_heuristic(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: torch._C._ConvBackend.Cudnn)
+    monkeypatch.setattr(torch.ops.aten.cudnn_convolution, "out", lambda *args, **_: seen.append(args[6]))
+    monkeypatch.setattr(convolutions, "_searched", set())
+    call, tensors = resolved("conv", ["x", "f"], "y", stride=[2], padding=[1], groups=2, search=True), drawn()
+    for capturing in (True, False, True):
+        monkeypatch.setattr(convolutions, "_capturing", lambda _, now=capturing: now)
+        run_native(call, tensors)
+    assert seen == [False, True, True]
+
+
+def test_a_depthwise_convolution_is_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: torch._C._ConvBackend.CudaDepthwise2d)
+    monkeypatch.setattr(torch.ops.aten._conv_depthwise2d, "out", lambda *args, out: seen.extend((out, *args[2:])))
+    tensors = drawn()
+    run_native(resolved("conv", ["x", "f", "b"], "y", stride=[2], padding=[1], groups=2), tensors)
+    assert seen[0].data_ptr() == tensors["y"].data_ptr()
+    assert (seen[1], seen[3:]) == ((3,), [(2,), (1,), (1,)])
+
+
+def test_only_convolutions_are_searched() -> None:
+    with pytest.raises(PlanError) as caught:
+        resolved("mm", ["a", W_T], "d", search=True)
+    assert caught.value.rule == "plan-call"
+
+
+def test_a_call_without_a_search_is_written_as_it_was_before_there_was_one() -> None:
+    assert "search" not in resolved("conv", ["x", "f"], "y").model_dump(mode="json")

@@ -137,7 +137,14 @@ def test_dims_shrink_together_with_their_residues() -> None:
     tried = list(smaller_dims({"batch": 4096, "features": 1000, "kernel_size": 3, "groups": 16}))
     assert tried[0] == {"batch": 32, "features": 40, "kernel_size": 3, "groups": 16}
     assert all(each["kernel_size"] == 3 and each["groups"] == 16 for each in tried)
-    assert all(each["features"] % 32 == 1000 % 32 and each["batch"] % 32 == 0 for each in tried if each["batch"] > 16)
+    assert all(each["features"] % 32 == 1000 % 32 and each["batch"] % 32 == 0 for each in tried if each["features"] > 32)
+
+
+def test_a_part_of_a_dim_stays_smaller_than_it() -> None:
+    """At groups of one channel the module has other kernels, and a candidate for its own sizes reads beyond its buffers."""
+    for tried in smaller_dims({"batch": 1024, "input": 8192, "hidden": 8192, "groups": 512, "odd": 1536}):
+        assert tried["groups"] < tried["hidden"] == tried["input"]
+        assert (tried["hidden"] % tried["groups"], tried["odd"] % tried["groups"]) == (0, 0)
 
 
 def test_the_first_dims_that_the_file_takes_and_that_are_small_come_first() -> None:

@@ -1,0 +1,66 @@
+"""Convolutions of a GPU's library straight into memory of the caller's, by the kernels that PyTorch takes itself.
+
+PyTorch's own functions allocate their result, so that it would have to be copied.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from cudal2_agent.contract.plan.library_call import LibraryCall
+
+_searched: set[tuple[Any, ...]] = set()  # cuDNN keeps what it found as long as the process lives
+_ALIGNMENT = 64  # beyond which an address makes no other problem for cuDNN
+
+
+def convolve(call: LibraryCall, operands: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
+    """False where PyTorch has no kernel that writes into `out`; then nothing was done.
+
+    A searched convolution takes the heuristic's algorithm inside a capture that no run with such operands precedes.
+    """
+    x, weight, *bias = operands
+    spatial = x.dim() - 2
+    stride, dilation = call.stride or (1,) * spatial, call.dilation or (1,) * spatial
+    padding, more = call.padding or (0,) * spatial, call.output_padding or (0,) * spatial
+    transposed = call.call == "conv_transpose"
+    own_bias = bias[0] if bias else None
+    kinds, aten = torch._C._ConvBackend, torch.ops.aten
+    kind = torch._C._select_conv_backend(x, weight, own_bias, stride, padding, dilation, transposed, more, call.groups)
+    write: Callable[..., Any] | None = None
+    match kind:
+        case kinds.Cudnn:
+            write, sizes = getattr(aten.cudnn_convolution, "out", None), (padding, stride, dilation)
+        case kinds.CudnnTranspose:
+            write, sizes = getattr(aten.cudnn_convolution_transpose, "out", None), (padding, more, stride, dilation)
+        case kinds.CudaDepthwise2d | kinds.CudaDepthwise3d:
+            depthwise = aten._conv_depthwise2d if kind == kinds.CudaDepthwise2d else aten.conv_depthwise3d
+            if (write := getattr(depthwise, "out", None)) is not None:
+                write(x, weight, weight.shape[2:], own_bias, stride, padding, dilation, out=out)
+            return write is not None
+    if write is None:
+        return False
+    key = _key(call, x, weight, out)
+    search = call.search and (key in _searched or not _capturing(x))
+    if search:
+        _searched.add(key)
+    # Among the algorithms of a search some sum in the order of arrival.
+    write(x, weight, *sizes, call.groups, search, True, torch.backends.cudnn.allow_tf32, out=out)
+    if own_bias is not None:
+        out.add_(own_bias.reshape(1, -1, *[1] * spatial))
+    return True
+
+
+def searched(call: LibraryCall, operands: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
+    """Whether cuDNN knows the fastest algorithm for these operands, so that a capture may ask for it."""
+    return _key(call, *operands[:2], out) in _searched
+
+
+def _capturing(tensor: torch.Tensor) -> bool:
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _key(call: LibraryCall, *tensors: torch.Tensor) -> tuple[Any, ...]:
+    """What cuDNN tells problems by."""
+    places = [(each.shape, each.stride(), each.dtype, each.device, each.data_ptr() % _ALIGNMENT) for each in tensors]
+    return (call.call, call.stride, call.padding, call.dilation, call.groups, torch.backends.cudnn.allow_tf32, *places)
