@@ -155,7 +155,7 @@ class _Node:
             return (self._variance(value, dims),)
         total = reduced(f"{name}_total", value, _REDUCTIONS[op], dims)
         if op == "mean":
-            return (self._scaled(total, total.length),)
+            return (self._scaled(total, _length(value, total)),)
         return (reshaped(name, total, shape),)
 
     def _scaled(self, total: Value, by: float) -> Value:
@@ -170,7 +170,7 @@ class _Node:
 
     def _variance(self, value: Value, dims: Sequence[int]) -> Value:
         squares = reduced(f"{self.node.name}_squares", value, "moments", dims, "squares")
-        return self._scaled(squares, squares.length - float(self.kwargs.get("correction", 1) or 0))
+        return self._scaled(squares, _length(value, squares) - float(self.kwargs.get("correction", 1) or 0))
 
     def _norm(self, value: Value, order: float, dims: Sequence[int]) -> Value:
         name = self.node.name
@@ -294,6 +294,11 @@ class _Node:
             return scope.read(table, [*index[:dim], where, *rest])
 
         return Map(self.node.name, self.shape, self.element, (table, places), at)
+
+
+def _length(value: Value, reduced: Value) -> int:
+    """Elements that one result is made of."""
+    return value.numel // max(reduced.numel, 1)
 
 
 def _cast(ctype: Any) -> Any:

@@ -70,7 +70,7 @@ class Reading:
     """The expressions of a program's values, at rows and elements that the caller sets. Raises: MustStore.
 
     `buffers`: by value, where it is stored. `row`, `place`: of the element; `lane`: which of several rows of a thread it is.
-    `bound`: (variable, size): loads happen only where the variable is below the size.
+    `bound`: a condition in C++ under which loads happen.
     """
 
     def __init__(self, program: KernelProgram, buffers: Mapping[int, str]) -> None:
@@ -79,11 +79,11 @@ class Reading:
         self.loads: dict[str, Value] = {}
         self.stages: dict[ReductionKey, int] = {}
         self.row, self.place, self.lane = Index(), Index(), 0
-        self.bound: tuple[str, int] | None = None
+        self.bound: str | None = None
         self.cost = 0
         self._program, self.buffers = program, buffers
         self._own = {id(value) for value in program.stored}
-        self._memo: dict[tuple[int, tuple[Index, ...], int, tuple[str, int] | None], Expr] = {}
+        self._memo: dict[tuple[int, tuple[Index, ...], int, str | None], Expr] = {}
 
     def read(self, value: Value, index: Sequence[Index]) -> Expr:
         key = (id(value), tuple(index), self.lane, self.bound)

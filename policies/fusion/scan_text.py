@@ -7,9 +7,10 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.grouping import ScanStep
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of
-from cudal2_agent.policies.fusion.kernel_text import WARP, KernelText
+from cudal2_agent.policies.fusion.kernel_text import KernelText
 from cudal2_agent.policies.fusion.programs import KernelProgram, Reading
 from cudal2_agent.policies.fusion.reduction_rules import start
+from cudal2_agent.policies.fusion.row_kernels.layouts import WARP
 from cudal2_agent.policies.fusion.values import Reduction
 from cudal2_agent.policies.fusion.writer import STORED, StatementWriter
 
@@ -55,7 +56,7 @@ class _ScanKernel:
         self.line(f"{wide} before = {neutral};")
         uneven = groups % axes.threads
         with self.writer.block(f"for (unsigned first = 0, now = 0; first < {groups}u; first += {axes.threads}u, now ^= 1u)"):
-            bound = ("wanted", groups) if uneven else None
+            bound = f"wanted < {groups}u" if uneven else None
             self.line("const unsigned wanted = first + threadIdx.x;")
             self.line(f"const unsigned k = {f'min(wanted, {groups - 1}u)' if uneven else 'wanted'};")
             row, group = of(Var("row", self._along.numel)), of(Var("k", groups))
@@ -102,7 +103,7 @@ class _ScanKernel:
             self._store(places, [f"({kind})v{lane}" for lane in range(axes.vector)])
         return -(-columns // axes.threads)
 
-    def _elements(self, places: Sequence[tuple[Index, Index]], bound: tuple[str, int] | None) -> list[str]:
+    def _elements(self, places: Sequence[tuple[Index, Index]], bound: str | None) -> list[str]:
         exprs = []
         for row, place in places:
             self.reading.row, self.reading.place, self.reading.bound = row, place, bound
