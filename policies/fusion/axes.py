@@ -4,8 +4,6 @@ from typing import Literal
 
 from cudal2_agent.contract.base import Record
 
-MAX_HELD = 64  # elements that a thread keeps of a row between passes
-
 
 class Axes(Record):
     """`flat`: a thread computes `items` times `vector` neighbours of the output. `rows`: `lanes` threads share a row, and

@@ -98,7 +98,7 @@ class Groups:
         """Bytes that a kernel moves, by its name."""
         step = next(each for each in self.steps if each.name == name)
         if isinstance(step, KernelProgram):
-            return step.traffic.total
+            return step.bytes
         return (
             sum(each.numel * each.element.bytes for each in (*step.product.operands, step.product))
             if isinstance(step, ProductStep)
@@ -266,7 +266,7 @@ class _Cut:
             joint = traced(program, self._buffers)
         except MustStore:
             return False
-        if joint.traffic.total >= one.traffic.total + other.traffic.total:
+        if joint.bytes >= one.bytes + other.bytes:
             return False
         del steps[second if not later else first]
         steps[second - 1 if later else first] = joint

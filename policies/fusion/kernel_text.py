@@ -28,13 +28,13 @@ def kernel_text(
 ) -> KernelText:
     """`elements`: of each buffer by name. A row in parts takes a launch for each stage, and one for what is stored."""
     if axes.layout == "flat":
-        return _launched(FlatKernel(program, axes, buffers), program.name, elements)
+        return launched(FlatKernel(program, axes, buffers), program.name, elements)
     kind = RowKernel if axes.layout == "rows" else ColumnKernel
     if axes.parts == 1:
-        return _launched(kind(program, axes, buffers), program.name, elements)
+        return launched(kind(program, axes, buffers), program.name, elements)
     last = len(program.stages)
     phases = [
-        _launched(
+        launched(
             kind(program, phase_axes(program, axes, at), buffers, at),
             f"{program.name}_{at}" if at < last else program.name,
             elements,
@@ -54,7 +54,8 @@ def phase_axes(program: KernelProgram, axes: Axes, phase: int) -> Axes:
     return axes.model_copy(update={"lanes": lanes, "threads": min(max(lanes, 128), axes.threads)})
 
 
-def _launched(body: KernelBody, name: str, elements: Mapping[str, BufferElement]) -> KernelText:
+def launched(body: KernelBody, name: str, elements: Mapping[str, BufferElement]) -> KernelText:
+    """One kernel with its launch."""
     body.write()
     program, axes = body.program, body.axes
     text = "\n".join(body.writer.lines)

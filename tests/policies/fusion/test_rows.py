@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.fused_source import written
 from cudal2_agent.policies.fusion.grouping import grouped
+from cudal2_agent.policies.fusion.policy import rewrite
+from cudal2_agent.policies.fusion.space import choices
 from tests.policies.fusion.emulated import Array, emulated
 from tests.policies.fusion.graphs import node, softmax, task
 from tests.sandbox.emulator.compiled import PtxCompiler
@@ -27,6 +31,54 @@ ROWS = [
     "columns v1 t64 i2 l4 p3",
     "columns v1 t64 i1 l8 shared",
 ]
+
+
+def best(module: ModuleTask) -> Axes:
+    found = choices(grouped(module), REFERENCE_CHIPS[Arch.SM_90A])["k0"][0]
+    assert isinstance(found, Axes)
+    return found
+
+
+def test_few_rows_are_divided_among_the_chip_s_sms() -> None:
+    large = statistics("sum.dim_IntList", (2, 1 << 26), [1])
+    assert best(large).parts * 2 >= 2 * 132
+    small = statistics("sum.dim_IntList", (4096, 1 << 12), [1])
+    assert best(small).parts == 1
+    assert best(statistics("sum.dim_IntList", (1, 2048), [1])).parts == 1  # a launch takes longer
+
+
+def test_a_row_that_fits_is_read_once() -> None:
+    assert best(softmax(4096, 8192)).held
+    long = best(softmax(4096, 393216))
+    assert long.cluster > 1
+    assert long.held or long.shared
+
+
+def test_rows_that_lie_side_by_side_are_columns() -> None:
+    found = best(statistics("sum.dim_IntList", (128, 4096, 1023), [1]))
+    assert (found.layout, found.vector) == ("columns", 1)  # four of an odd number of columns are not aligned
+    assert best(statistics("sum.dim_IntList", (128, 4096, 1024), [1])).vector == 4
+
+
+def test_a_pool_before_a_sum_is_read_along_its_rows() -> None:
+    """Neighbouring windows lie two elements apart; neighbouring rows a whole image."""
+    pooled = (16, 8, 64, 64)
+    nodes = [
+        node("pool", "aten.avg_pool2d.default", "x", [2, 2], results=[pooled]),
+        node("sum", "aten.sum.dim_IntList", "pool", [2, 3], results=[(16, 8)]),
+    ]
+    assert best(task({"x": (16, 8, 128, 128)}, nodes, "sum")).layout == "rows"
+
+
+def test_a_form_is_proved_at_smaller_sizes(compiler: PtxCompiler) -> None:
+    """A schedule of parts stays one of parts, though rows are short there."""
+    large, small = (statistics("sum.dim_IntList", (2, length), [1]) for length in (1 << 26, 90))
+    candidate = written(large, grouped(large), {"k0": best(large)})
+    again = rewrite(candidate, small)
+    assert again is not None
+    assert len(again.plan.launches) == len(candidate.plan.launches) == 2
+    x = np.random.default_rng(8).normal(size=(2, 90)).astype(np.float32)
+    np.testing.assert_allclose(emulated(again, small, {"x": x}, compiler)["out"], x.astype(np.float64).sum(1), rtol=1e-5)
 
 
 def run(module: ModuleTask, text: str, inputs: dict[str, Array], compiler: PtxCompiler) -> Array:
