@@ -4,8 +4,6 @@ from typing import Literal
 
 from cudal2_agent.contract.base import Record
 
-MAX_HELD = 64  # elements that a thread keeps of a row between passes
-
 
 class LibraryChoice(Record):
     """A product by a library's call. `search`: of a convolution; see `LibraryCall`."""
@@ -29,7 +27,9 @@ class Axes(Record):
     """`flat`: a thread computes `items` times `vector` neighbours of the output. `rows`: `lanes` threads share a row, and
     read `vector` neighbours of it. `columns`: a thread computes `vector` neighbouring rows, and `lanes` threads share them.
 
-    `threads`: of a CTA. `held`: a thread keeps what it read of its row for later passes.
+    `threads`: of a CTA. `items`: of `rows` and `columns`, groups that a thread reads before it adds them to sums of their own.
+    `parts`: CTAs that share a row, with a launch for each stage. `cluster`: CTAs of a cluster that share a row in one launch.
+    `held`: a thread keeps what it read of its row for later passes, in registers; `shared`: in shared memory.
     """
 
     layout: Literal["flat", "rows", "columns"]
@@ -37,17 +37,22 @@ class Axes(Record):
     threads: int = 256
     items: int = 1
     lanes: int = 1
+    parts: int = 1
+    cluster: int = 1
     held: bool = False
+    shared: bool = False
 
     def text(self) -> str:
         """As a value of a schedule."""
-        return f"{self.layout} v{self.vector} t{self.threads} i{self.items} l{self.lanes}" + (" held" if self.held else "")
+        words = [self.layout, f"v{self.vector}", f"t{self.threads}", f"i{self.items}", f"l{self.lanes}"]
+        words += [f"p{self.parts}"] * (self.parts > 1) + [f"c{self.cluster}"] * (self.cluster > 1)
+        return " ".join(words + ["held"] * self.held + ["shared"] * self.shared)
 
     @classmethod
     def parse(cls, text: str) -> "Axes":
         """Raises: ValueError."""
         layout, *words = text.split()
-        held = words[-1:] == ["held"]
-        names = {"v": "vector", "t": "threads", "i": "items", "l": "lanes"}
-        numbers = {names.get(word[0], word[0]): int(word[1:]) for word in words[: len(words) - held]}
-        return cls.model_validate({"layout": layout, "held": held, **numbers})
+        flags = {word: True for word in words if word in ("held", "shared")}
+        names = {"v": "vector", "t": "threads", "i": "items", "l": "lanes", "p": "parts", "c": "cluster"}
+        numbers = {names.get(word[0], word[0]): int(word[1:]) for word in words if word not in flags}
+        return cls.model_validate({"layout": layout, **flags, **numbers})

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from cudal2_agent.contract.plan.library_call import LibraryCall
-from cudal2_agent.contract.plan.plan import Launch, LaunchPlan, render_plan
+from cudal2_agent.contract.plan.plan import Launch, LaunchPlan, Scratch, render_plan
 from cudal2_agent.contract.records.candidate import Candidate, Origin, ScheduleValue
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.policies.fusion.axes import Axes, LibraryChoice
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep, Step, names_of
 from cudal2_agent.policies.fusion.kernel_text import KernelText, kernel_text
-from cudal2_agent.policies.fusion.preamble import HEADERS, PREAMBLE
+from cudal2_agent.policies.fusion.preamble import CLUSTERS, HEADERS, PREAMBLE
 from cudal2_agent.policies.fusion.product_kernels.contraction import contraction
 from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES, SIMT
 from cudal2_agent.policies.fusion.product_kernels.tile_kernel import follows, in_f32, tile_kernel
@@ -26,6 +26,7 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
     """The source with its plan; equal groups and choices give equal text. Raises: Unplanned."""
     launches: list[Launch | LibraryCall] = []
     kernels: list[str] = []
+    states: list[Scratch] = []
     fused = _fused(groups, choices)
     for step in groups.steps:
         if step.name in fused.values():
@@ -35,14 +36,23 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
             continue
         product = next((each for each in groups.products if each.name == fused.get(step.name)), None)
         text = _text(step, choices[step.name], groups) if product is None else _tiled(product, step, choices, groups)
-        launches.append(text.launch)
+        launches += [*text.before, text.launch]
+        states += text.scratch
         kernels.append(text.source)
     unused = {groups.buffers[id(each.product)] for each in groups.products if each.name in fused.values()}
-    scratch = tuple(each for each in groups.scratch if each.name not in unused)
+    scratch = (*(each for each in groups.scratch if each.name not in unused), *states)
     plan = LaunchPlan(arch=task.arch, launches=tuple(launches), scratch=scratch)
     headers = "".join(f"#include <{HEADERS[each]}>\n" for each in HEADERS if each in groups.elements.values())
     loops = COPIES + SIMT if any("multiply<" in kernel for kernel in kernels) else ""
-    source = render_plan(plan) + headers + PREAMBLE + loops + "\n" + "\n".join(kernels)
+    source = (
+        render_plan(plan)
+        + headers
+        + PREAMBLE
+        + (CLUSTERS if any("cluster_sync" in kernel for kernel in kernels) else "")
+        + loops
+        + "\n"
+        + "\n".join(kernels)
+    )
     schedule: dict[str, ScheduleValue] = {"family": FAMILY, **{name: each.text() for name, each in choices.items()}}
     return Candidate(source=source, plan=plan, origin=Origin(policy=FAMILY, schedule=schedule))
 

@@ -159,7 +159,7 @@ class _Node:
         total = summed(f"{name}_total", value, gone) if op in ("sum", "mean") else None
         total = total or reduced(f"{name}_total", value, _REDUCTIONS[op], dims)
         if op == "mean":
-            return (self._scaled(total, value.numel / max(total.numel, 1)),)
+            return (self._scaled(total, _length(value, total)),)
         return (reshaped(name, total, shape),)
 
     def _scaled(self, total: Value, by: float) -> Value:
@@ -174,7 +174,7 @@ class _Node:
 
     def _variance(self, value: Value, dims: Sequence[int]) -> Value:
         squares = reduced(f"{self.node.name}_squares", value, "moments", dims, "squares")
-        return self._scaled(squares, squares.length - float(self.kwargs.get("correction", 1) or 0))
+        return self._scaled(squares, _length(value, squares) - float(self.kwargs.get("correction", 1) or 0))
 
     def _norm(self, value: Value, order: float, dims: Sequence[int]) -> Value:
         name = self.node.name
@@ -322,6 +322,11 @@ def _linear(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Linear:
             alpha = float(kwargs.get("alpha", 1))
             return ((first, 1), (second, alpha if op == "add" else -alpha))
     return ()
+
+
+def _length(value: Value, reduced: Value) -> int:
+    """Elements that one result is made of."""
+    return value.numel // max(reduced.numel, 1)
 
 
 def _cast(ctype: Any) -> Any:

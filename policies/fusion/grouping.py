@@ -98,7 +98,7 @@ class Groups:
         """Bytes that a kernel moves, by its name."""
         step = next(each for each in self.steps if each.name == name)
         if isinstance(step, KernelProgram):
-            return step.traffic.total
+            return step.bytes
         return (
             sum(each.numel * each.element.bytes for each in (*step.product.operands, step.product))
             if isinstance(step, ProductStep)
@@ -241,7 +241,36 @@ class _Cut:
         return View(tensor=buffer, shape=shape, permute=None if permute == tuple(range(len(order))) else permute)
 
     def _merged(self, steps: list[Step]) -> list[Step]:
+        """With kernels joined that have the same rows and then read less: statistics of the same elements, a pass and what
+        follows it.
+        """
+        at = 1
+        while at < len(steps):
+            joined = next((each for each in range(at - 1, -1, -1) if self._join(steps, each, at)), None)
+            at = at if joined is not None else at + 1
         return steps
+
+    def _join(self, steps: list[Step], first: int, second: int) -> bool:
+        """Whether two kernels became one, in the place of the second or of the first."""
+        one, other = steps[first], steps[second]
+        if not isinstance(one, KernelProgram) or not isinstance(other, KernelProgram):
+            return False
+        if (one.rows, one.length, one.anchor is None) != (other.rows, other.length, other.anchor is None):
+            return False
+        between = [name for step in steps[first + 1 : second] for name in names_of(step)]
+        later = not any(store.buffer in between for store in one.stores)
+        if not later and any(name in between for name in other.reads):
+            return False
+        program = KernelProgram("", other.rows, other.length, other.anchor, [*one.stores, *other.stores])
+        try:
+            joint = traced(program, self._buffers)
+        except MustStore:
+            return False
+        if joint.bytes >= one.bytes + other.bytes:
+            return False
+        del steps[second if not later else first]
+        steps[second - 1 if later else first] = joint
+        return True
 
     def _numbered(self, steps: list[Step]) -> Groups:
         for at, step in enumerate(steps):

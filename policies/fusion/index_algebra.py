@@ -78,6 +78,9 @@ class Index:
                 return whole + atom.of // (atom.by * by)
             if atom.by % by == 0:
                 return whole + (atom.of // by) % (atom.by // by)
+        if (blocks := part._blocks(by)) is not None:
+            coarse, step, _ = blocks
+            return whole + coarse // (by // step)
         return whole + Index(((Divided(part, by), 1),))
 
     def __mod__(self, by: int) -> "Index":
@@ -92,6 +95,9 @@ class Index:
             return (inner % (by // divisor)) * divisor + part.constant % divisor
         if isinstance(atom := _only(part), Divided) and atom.rest and atom.by % by == 0:
             return atom.of % by
+        if (blocks := part._blocks(by)) is not None:
+            coarse, step, fine = blocks
+            return coarse % (by // step) * step + fine
         return Index(((Divided(part, by, rest=True), 1),))
 
     def _parted(self, by: int) -> "tuple[Index, Index]":
@@ -99,6 +105,15 @@ class Index:
         held = tuple((atom, factor // by) for atom, factor in self.terms if factor % by == 0)
         left = tuple((atom, factor) for atom, factor in self.terms if factor % by)
         return Index(held, self.constant // by), Index(left, self.constant % by)
+
+    def _blocks(self, by: int) -> "tuple[Index, int, Index] | None":
+        """(coarse, step, fine) with self = coarse * step + fine and fine from 0 to below step, which divides `by`."""
+        for step in sorted({math.gcd(by, factor) for _, factor in self.terms} - {1}, reverse=True):
+            fine = Index(tuple((atom, factor) for atom, factor in self.terms if factor % step), self.constant % step)
+            if fine.low >= 0 and fine.high < step:
+                coarse = tuple((atom, factor // step) for atom, factor in self.terms if factor % step == 0)
+                return Index(coarse, self.constant // step), step, fine
+        return None
 
     @cached_property
     def low(self) -> int:

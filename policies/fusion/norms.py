@@ -1,5 +1,6 @@
 """Softmax and normalisations: their statistics are reductions, what follows is computed element by element."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +14,28 @@ from cudal2_agent.policies.fusion.views import broadcast, reshaped
 Row = Callable[[Sequence[Index]], list[Index]]
 
 
-def reduced(name: str, value: Value, operation: str, dims: Sequence[int], output: str = "value") -> Reduction:
-    """A reduction over dimensions; all where there are none."""
+_STATISTICS = ("moments", "powers")
+_ALONE = {
+    "powers": {"max": "{0}", "sum": "exp({0} - {0})"},
+    "moments": {"mean": "{0}", "variance": "({0} - {0})", "squares": "({0} - {0})"},
+}
+
+
+def reduced(name: str, value: Value, operation: str, dims: Sequence[int], output: str = "value") -> Value:
+    """A reduction over dimensions; all where there are none. One of single elements is computed where it is read."""
     rank = len(value.shape)
     gone = tuple(sorted({dim % rank for dim in dims})) if dims else tuple(range(rank))
     shape = tuple(size for dim, size in enumerate(value.shape) if dim not in gone)
-    index = output == "index"
-    return Reduction(name, shape, BufferElement.I64 if index else value.element, operation, value, gone, output)
+    element = BufferElement.I64 if output == "index" else value.element
+    if operation in _STATISTICS and element in (BufferElement.F16, BufferElement.BF16):
+        element = BufferElement.F32
+    if math.prod(value.shape[dim] for dim in gone) == 1 and output != "index":
+        whole = reshaped(f"{name}_view", value, shape)
+        text = _ALONE.get(operation, {}).get(output, "{0}")
+        if text == "{0}":
+            return whole
+        return with_operands(name, [whole], shape, element, lambda scope, of: scope.pool.call(text, of[0].ctype, of[0]))
+    return Reduction(name, shape, element, operation, value, gone, output)
 
 
 def _row_of(dims: Sequence[int]) -> Row:
@@ -27,49 +43,36 @@ def _row_of(dims: Sequence[int]) -> Row:
 
 
 def logsumexp(name: str, value: Value, dims: int | Sequence[int]) -> Value:
-    """log(sum(exp(x - max))) + max, without the reduced dimensions. An infinite maximum counts as 0, as in ATen."""
+    """log(sum(exp(x - max))) + max, without the reduced dimensions; an infinite maximum is the result, as in ATen."""
     gone = tuple(dim % len(value.shape) for dim in ([dims] if isinstance(dims, int) else dims))
-    row = _row_of(gone)
-    largest = reduced(f"{name}_max", value, "max", gone)
-    ctype = value.ctype
-
-    def finite(scope: Scope, place: Sequence[Index]) -> Expr:
-        return scope.pool.call("(isinf({0}) ? 0 : {0})", ctype, scope.read(largest, place))
-
-    def power(scope: Scope, index: Sequence[Index]) -> Expr:
-        return scope.pool.call("exp({0} - {1})", ctype, scope.read(value, index), finite(scope, row(index)))
-
-    powers = Map(f"{name}_exp", value.shape, value.element, (value, largest), power, cost=20)
-    total = reduced(f"{name}_sum", powers, "sum", gone)
+    largest, total = _powers(name, value, gone)
 
     def result(scope: Scope, place: Sequence[Index]) -> Expr:
-        return scope.pool.call("(log({0}) + {1})", ctype, scope.read(total, place), finite(scope, place))
+        parts = scope.read(total, place), scope.read(largest, place)
+        return scope.pool.call("(isinf({1}) ? {1} : log({0}) + {1})", value.ctype, *parts)
 
     return Map(name, total.shape, value.element, (total, largest), result, cost=20)
+
+
+def _powers(name: str, value: Value, dims: Sequence[int]) -> tuple[Value, Value]:
+    """The largest element of each row, and the sum of the powers of e of the distances from it: one pass."""
+    largest, total = (reduced(f"{name}_{output}", value, "powers", dims, output) for output in ("max", "sum"))
+    return largest, total
 
 
 def softmax(name: str, value: Value, dim: int, *, log: bool) -> Value:
     """exp(x - max) / sum, or its logarithm."""
     dim %= len(value.shape)
     row = _row_of((dim,))
-    largest = reduced(f"{name}_max", value, "max", (dim,))
-
-    def shifted(scope: Scope, index: Sequence[Index]) -> Expr:
-        return scope.pool.call("({0} - {1})", value.ctype, scope.read(value, index), scope.read(largest, row(index)))
-
-    def power(scope: Scope, index: Sequence[Index]) -> Expr:
-        return scope.pool.call("exp({0})", value.ctype, shifted(scope, index))
-
-    powers = Map(f"{name}_exp", value.shape, value.element, (value, largest), power, cost=20)
-    total = reduced(f"{name}_sum", powers, "sum", (dim,))
+    largest, total = _powers(name, value, (dim,))
 
     def result(scope: Scope, index: Sequence[Index]) -> Expr:
-        divisor = scope.read(total, row(index))
-        if log:
-            return scope.pool.call("({0} - log({1}))", value.ctype, shifted(scope, index), divisor)
-        return scope.pool.call("({0} / {1})", value.ctype, scope.read(powers, index), divisor)
+        place = row(index)
+        parts = scope.read(value, index), scope.read(largest, place), scope.read(total, place)
+        text = "({0} - {1} - log({2}))" if log else "(exp({0} - {1}) / {2})"
+        return scope.pool.call(text, value.ctype, *parts)
 
-    return Map(name, value.shape, value.element, (value, largest, powers, total), result, cost=20)
+    return Map(name, value.shape, value.element, (value, largest, total), result, cost=20)
 
 
 def _normalised(

@@ -10,6 +10,8 @@ from cudal2_agent.contract.records.trajectory import Attempt, Observation
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.fused_source import FAMILY, Choice, parsed, written
 from cudal2_agent.policies.fusion.grouping import Groups, grouped
+from cudal2_agent.policies.fusion.programs import KernelProgram
+from cudal2_agent.policies.fusion.row_kernels.row_space import fitted
 from cudal2_agent.policies.fusion.space import choices
 from cudal2_agent.policies.fusion.values import Unplanned
 
@@ -75,9 +77,17 @@ def rewrite(candidate: Candidate, task: ModuleTask) -> Candidate | None:
         space = choices(groups, REFERENCE_CHIPS[task.arch])
         if set(wanted) != set(space):
             return None
-        return written(task, groups, {name: _nearest(wanted[name], each) for name, each in space.items()})
+        rows = {each.name: each for each in groups.programs if each.anchor is not None}
+        return written(task, groups, {name: _fitted(wanted[name], rows.get(name), each) for name, each in space.items()})
     except (Unplanned, ValueError):
         return None
+
+
+def _fitted(wanted: Choice, program: KernelProgram | None, space: Sequence[Choice]) -> Choice:
+    """The axes for a kernel at other sizes; of one that reduces rows, the same form."""
+    if program is not None and isinstance(wanted, Axes) and wanted.layout != "flat":
+        return fitted(wanted, program)
+    return _nearest(wanted, space)
 
 
 def _nearest(wanted: Choice, space: Sequence[Choice]) -> Choice:

@@ -31,12 +31,18 @@ class StoredValue:
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """Bytes that a program reads and writes, all and those that neighbouring rows, or elements of a row, have side by side."""
+class Access:
+    """Elements that a program reads or writes. `index`: at row `o` and place `r`; `each`: every element of the rows has one of
+    its own; `first`: the first stage reads it.
 
-    total: int
-    by_row: int
-    by_place: int
+    Unit: bytes of all, and of one element.
+    """
+
+    index: Index
+    bytes: int
+    element_bytes: int
+    each: bool
+    first: bool
 
 
 @dataclass(eq=False)
@@ -54,12 +60,17 @@ class KernelProgram:
     stages: list[list[Reduction]] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
     cost: int = 0
-    traffic: "Traffic" = field(default_factory=lambda: Traffic(0, 0, 0))
+    accesses: list[Access] = field(default_factory=list)
 
     @property
     def passes(self) -> int:
         """How often the elements of a row are needed."""
         return len(self.stages) + any(not store.by_row for store in self.stores)
+
+    @property
+    def bytes(self) -> int:
+        """What it reads and writes at least."""
+        return sum(access.bytes for access in self.accesses)
 
     @property
     def stored(self) -> list[Value]:
@@ -70,7 +81,7 @@ class Reading:
     """The expressions of a program's values, at rows and elements that the caller sets. Raises: MustStore.
 
     `buffers`: by value, where it is stored. `row`, `place`: of the element; `lane`: which of several rows of a thread it is.
-    `bound`: (variable, size): loads happen only where the variable is below the size.
+    `bound`: a condition in C++ under which loads happen.
     """
 
     def __init__(self, program: KernelProgram, buffers: Mapping[int, str]) -> None:
@@ -79,11 +90,11 @@ class Reading:
         self.loads: dict[str, Value] = {}
         self.stages: dict[ReductionKey, int] = {}
         self.row, self.place, self.lane = Index(), Index(), 0
-        self.bound: tuple[str, int] | None = None
+        self.bound: str | None = None
         self.cost = 0
         self._program, self.buffers = program, buffers
         self._own = {id(value) for value in program.stored}
-        self._memo: dict[tuple[int, tuple[Index, ...], int, tuple[str, int] | None], Expr] = {}
+        self._memo: dict[tuple[int, tuple[Index, ...], int, str | None], Expr] = {}
 
     def read(self, value: Value, index: Sequence[Index]) -> Expr:
         key = (id(value), tuple(index), self.lane, self.bound)
@@ -159,23 +170,33 @@ def traced(program: KernelProgram, buffers: Mapping[int, str]) -> KernelProgram:
     program.stages = [[each for key, each in reading.reductions.items() if reading.stages[key] == at] for at in range(depth)]
     program.reads = list(reading.loads)
     program.cost = reading.cost
-    program.traffic = _traffic(program, reading)
+    program.accesses = _accesses(program, reading)
     return program
 
 
-def _traffic(program: KernelProgram, reading: Reading) -> Traffic:
+def _accesses(program: KernelProgram, reading: Reading) -> list[Access]:
     """Of the expressions that were read at a variable row `o` and place `r`."""
-    row, place = reading.row, reading.place
-    moved = [(load.data[1], load.data[3] * load.data[2].bytes) for load in reading.pool.loads()]
-    moved += [(reading.target(store), store.value.numel * store.value.element.bytes) for store in program.stores]
-    sides = []
-    for variable in (row, place):
-        beside = 0
-        for index, size in moved:
-            if variable.terms and step_of(index, variable) == 1:
-                beside += size
-        sides.append(beside)
-    return Traffic(sum(size for _, size in moved), sides[0], sides[1])
+    elements = program.rows * program.length
+    first = {id(load) for stage in program.stages[:1] for each in stage for load in _loads_of(reading.element(each))}
+    found = []
+    for load in reading.pool.loads():
+        _, index, element, numel, _ = load.data
+        size = numel * element.bytes
+        found.append(Access(_plain(index, reading.pool), size, element.bytes, numel >= elements, id(load) in first))
+    for store in program.stores:
+        size = store.value.numel * store.value.element.bytes
+        found.append(Access(reading.target(store), size, store.value.element.bytes, not store.by_row, first=False))
+    return found
+
+
+def _loads_of(expr: Expr) -> list[Expr]:
+    return [expr] if expr.kind == "load" else [load for each in expr.args for load in _loads_of(each)]
+
+
+def _plain(index: Index, pool: ExpressionPool) -> Index:
+    """With the indices that guards have checked in the place of what they are called."""
+    inner = {var: pool.given[var].data for var in index.variables() if var.given and pool.given[var].kind == "index"}
+    return _plain(index.replace(inner), pool) if inner else index
 
 
 def step_of(index: Index, variable: Index) -> int | None:

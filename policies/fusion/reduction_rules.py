@@ -51,12 +51,19 @@ OPERATIONS: dict[str, ReductionRule] = {
     "all": _simple("true", "({a} && {b})"),
     "argmax": _best("LOWEST", ">"),
     "argmin": _best("HIGHEST", "<"),
-    # Count, mean and sum of squared distances from it. Source: Welford; merged as Chan, Golub and LeVeque do.
+    # Count, mean and sum of squared distances from it.
     "moments": ReductionRule(
         fields=(("n", "", "0"), ("m", "", "0"), ("q", "", "0")),
-        take="{n} += 1; { const auto d = {x} - {m}; {m} += d / {n}; {q} += d * ({x} - {m}); }",
+        take="take_moments({n}, {m}, {q}, {x});",
         merge="merge_moments({n}, {m}, {q}, {o_n}, {o_m}, {o_q});",
         outputs={"mean": "{m}", "variance": "({q} / {n})", "squares": "{q}"},
+    ),
+    # The largest element, and the sum of the powers of e of the distances from it.
+    "powers": ReductionRule(
+        fields=(("m", "", "LOWEST"), ("s", "", "0")),
+        take="take_powers({m}, {s}, {x});",
+        merge="merge_powers({m}, {s}, {o_m}, {o_s});",
+        outputs={"max": "{m}", "sum": "{s}"},
     ),
 }
 

@@ -7,9 +7,10 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.grouping import ScanStep
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of
-from cudal2_agent.policies.fusion.kernel_text import WARP, KernelText
+from cudal2_agent.policies.fusion.kernel_text import KernelText, launched
 from cudal2_agent.policies.fusion.programs import KernelProgram, Reading
 from cudal2_agent.policies.fusion.reduction_rules import start
+from cudal2_agent.policies.fusion.row_kernels.layouts import WARP, RowKernel
 from cudal2_agent.policies.fusion.values import Reduction
 from cudal2_agent.policies.fusion.writer import STORED, StatementWriter
 
@@ -19,17 +20,23 @@ _NEUTRAL = {"sum": "0", "prod": "1"}
 
 def scan_text(step: ScanStep, axes: Axes, buffers: Mapping[int, str], elements: Mapping[str, BufferElement]) -> KernelText:
     """`rows`: a CTA scans a row, `vector` neighbours a thread at a time. `columns`: a thread scans `vector` rows, whose
-    elements lie side by side, one after another.
+    elements lie side by side, one after another. A row in `parts` takes a launch for their totals before that of the scan.
     """
     kernel = _ScanKernel(step, axes, buffers)
+    before = kernel.totals(elements) if axes.parts > 1 else None
     ctas = kernel.rows() if axes.layout == "rows" else kernel.columns()
-    reads = list(kernel.reading.loads)
+    states = () if before is None else before.scratch
+    elements = {**elements, **{each.name: each.element for each in states}}
+    reads = [*kernel.reading.loads, *(each.name for each in states)]
     parameters = [f"const {STORED[elements[each]]}* __restrict__ {each}" for each in reads]
     parameters.append(f"{STORED[elements[step.buffer]]}* __restrict__ {step.buffer}")
     head = f'extern "C" __global__ void __launch_bounds__({axes.threads}) {step.name}(\n    '
     source = head + ",\n    ".join(parameters) + ") {\n" + "\n".join(kernel.writer.lines) + "\n}\n"
     args = (*(TensorArg(tensor=each) for each in reads), TensorArg(tensor=step.buffer, access="write"))
-    return KernelText(source, Launch(entry=step.name, grid=(ctas, 1, 1), block=(axes.threads, 1, 1), args=args))
+    launch = Launch(entry=step.name, grid=(ctas, 1, 1), block=(axes.threads, 1, 1), args=args)
+    if before is None:
+        return KernelText(source, launch)
+    return KernelText(f"{before.source}\n{source}", launch, (before.launch,), states)
 
 
 class _ScanKernel:
@@ -39,10 +46,17 @@ class _ScanKernel:
         shape = tuple(size for dim, size in enumerate(scan.shape) if dim != scan.dim)
         self._along = Reduction(scan.name, shape, scan.element, scan.operation, scan.source, (scan.dim,))
         own = {key: name for key, name in buffers.items() if name != step.buffer}
-        self.reading = Reading(KernelProgram(step.name, self._along.numel, self._along.length, self._along, []), own)
+        self._program = KernelProgram(step.name, self._along.numel, self._along.length, self._along, [], [[self._along]])
+        self._own = own
+        self.reading = Reading(self._program, own)
         self.writer = StatementWriter(self.reading.pool)
         self.line = self.writer.line
         self._sign, self._kind = _SIGN[scan.operation], scan.ctype
+
+    def totals(self, elements: Mapping[str, BufferElement]) -> KernelText:
+        """The kernel that reduces each part of a row."""
+        axes = self.axes.model_copy(update={"lanes": self.axes.threads, "items": 2})
+        return launched(RowKernel(self._program, axes, self._own, 0), f"{self.step.name}_0", elements)
 
     def rows(self) -> int:
         """The statements; how many CTAs there are."""
@@ -51,18 +65,26 @@ class _ScanKernel:
         neutral = start(_NEUTRAL[self.step.scan.operation], kind)
         wide = "double" if kind == "float" else kind  # of what comes before a thread, which may be thousands of elements
         self.line(f"__shared__ {wide} sums[2][{warps}];")
-        self.line("const unsigned row = blockIdx.x, lane = threadIdx.x % 32u, warp = threadIdx.x / 32u;")
+        row_at, parts = ("blockIdx.x", 1) if axes.parts == 1 else (f"blockIdx.x / {axes.parts}u", axes.parts)
+        self.line(f"const unsigned row = {row_at}, lane = threadIdx.x % 32u, warp = threadIdx.x / 32u;")
         self.line(f"{wide} before = {neutral};")
-        uneven = groups % axes.threads
-        with self.writer.block(f"for (unsigned first = 0, now = 0; first < {groups}u; first += {axes.threads}u, now ^= 1u)"):
-            bound = ("wanted", groups) if uneven else None
+        chunk, begin, end = -(-groups // parts), "0u", f"{groups}u"
+        if parts > 1:
+            begin, end = "begin", "end"
+            self.line(f"const unsigned piece = blockIdx.x % {parts}u;")
+            self.line(f"const unsigned begin = piece * {chunk}u, end = min(begin + {chunk}u, {groups}u);")
+            total = f"{self.step.name}_state0_0_v[row * {parts}u + w]"
+            self.line(f"for (unsigned w = 0; w < piece; ++w) before = before {self._sign} {total};")
+        uneven = chunk % axes.threads or groups % chunk
+        with self.writer.block(f"for (unsigned first = {begin}, now = 0; first < {end}; first += {axes.threads}u, now ^= 1u)"):
+            bound = f"wanted < {end}" if uneven else None
             self.line("const unsigned wanted = first + threadIdx.x;")
             self.line(f"const unsigned k = {f'min(wanted, {groups - 1}u)' if uneven else 'wanted'};")
             row, group = of(Var("row", self._along.numel)), of(Var("k", groups))
             places = [(row, group * axes.vector + lane) for lane in range(axes.vector)]
             texts = self._elements(places, bound)
             for lane, text in enumerate(texts):
-                chosen = f"(wanted < {groups}u ? {text} : {neutral})" if uneven else text
+                chosen = f"(wanted < {end} ? {text} : {neutral})" if uneven else text
                 running = f"v{lane - 1} {self._sign} {chosen}" if lane else chosen
                 self.line(f"const {kind} v{lane} = {running};")
             last = f"v{axes.vector - 1}"
@@ -79,9 +101,9 @@ class _ScanKernel:
             self.line(f"const {wide} left = __shfl_up_sync(0xffffffffu, up_to, 1);")
             self.line(f"if (lane > 0u) offset = offset {self._sign} left;")
             self.line("before = all;")
-            with self.writer.block(f"if (wanted < {groups}u)" if uneven else ""):
+            with self.writer.block(f"if ({bound})" if uneven else ""):
                 self._store(places, [f"({kind})(offset {self._sign} v{lane})" for lane in range(axes.vector)])
-        return self._along.numel
+        return self._along.numel * parts
 
     def columns(self) -> int:
         """The statements; how many CTAs there are."""
@@ -102,7 +124,7 @@ class _ScanKernel:
             self._store(places, [f"({kind})v{lane}" for lane in range(axes.vector)])
         return -(-columns // axes.threads)
 
-    def _elements(self, places: Sequence[tuple[Index, Index]], bound: tuple[str, int] | None) -> list[str]:
+    def _elements(self, places: Sequence[tuple[Index, Index]], bound: str | None) -> list[str]:
         exprs = []
         for row, place in places:
             self.reading.row, self.reading.place, self.reading.bound = row, place, bound

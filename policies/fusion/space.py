@@ -1,16 +1,18 @@
 """The axes worth trying for a kernel, best expected first, by what moves through memory and how many CTAs share it."""
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.plan.library_call import CONVOLUTIONS
 from cudal2_agent.contract.records.named_buffer import BufferElement
-from cudal2_agent.policies.fusion.axes import MAX_HELD, Axes, LibraryChoice
+from cudal2_agent.policies.fusion.axes import Axes, LibraryChoice
 from cudal2_agent.policies.fusion.fused_source import Choice
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction, contraction
 from cudal2_agent.policies.fusion.product_kernels.tile_text import SumTile
 from cudal2_agent.policies.fusion.programs import KernelProgram
+from cudal2_agent.policies.fusion.row_kernels.row_space import row_axes
 
 TILES = (
     (128, 128, 8, 8, 8),
@@ -26,7 +28,6 @@ TILES = (
 )
 _VECTOR_BYTES = 16
 _HEAVY = 400  # instructions of an element for which a thread computes one at a time
-_MANY = 2  # CTAs an SM should have at least
 
 
 def axes_of(program: KernelProgram, elements: Mapping[str, BufferElement], chip: Chip) -> Iterator[Axes]:
@@ -41,15 +42,7 @@ def axes_of(program: KernelProgram, elements: Mapping[str, BufferElement], chip:
 def _candidates(program: KernelProgram, elements: Mapping[str, BufferElement], chip: Chip) -> Iterator[Axes]:
     names = [*program.reads, *(store.buffer for store in program.stores)]
     widest = _VECTOR_BYTES // min((elements[name].bytes for name in names if elements[name].floating), default=4)
-    if program.anchor is None:
-        yield from _flat(program, widest, chip)
-    elif program.traffic.by_row > program.traffic.by_place:
-        yield from _columns(program, widest, chip)
-        yield from _rows(program, widest, chip)
-    else:
-        yield from _rows(program, widest, chip)
-        if program.traffic.by_row:
-            yield from _columns(program, widest, chip)
+    yield from _flat(program, widest, chip) if program.anchor is None else row_axes(program, chip)
 
 
 def tiles_of(sums: Contraction, chip: Chip) -> Iterator[SumTile]:
@@ -96,8 +89,10 @@ def _scans(step: ScanStep, chip: Chip) -> Iterator[Axes]:
     rows = scan.numel // max(length, 1)
     width = _VECTOR_BYTES // scan.element.bytes
     if scan.dim == len(scan.shape) - 1 or rows < 64 * chip.sms:
-        for threads in (256, 512, 1024, 128):
-            yield Axes(layout="rows", vector=vector(length, width), threads=threads)
+        across = vector(length, width)
+        parts = [-(-chip.sms * 4 // rows), 1, -(-chip.sms * 8 // rows)] if rows < chip.sms else [1]
+        for count, threads in product((each for each in parts if each * 4096 <= length or each == 1), (256, 512, 1024, 128)):
+            yield Axes(layout="rows", vector=across, threads=threads, parts=count)
     if scan.dim < len(scan.shape) - 1:
         for threads in (128, 256, 64):
             yield Axes(layout="columns", vector=vector(rows, width), threads=threads)
@@ -123,35 +118,3 @@ def _flat(program: KernelProgram, widest: int, chip: Chip) -> Iterator[Axes]:
         for items in (1, 2, 4):
             for width in dict.fromkeys((best, max(best // 2, 1), vector(program.rows, widest))):
                 yield Axes(layout="flat", vector=width, threads=threads, items=items)
-
-
-def _rows(program: KernelProgram, widest: int, chip: Chip) -> Iterator[Axes]:
-    del chip
-    width = vector(program.length, widest)
-    groups = program.length // width
-    for share in (4, 8, 2, 16, 1):
-        lanes = min(max(_power(-(-groups // share)), 1), 1024)
-        if program.rows == 1:
-            lanes = min(max(_power(groups), 32), 1024)
-        for threads in (max(lanes, 256), max(lanes, 128), max(lanes, 512)):
-            held = -(-groups // lanes) * width <= MAX_HELD and program.passes > 1
-            yield Axes(layout="rows", vector=width, threads=threads, lanes=lanes, held=held)
-
-
-def _columns(program: KernelProgram, widest: int, chip: Chip) -> Iterator[Axes]:
-    for width in dict.fromkeys((vector(program.rows, widest), vector(program.rows, max(widest // 2, 1)), 1)):
-        columns = program.rows // width
-        for threads in (256, 128, 512):
-            lanes = 1
-            while (
-                lanes < threads // 8 and -(-columns // (threads // lanes)) < _MANY * chip.sms and program.length // lanes >= 8
-            ):
-                lanes *= 2
-            for more in dict.fromkeys((lanes, min(lanes * 2, threads // 8), max(lanes // 2, 1))):
-                held = -(-program.length // more) * width <= MAX_HELD and program.passes > 1
-                yield Axes(layout="columns", vector=width, threads=threads, lanes=more, held=held)
-
-
-def _power(value: int) -> int:
-    """The smallest power of two that is not less."""
-    return 1 << max(value - 1, 0).bit_length()

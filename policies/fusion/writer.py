@@ -31,6 +31,10 @@ class StatementWriter:
         self._frames: list[dict[Expr, str]] = [{}]
         self._given: list[set[Var]] = [set()]
         self._count = 0
+        self._slot: Callable[[Var], str | None] | None = None
+        self._saving, self._whole, self._slots = False, 0, 0
+        self._kept: dict[tuple[str, Index, int], int] = {}
+        self.slot_bytes = 0
 
     def line(self, text: str) -> None:
         self.lines.append("  " * self._indent + text)
@@ -50,10 +54,35 @@ class StatementWriter:
 
     def name(self, prefix: str) -> str:
         self._count += 1
-        return f"{prefix}{self._count}"
+        return f"{prefix}{self._count}_"  # a buffer may be called x1
 
     def know(self, expr: Expr, text: str) -> None:
         self._frames[-1][expr] = text
+
+    def keep(
+        self, slot: Callable[[Var], str | None] | None = None, *, save: bool = False, elements: int = 0, slots: int = 0
+    ) -> None:
+        """From now on loads of buffers of at least `elements` are saved in shared memory, or taken from there.
+
+        `slot`: of a loop's variable, in which of `slots` a thread saves what it loads for it; None ends this.
+        `slot_bytes` is what a slot takes of all that is kept.
+        """
+        self._slot, self._saving, self._whole, self._slots = slot, save, elements, slots
+
+    def _kept_at(self, loads: Sequence[Expr]) -> tuple[str, int] | None:
+        """The slot of a load and the offset of its array, in bytes a slot; None for what is not kept."""
+        buffer, index, element, elements, bound = loads[0].data
+        if self._slot is None or elements < self._whole or bound is not None:
+            return None
+        slots = {each: self._slot(each) for each in index.variables() if each.name not in ("row", "column")}
+        (variable, slot), *others = slots.items() or [(None, None)]
+        if variable is None or slot is None or others or variable.given:
+            return None
+        key = buffer, index.replace({variable: Index(((Var("kept", variable.extent), 1),))}), len(loads)
+        if key not in self._kept and self._saving:
+            self._kept[key] = self.slot_bytes
+            self.slot_bytes += max(element.bytes * len(loads), 1)
+        return (slot, self._kept[key]) if key in self._kept else None
 
     def index(self, index: Index) -> str:
         """An index in C++, with the loaded numbers that it contains declared before."""
@@ -167,14 +196,19 @@ class StatementWriter:
         """Neighbours in one load."""
         buffer, index, element, _, bound = loads[0].data
         name, width = self.name("x"), len(loads)
+        kept = self._kept_at(loads)
         address, stored = f"{buffer} + ({self.index(index)})", STORED[element]
         kind = stored if width == 1 else f"Pack<{stored}, {width}>"
         source = f"*({address})" if width == 1 else f"load_pack<{width}>({address})"
+        if kept is not None:
+            slot, offset = kept
+            place = f"reinterpret_cast<{kind}*>(kept_bytes + {offset * self._slots}u)[{slot}]"
+            source = f"{place} = {source}" if self._saving else place
         if bound is None:
             self.line(f"const {kind} {name} = {source};")
         else:
             self.line(f"{kind} {name}{{}};")
-            self.line(f"if ({bound[0]} < {bound[1]}u) {name} = {source};")
+            self.line(f"if ({bound}) {name} = {source};")
         texts = [widened(name if width == 1 else f"{name}.v[{at}]", element) for at in range(width)]
         for each, text in zip(loads, texts, strict=True):
             self._frames[-1][each] = text

@@ -7,10 +7,10 @@ from cudal2_agent.contract.records.named_buffer import Role
 from cudal2_agent.sandbox.cuda.contender import NamedOperands
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.guard.buffers import Guarded
-from cudal2_agent.sandbox.cuda.modules.guarded_values import GuardedValues, differing, operands
+from cudal2_agent.sandbox.cuda.modules.guarded_values import GuardedValues, operands
 from cudal2_agent.sandbox.cuda.modules.tensors import memory_told, use_stream
 from cudal2_agent.sandbox.modules.cases import NORMAL, draw
-from cudal2_agent.sandbox.modules.executor import filled
+from cudal2_agent.sandbox.modules.executor import differing, filled
 from cudal2_agent.sandbox.verification.elements import POISON
 
 

@@ -28,8 +28,10 @@ _TYPES = {
 }
 
 
-def emulated(candidate: Candidate, task: ModuleTask, inputs: Mapping[str, Array], compiler: PtxCompiler) -> dict[str, Array]:
-    """The buffers after the plan, with races detected. Only `mm` is there of the library."""
+def emulated(
+    candidate: Candidate, task: ModuleTask, inputs: Mapping[str, Array], compiler: PtxCompiler, seed: int = 0
+) -> dict[str, Array]:
+    """The buffers after the plan, with races detected. Only `mm` is there of the library. `seed`: of the order of CTAs."""
     plan = resolve(candidate.plan, task, LIMITS[task.arch], sms=132)
     module, machine, arrays = parse(compiler.compile(candidate, task.arch)), Machine(1), dict[str, Array]()
     for buffer in (*task.buffers, *plan.scratch):
@@ -46,7 +48,9 @@ def emulated(candidate: Candidate, task: ModuleTask, inputs: Mapping[str, Array]
         program = lower(module, launch.entry)
         packed = pack_parameters(program, [pack_argument(arg, machine.addresses, lambda _: b"") for arg in launch.args])
         report = machine.run(
-            program, Grid(launch.grid, launch.block, dynamic_smem=launch.dynamic_smem, parameters=packed), Conditions(seed=at)
+            program,
+            Grid(launch.grid, launch.block, cluster=launch.cluster, dynamic_smem=launch.dynamic_smem, parameters=packed),
+            Conditions(seed=seed + at),
         )
         assert not report.findings, report.findings[0].message
     return arrays

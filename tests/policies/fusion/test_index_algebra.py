@@ -56,3 +56,11 @@ def test_a_vector_s_lanes_differ_by_one_within_a_row() -> None:
     assert len(set(rows)) == 1
     columns = [unflat(group + lane, (5, 32))[1] for lane in range(4)]
     assert [each - columns[0] for each in columns] == [number(lane) for lane in range(4)]
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
+def test_a_group_s_row_is_found_in_the_index_of_its_element(batch: int, groups: int, channels: int) -> None:
+    """As GroupNorm reads its statistics: rows of channels of 3 by 5 elements."""
+    row, place = of(Var("o", batch * groups)), of(Var("r", channels * 15))
+    image, channel, *_ = unflat(row * (channels * 15) + place, (batch, groups * channels, 3, 5))
+    assert flat([image, channel // channels], (batch, groups)) == row

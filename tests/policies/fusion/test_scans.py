@@ -11,7 +11,9 @@ from tests.policies.fusion.graphs import node, task
 from tests.sandbox.emulator.compiled import PtxCompiler
 
 
-@pytest.mark.parametrize("text", ["rows v4 t64 i1 l1", "rows v1 t128 i1 l1", "columns v1 t64 i1 l1"])
+@pytest.mark.parametrize(
+    "text", ["rows v4 t64 i1 l1", "rows v1 t128 i1 l1", "rows v4 t32 i1 l1 p2", "rows v2 t64 i1 l1 p7", "columns v1 t64 i1 l1"]
+)
 def test_a_running_sum_from_the_end_is_one_kernel(text: str, compiler: PtxCompiler) -> None:
     shape = (3, 780)
     module = task(

@@ -1,0 +1,1 @@
+"""Kernels of reductions: `passes` over rows, `layouts` of rows among threads, and the `row_space` of their axes."""

@@ -1,0 +1,290 @@
+"""Passes over rows: one for each stage of reductions and one for what is stored of every element.
+
+A row may be divided among `parts` CTAs. Then each stage is a launch that stores the states of its parts, which the next
+launch merges in the order of a tree; none adds in the order of arrival. In a cluster the CTAs of a row merge in the kernel.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from cudal2_agent.contract.plan.plan import Scratch
+from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.policies.fusion.axes import Axes
+from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
+from cudal2_agent.policies.fusion.programs import KernelProgram, ReductionKey
+from cudal2_agent.policies.fusion.reduction_rules import OPERATIONS, ReductionRule, start
+from cudal2_agent.policies.fusion.row_kernels.body import KernelBody
+from cudal2_agent.policies.fusion.values import Reduction
+
+STATES = {
+    "float": BufferElement.F32,
+    "double": BufferElement.F64,
+    "int": BufferElement.I32,
+    "unsigned": BufferElement.I32,
+    "long long": BufferElement.I64,
+    "bool": BufferElement.BOOL,
+}
+Fields = list[tuple[str, str]]  # of a state: (name, C type)
+
+
+class ReducingKernel(KernelBody):
+    """A thread computes `row_lanes` rows. It reads `place_lanes` neighbours of a row at a time, `items` times in a row.
+
+    `phase`: of a row in parts, the stage that this launch computes; the number of stages for what is stored.
+    """
+
+    row_lanes = 1
+    place_lanes = 1
+    groups = 1  # of `place_lanes` elements in a row
+    first = ""  # of a thread, as C++ names it
+
+    def __init__(self, program: KernelProgram, axes: Axes, buffers: Mapping[int, str], phase: int | None = None) -> None:
+        super().__init__(program, axes, buffers)
+        self.phase, self._named = phase, set[str]()
+
+    def row(self, lane: int) -> Index:
+        raise NotImplementedError
+
+    def place(self, group: Index, lane: int) -> Index:
+        raise NotImplementedError
+
+    def combine(self, state: str, fields: Fields, merge: Callable[[str, str], str]) -> None:
+        """Merge the threads' states; afterwards every thread has the result. `merge(state, other)`: a statement."""
+        raise NotImplementedError
+
+    def state_index(self, part: str, lane: int) -> str:
+        """Where the state of a part of a row lies."""
+        raise NotImplementedError
+
+    @property
+    def share(self) -> int:
+        """CTAs that share a row in this launch."""
+        whole = self.axes.parts > 1 and self.phase == len(self.program.stages) and self.by_row_only
+        return 1 if whole else max(self.axes.parts, self.axes.cluster)
+
+    @property
+    def by_row_only(self) -> bool:
+        return all(store.by_row for store in self.program.stores)
+
+    live_rows = ""  # the condition under which a thread's rows exist
+
+    def live(self, rows: int, per_cta: int, name: str) -> None:
+        """Declare the row, or the group of rows, of a thread."""
+        whole = rows % per_cta == 0
+        self.line(f"const unsigned {name} = {'wanted' if whole else f'min(wanted, {rows - 1}u)'};")
+        self.live_rows = "" if whole else f"wanted < {rows}u"
+
+    def begin(self) -> None:
+        """The groups of this CTA: from `begin` to below `end`."""
+        if self.share == 1:
+            return
+        chunk = -(-self.groups // self.share)
+        self.line(f"const unsigned piece = blockIdx.x % {self.share}u;")
+        self.line(f"const unsigned begin = piece * {chunk}u, end = min(begin + {chunk}u, {self.groups}u);")
+
+    def passes(self) -> None:
+        stages = self.program.stages
+        for at, stage in enumerate(stages if self.phase is None else stages[: self.phase + 1]):
+            stored = self.phase is not None and at < self.phase
+            width = 1 if stored else self.place_lanes * self.items
+            states = {self._key(each): self._declare(each, width) for each in stage}
+            if stored:
+                self._load_states(at, stage, states)
+            else:
+                self._loop(partial(self._take, stage, states), keep=at == 0)
+            self._finish(stage, states, width, partial=at == self.phase)
+            if at == self.phase:
+                self._store_states(at, stage, states)
+                return
+        if not self.by_row_only:
+            self._loop(self._elements)
+
+    @staticmethod
+    def _key(reduction: Reduction) -> ReductionKey:
+        return reduction.operation, id(reduction.source), reduction.dims
+
+    @staticmethod
+    def _fields(reduction: Reduction) -> Fields:
+        return [(name, ctype or reduction.source.ctype) for name, ctype, _ in OPERATIONS[reduction.operation].fields]
+
+    def _loop(self, body: Callable[[str | None, list[tuple[Index, int]]], None], *, keep: bool = False) -> None:
+        """`body(bound, groups)` for the groups of a thread, each with its item; `bound` where they may lie beyond the row."""
+        lanes, items, share = self.axes.lanes, self.axes.items, self.share
+        start, end = (f"begin + {self.first}", "end") if share > 1 else (self.first, f"{self.groups}u")
+        chunk = -(-self.groups // share)
+        if self.axes.held:
+            for step in range(-(-chunk // lanes)):
+                name = f"{self.first}_{step}"
+                if name not in self._named:
+                    self._named.add(name)
+                    self.line(f"const unsigned {name} = {start} + {step * lanes}u;")
+                whole = (step + 1) * lanes <= chunk and self.groups % chunk == 0
+                body(None if whole else f"{name} < {end}", [(of(Var(name, self.groups)), 0)])
+            return
+        if self.axes.shared:
+            whole = self.program.rows * self.program.length
+            self.writer.keep(self._slot, save=keep, elements=whole, slots=self.slots)
+        with self.writer.block(""):
+            self.line(f"unsigned k_at = {start};")
+            if items > 1 and chunk >= items * lanes:
+                with self.writer.block(f"for (; k_at + {(items - 1) * lanes}u < {end}; k_at += {items * lanes}u)"):
+                    names = [f"k{item}_at" for item in range(items)]
+                    for item, name in enumerate(names):
+                        self.line(f"const unsigned {name} = k_at + {item * lanes}u;")
+                    body(None, [(of(Var(name, self.groups)), item) for item, name in enumerate(names)])
+            if items == 1 or share > 1 or self.groups % (items * lanes):
+                self.line(f"#pragma unroll {4 if items == 1 and chunk >= 4 * lanes else 1}")
+                with self.writer.block(f"for (; k_at < {end}; k_at += {lanes}u)"):
+                    body(None, [(of(Var("k_at", self.groups)), 0)])
+        self.writer.keep()
+
+    def _slot(self, group: Var) -> str | None:
+        """Where a thread keeps what it read of a group in shared memory; None for a variable of another loop."""
+        if not group.name.startswith("k") or not group.name.endswith("_at"):
+            return None
+        step = f"({group} - begin)" if self.share > 1 else str(group)
+        return f"{step} / {self.axes.lanes}u * {self.axes.threads}u + threadIdx.x"
+
+    @property
+    def slots(self) -> int:
+        """Groups that a CTA keeps."""
+        chunk = -(-self.groups // self.share)
+        return -(-chunk // self.axes.lanes) * self.axes.threads
+
+    def _lanes(self, group: Index) -> list[tuple[Index, Index, int]]:
+        return [
+            (self.row(lane), self.place(group, neighbour), lane)
+            for lane in range(self.row_lanes)
+            for neighbour in range(self.place_lanes)
+        ]
+
+    def _declare(self, reduction: Reduction, width: int) -> str:
+        """The states of a thread: for each of its rows, for each item and each neighbour that it reads at a time."""
+        name, rule = self.writer.name("s"), OPERATIONS[reduction.operation]
+        for lane in range(self.row_lanes):
+            for neighbour in range(width):
+                for field, ctype, text in rule.fields:
+                    kind = ctype or reduction.source.ctype
+                    self.line(f"{kind} {name}_{lane}_{neighbour}_{field} = {start(text, kind)};")
+        return name
+
+    @property
+    def items(self) -> int:
+        return 1 if self.axes.held else self.axes.items
+
+    def _take(
+        self, stage: list[Reduction], states: dict[ReductionKey, str], bound: str | None, groups: list[tuple[Index, int]]
+    ) -> None:
+        where = [(lane, item) for group, item in groups for lane in self._lanes(group)]
+        exprs = {self._key(each): [self.at(*lane, bound).element(each) for lane, _ in where] for each in stage}
+        self.writer.load([each for several in exprs.values() for each in several], self.axes.vector)
+        width = self.place_lanes
+        for reduction in stage:
+            key = self._key(reduction)
+            texts = [self.writer.write(each) for each in exprs[key]]
+            rule = OPERATIONS[reduction.operation]
+            for at, (text, ((_, place, lane), item)) in enumerate(zip(texts, where, strict=True)):
+                state = f"{states[key]}_{lane}_{item * width + at % width}"
+                taken = filled(rule.take, rule.fields, state, None).replace("{x}", text).replace("{at}", str(place))
+                self.line(f"if ({bound}) {{ {taken} }}" if bound else taken)
+
+    def _load_states(self, at: int, stage: list[Reduction], states: dict[ReductionKey, str]) -> None:
+        """Merge what the parts of an earlier launch have stored."""
+        parts = self.axes.parts
+        with self.writer.block(f"for (unsigned w = {self.first}; w < {parts}u; w += {self.axes.lanes}u)"):
+            for which, reduction in enumerate(stage):
+                rule = OPERATIONS[reduction.operation]
+                for lane in range(self.row_lanes):
+                    for name, kind in self._fields(reduction):
+                        buffer = self._state_buffer(at, which, name, kind, self.states_read)
+                        self.line(f"const {kind} o{which}_{lane}_{name} = ({kind}){buffer}[{self.state_index('w', lane)}];")
+                    state = f"{states[self._key(reduction)]}_{lane}_0"
+                    self.line(filled(rule.merge, rule.fields, state, f"o{which}_{lane}"))
+
+    def _store_states(self, at: int, stage: list[Reduction], states: dict[ReductionKey, str]) -> None:
+        with self.writer.block(f"if ({self.writes_row()})" if self.writes_row() else ""):
+            for which, reduction in enumerate(stage):
+                for lane in range(self.row_lanes):
+                    for name, kind in self._fields(reduction):
+                        buffer = self._state_buffer(at, which, name, kind, self.states_written)
+                        value = f"{states[self._key(reduction)]}_{lane}_0_{name}"
+                        self.line(f"{buffer}[{self.state_index('piece', lane)}] = {value};")
+
+    def writes_row(self) -> str:
+        """The condition under which a thread stores the results of its rows."""
+        raise NotImplementedError
+
+    def _state_buffer(self, at: int, which: int, field: str, kind: str, among: list[Scratch]) -> str:
+        name = f"{self.program.name}_state{at}_{which}_{field}"
+        scratch = Scratch(name=name, shape=(self.program.rows * self.axes.parts,), element=STATES[kind])
+        if scratch not in among:
+            among.append(scratch)
+        return name
+
+    def _finish(self, stage: list[Reduction], states: dict[ReductionKey, str], width: int, *, partial: bool) -> None:
+        for reduction in stage:
+            rule, key = OPERATIONS[reduction.operation], self._key(reduction)
+            state = states[key]
+
+            def merge(one: str, other: str, rule: ReductionRule = rule) -> str:
+                return filled(rule.merge, rule.fields, one, other)
+
+            for lane in range(self.row_lanes):
+                step = 1
+                while step < width:
+                    for at in range(0, width - step, 2 * step):
+                        self.line(merge(f"{state}_{lane}_{at}", f"{state}_{lane}_{at + step}"))
+                    step *= 2
+            if self.axes.lanes > 1:
+                self.combine(state, self._fields(reduction), merge)
+            if self.axes.cluster > 1:
+                self._combine_cluster(state, self._fields(reduction), merge)
+            if partial:
+                continue
+            for lane in range(self.row_lanes):
+                for output, text in rule.outputs.items():
+                    ctype = "long long" if output == "index" else reduction.source.ctype
+                    expr = self.reading.pool.make("row", ctype, data=(key, output, lane))
+                    self.writer.know(expr, filled(text, rule.fields, f"{state}_{lane}_0", None))
+
+    def _combine_cluster(self, state: str, fields: Fields, merge: Callable[[str, str], str]) -> None:
+        """The states of the CTAs of a row, merged by each of them in the order of their ranks."""
+        own, rows, at = f"{state}_0_0", self.axes.threads // self.axes.lanes, f"threadIdx.x / {self.axes.lanes}u"
+        for name, kind in fields:
+            self.line(f"__shared__ {kind} {state}_all_{name}[{rows}];")
+            self.line(f"if ({self.first} == 0u) {state}_all_{name}[{at}] = {own}_{name};")
+        self.line("cluster_sync();")
+        for name, _ in fields:
+            self.line(f"{own}_{name} = *of_rank(&{state}_all_{name}[{at}], 0u);")
+        with self.writer.block(f"for (unsigned w = 1; w < {self.axes.cluster}u; ++w)"):
+            for name, kind in fields:
+                self.line(f"const {kind} o_{name} = *of_rank(&{state}_all_{name}[{at}], w);")
+            self.line(merge(own, "o"))
+        self._in_cluster = True
+
+    _in_cluster = False
+
+    def end(self) -> None:
+        """No CTA of a cluster ends while another reads its states."""
+        if self._in_cluster:
+            self.line("cluster_sync();")
+
+    def _elements(self, bound: str | None, groups: list[tuple[Index, int]]) -> None:
+        lanes = [self._lanes(group) for group, _ in groups]
+        if len(lanes) > 1:  # the loads of every item before the first store
+            stores = [store for store in self.program.stores if not store.by_row]
+            exprs = [self.at(*lane, bound).stored(store) for several in lanes for lane in several for store in stores]
+            self.writer.load(exprs, self.axes.vector)
+        condition = " && ".join(filter(None, (bound, self.live_rows)))
+        with self.writer.block(f"if ({condition})" if condition else ""):
+            for several in lanes:
+                self.store(several, bound, by_row=False)
+
+
+def filled(text: str, fields: tuple[tuple[str, str, str], ...], state: str, other: str | None) -> str:
+    """A rule's statement over the fields of a state and of another one."""
+    for name, _, _ in fields:
+        text = text.replace(f"{{{name}}}", f"{state}_{name}")
+        if other is not None:
+            text = text.replace(f"{{o_{name}}}", f"{other}_{name}")
+    return text
