@@ -1,4 +1,4 @@
-"""Opens the policy of the settings: schedule, chat, portfolio or lm; for a module the fuser."""
+"""Opens the policy of the settings: schedule, chat, portfolio or lm; for a module fusion, chat or portfolio."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -9,6 +9,7 @@ from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Emit, Notice
 from cudal2_agent.contract.protocols import Policy, TrajectoryStore, Workbench
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.chat.account import Account
@@ -28,6 +29,7 @@ from cudal2_agent.store.store import RunExchanges, Store
 
 POLICIES = ("schedule", "chat", "portfolio", "lm")
 FUSION = "fusion"  # of modules, which have no schedules of matrix products
+MODULE_POLICIES = (FUSION, "chat", "portfolio")
 
 
 def with_policy_of(settings: Settings, task: Task) -> Settings:
@@ -46,24 +48,36 @@ def open_policy(
     Raises: UsageError for an unknown policy, or for a missing model, key, address, price or run to replay.
     """
     checked_base_url(settings.chat.base_url)  # before the run records it: it may hold a password
-    if isinstance(task, ModuleTask):
-        if settings.policy != FUSION:
-            raise UsageError(f"the policy {settings.policy} works on matrix products only; leave out --policy for a module")
-        yield FusionPolicy()
-        return
-    if settings.policy not in POLICIES:
-        raise UsageError(f"policy {settings.policy!r} is not known; choose from {', '.join(POLICIES)}")
+    known = MODULE_POLICIES if isinstance(task, ModuleTask) else POLICIES
+    if settings.policy not in known:
+        raise UsageError(_refusal(settings.policy, task, known))
     if settings.policy == "lm":
         yield _open_lm(settings, emit)
         return
-    near = partial(StoredPrecedents(store).near, count=settings.precedents)
-    schedule = SchedulePolicy(families(task.arch), settings.seed, precedents=near, prior_of=open_prior(settings))
-    if settings.policy == "schedule":
-        yield schedule
+    if settings.policy == "chat":
+        with _open_chat(task, settings, store, run_id, emit, workbench) as chat:
+            yield chat
         return
-    with _open_chat(settings, store, run_id, emit, workbench) as chat:
-        arms: dict[str, Policy] = {"schedule": schedule, "chat": chat}
-        yield chat if settings.policy == "chat" else Portfolio(arms, settings.budget, settings.seed, emit)
+    first: Policy = FusionPolicy() if isinstance(task, ModuleTask) else _open_schedule(task, settings, store)
+    if settings.policy != "portfolio":
+        yield first
+        return
+    with _open_chat(task, settings, store, run_id, emit, workbench) as chat:
+        yield Portfolio({first.name: first, chat.name: chat}, settings.budget, settings.seed, emit)
+
+
+def _refusal(policy: str, task: Task, known: Sequence[str]) -> str:
+    """Why a task has no such policy, in a line."""
+    if isinstance(task, ModuleTask) and policy in POLICIES:
+        return f"the policy {policy} names schedules of matrix products; for a module choose from {', '.join(known)}"
+    if policy == FUSION:
+        return f"the policy {FUSION} works on modules only; for a matrix product choose from {', '.join(known)}"
+    return f"policy {policy!r} is not known; choose from {', '.join(known)}"
+
+
+def _open_schedule(task: GemmTask, settings: Settings, store: Store) -> SchedulePolicy:
+    near = partial(StoredPrecedents(store).near, count=settings.precedents)
+    return SchedulePolicy(families(task.arch), settings.seed, precedents=near, prior_of=open_prior(settings))
 
 
 def _open_lm(settings: Settings, emit: Emit) -> Policy:
@@ -82,9 +96,9 @@ def _open_lm(settings: Settings, emit: Emit) -> Policy:
 
 @contextmanager
 def _open_chat(
-    settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit, workbench: Workbench | None
+    task: Task, settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit, workbench: Workbench | None
 ) -> Iterator[ChatPolicy]:
-    options = settings.chat
+    options = _options_for(task, settings.chat)
     if not options.model:
         raise UsageError("the chat policy needs a model; name it with --model, and a server with --base-url")
     if options.money is not None and not (options.prompt_price or options.reply_price or settings.replay):
@@ -94,6 +108,15 @@ def _open_chat(
         account = Account(options, log.recorded(), replayed=settings.replay is not None)
         asked_once = RecordedFirst(server, log)
         yield ChatPolicy(options, asked_once, log, account, emit, settings.seed, primitives(), workbench)
+
+
+def _options_for(task: Task, options: ChatOptions) -> ChatOptions:
+    """The replies to a module are sources: the families of schedules are of matrix products. Raises: UsageError."""
+    if isinstance(task, GemmTask):
+        return options
+    if options.replies == "schedule":
+        raise UsageError("--replies schedule names schedules of matrix products; a module takes any or source")
+    return options.model_copy(update={"replies": "source"})
 
 
 @contextmanager

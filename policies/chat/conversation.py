@@ -16,7 +16,7 @@ from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.protocols import ExchangeLog
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.exchange import Exchange, Prompt, ToolCall, ToolResult
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.policies.chat.account import Account, Capped
 from cudal2_agent.policies.chat.assignment import POLICY
@@ -89,7 +89,7 @@ class Topic:
     """
 
     opening: ComposedPrompt
-    task: GemmTask
+    task: Task
     chip: Chip
     round: int
     sample: int

@@ -10,7 +10,6 @@ from cudal2_agent.contract.events import Emit, Notice
 from cudal2_agent.contract.protocols import ExchangeLog, Workbench
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.exchange import Exchange
-from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.policies.chat.account import Account
@@ -95,7 +94,7 @@ class ChatPolicy:
                 asked.add(opening.prompt.id)
                 yield Topic(
                     opening=opening,
-                    task=gemm(observation.task, "the policy chat"),
+                    task=observation.task,
                     chip=observation.chip,
                     round=observation.round,
                     sample=assignment.sample,

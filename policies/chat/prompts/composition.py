@@ -1,9 +1,10 @@
 """Composes prompts: which sections a prompt has, in which order, and how its tokens are shared between them.
 
-Required sections: rules, task, form, the current source, its result and its diagnosis. Sources and logs are shortened to
-fair shares if they do not fit. Optional sections take whole pieces of the remaining tokens, in this order: exemplars (up to
-0.5 of the rest), device primitives (up to 0.8 of the rest), attempts (up to 0.35 of the rest), the latest right kernels as
-differences (up to 0.35 of the rest), chunks (all of the rest).
+Required sections: rules, task, form, the current source, its result and its diagnosis; of a module its buffers and operations.
+Sources and logs are shortened to fair shares if they do not fit. Optional sections take whole pieces of the remaining tokens,
+in this order: exemplars (up to 0.5 of the rest), device primitives (up to 0.8 of the rest), attempts (up to 0.35 of the rest),
+the latest right kernels as differences (up to 0.35 of the rest), chunks (all of the rest). Of a module, executed examples and
+the problem's file come before the primitives.
 Sections that seldom change come first, so that servers can cache prefixes. A prompt depends on neither time nor chance.
 """
 
@@ -22,13 +23,23 @@ from cudal2_agent.contract.plan.plan import parse_plan
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import Evaluation
 from cudal2_agent.contract.records.exchange import Message, Prompt
-from cudal2_agent.contract.records.module_task import gemm
+from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask, Task
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.contract.records.trajectory import Failure, Observation
 from cudal2_agent.contract.reward.roofline import arithmetic_us, bound_of, memory_us, roofline_us
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.failures import failure_text, proven_text
 from cudal2_agent.policies.chat.prompts.history import exemplar_text, recent_text, tried_text, yardstick_text
+from cudal2_agent.policies.chat.prompts.modules import (
+    BUFFERS,
+    EXAMPLES_HEADING,
+    OPERATIONS,
+    PROBLEM,
+    example_pieces,
+    module_values,
+    problem_text,
+    required_sections,
+)
 from cudal2_agent.policies.chat.prompts.primitives import Header, primitives_for
 from cudal2_agent.policies.chat.prompts.quoting import fenced, mark_of, plain
 from cudal2_agent.policies.chat.prompts.rendering import chunk_text, diagnosis_text, result_text, source_text
@@ -39,8 +50,13 @@ MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9
 OPENING_TOKENS = 9_000  # for the first prompt of a run: 28,800 characters
 _EXEMPLARS, _PRIMITIVES, _TRIED, _RECENT, _CHUNKS = 0.5, 0.8, 0.35, 0.35, 1.0  # maximum shares of the tokens that are left
+_EXAMPLES, _PROBLEM, _MODULE_PRIMITIVES = 0.5, 0.4, 0.25  # the same for a module
 # Other sections (the failure, the diagnosis) follow these in the order in which they are made.
 _ORDER = (
+    BUFFERS,
+    OPERATIONS,
+    PROBLEM,
+    EXAMPLES_HEADING,
     "Device primitives",
     "Knowledge",
     "What was tried",
@@ -51,6 +67,8 @@ _ORDER = (
 )
 _OVERHEAD = 24  # tokens for the heading and the fences of a section
 _ELEMENTS = {ElementType.F16: "__half", ElementType.BF16: "__nv_bfloat16"}
+# Primitives that multiply or move 16-bit numbers, which no task in f32 may use.
+_OF_HALVES = frozenset(f"cudal2/{name}.cuh" for name in ("mma", "wgmma", "ldmatrix", "stmatrix"))
 
 
 @dataclass(frozen=True)
@@ -112,20 +130,22 @@ class Prompts:
         best = observation.best if isinstance(observation.best, Candidate) else None
         name = "repair" if assignment.failure else "improve" if best else "write"
         values["kernel_shown"] = name != "write"  # a patch needs one
-        system, task, turn = (_render(f"{part}.md", values) for part in ("system", "task", name))
+        module = observation.task if isinstance(observation.task, ModuleTask) else None
+        system, task, turn = (_render(f"{part}.md", values) for part in ("system", "module_task" if module else "task", name))
         skeleton = _skeleton(values) if name == "write" else ""
-        example = skeleton or (_render("example.md", values) if name == "write" else "")
+        example = skeleton or (_render("example.md", values) if name == "write" and not module else "")
         families = families_section(observation, replies) if replies and not assignment.failure else ""
         used = sum(estimate_tokens(text) for text in (system, task, families, example, turn)) + _OVERHEAD
         budget = self.tokens if observation.attempts else min(self.tokens, OPENING_TOKENS)
         left = max(budget - used, MIN_TOKENS)
         fixed = _shortened(_required(observation, best, assignment.failure), left)
         rest = _Rest(left - sum(estimate_tokens(text) + _OVERHEAD for text in fixed.values()))
-        exemplar_ids = self._exemplars(rest, best, assignment)
-        digests = primitives_for(observation.task.arch, self._headers, best=best.source if best else "", skeleton=skeleton)
-        taken = rest.fill("Device primitives", [f"// <{name}>\n{digest}" for name, digest in digests], _PRIMITIVES, _primitives)
-        if left_out := [name for position, (name, _) in enumerate(digests) if position not in taken]:
-            rest.add("Device primitives", f"There was no room for {', '.join(f'`<{name}>`' for name in left_out)}.")
+        exemplar_ids = self._exemplars(rest, best, assignment, observation.task)
+        if module:
+            if name == "write":
+                rest.fill(EXAMPLES_HEADING, example_pieces(module), _EXAMPLES, _examples)
+            rest.fill(PROBLEM, problem_text(module), _PROBLEM, "".join)
+        self._primitives(rest, observation.task, best.source if best else "", skeleton)
         rest.fill("What was tried", tried_text(observation), _TRIED, lambda rows: fenced("\n".join(rows)))
         if not assignment.failure:
             rest.fill("Earlier right kernels", recent_text(observation, exemplar_ids), _RECENT, "\n\n".join)
@@ -153,12 +173,23 @@ class Prompts:
         more = Message(role="assistant", content=said), Message(role="user", content=asked)
         return Prompt(messages=(*prompt.messages, *more))
 
-    def _exemplars(self, rest: _Rest, best: Candidate | None, assignment: Assignment) -> tuple[str, ...]:
+    def _primitives(self, rest: _Rest, task: Task, best: str, skeleton: str) -> None:
+        """The device primitives that fit. `best`, `skeleton`: sources that the prompt shows."""
+        module = task if isinstance(task, ModuleTask) else None
+        halves = module is None or module.arithmetic in (Arithmetic.F16, Arithmetic.BF16)
+        headers = [header for header in self._headers if halves or header[0] not in _OF_HALVES]
+        digests = primitives_for(task.arch, headers, best=best, skeleton=skeleton)
+        pieces = [f"// <{name}>\n{digest}" for name, digest in digests]
+        taken = rest.fill("Device primitives", pieces, _MODULE_PRIMITIVES if module else _PRIMITIVES, _primitives)
+        if left_out := [name for position, (name, _) in enumerate(digests) if position not in taken]:
+            rest.add("Device primitives", f"There was no room for {', '.join(f'`<{name}>`' for name in left_out)}.")
+
+    def _exemplars(self, rest: _Rest, best: Candidate | None, assignment: Assignment, task: Task) -> tuple[str, ...]:
         """The ids of the exemplars that fit. Each is a diff against a source that is shown before it, if it is close to one."""
         shown = [("the best kernel", best.source)] if best and not assignment.failure else []
         exemplars = []
         for exemplar in assignment.exemplars:
-            exemplars.append(exemplar_text(exemplar, shown))
+            exemplars.append(exemplar_text(exemplar, shown, task))
             shown.append((f"candidate {exemplar.candidate.id[:8]}", exemplar.candidate.source))
         taken = rest.fill("Exemplars", exemplars, _EXEMPLARS, "\n\n".join)
         return tuple(assignment.exemplars[position].candidate.id for position in taken)
@@ -175,10 +206,10 @@ def _knowledge(rest: _Rest, observation: Observation) -> tuple[str, ...]:
 
 def _required(observation: Observation, best: Candidate | None, failure: Failure | None) -> dict[str, Callable[[int], str]]:
     """The required sections, each as a function of its maximum number of tokens."""
-    required: dict[str, Callable[[int], str]] = {}
+    required = required_sections(observation.task) if isinstance(observation.task, ModuleTask) else {}
     if failure:
         source, evaluation = failure.candidate.source, failure.evaluation
-        required = {
+        required |= {
             "The kernel that failed": lambda tokens: source_text(source, tokens),
             "What became of it": lambda tokens: failure_text(evaluation, source, tokens),
         }
@@ -220,17 +251,22 @@ def _primitives(digests: list[str]) -> str:
     return f"{said}\n\n{fenced(chr(10).join(digests), 'cuda')}"
 
 
+def _examples(pieces: list[str]) -> str:
+    said = "Right for all sizes, as an emulator proved. Each is a module of its own, in f32, and shows a plan and one way."
+    return "\n\n".join([said, *pieces])
+
+
 def _values(observation: Observation, assignment: Assignment) -> dict[str, Any]:
     """The values that the templates may name."""
-    task, chip = gemm(observation.task, "this prompt"), observation.chip
+    task, chip = observation.task, observation.chip
     return {
         "form": None,
         "kernel_shown": False,
         "task": task,
+        "module": isinstance(task, ModuleTask),
         "chip": chip,
         "limits": LIMITS[task.arch],
         "figures": FIGURES.get(task.arch),
-        "element": _ELEMENTS[task.element],
         "arithmetic_us": arithmetic_us(task, chip),
         "memory_us": memory_us(task, chip),
         "floor_us": roofline_us(task, chip),
@@ -239,12 +275,15 @@ def _values(observation: Observation, assignment: Assignment) -> dict[str, Any]:
         "diagnosed": bool(observation.diagnosis),
         "exemplars": bool(assignment.exemplars),
         "yardstick": yardstick_text(observation),
+        **(module_values(task, chip) if isinstance(task, ModuleTask) else {"element": _ELEMENTS[task.element]}),
     }
 
 
 def _skeleton(values: dict[str, Any]) -> str:
     """The executed skeleton of the target with its heading; empty where there is none or the task is not among its shapes."""
-    task: GemmTask = values["task"]
+    task = values["task"]
+    if not isinstance(task, GemmTask):
+        return ""
     try:
         source = _render(f"{task.arch.value}.cu", values)
     except TemplateNotFound:

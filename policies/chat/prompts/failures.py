@@ -36,8 +36,8 @@ _SLOW = "a wait that nothing completes, or more work than fits in that time: an 
 _HANG = "likely: a wait that nothing completes (mbarrier phase or bytes, a barrier that not all reach), or an endless loop"
 # What each verification tier proves. The sandbox defines the names.
 _TIERS = {
-    "exact": "inputs whose sums are exact, so that D must be bit-exact",
-    "accuracy": "random inputs against float64, within a bound for K and the accumulator, and against cuBLAS's own error",
+    "exact": "whole numbers, whose sums are exact, so that a matrix product must be bit-exact and a module nearly so",
+    "accuracy": "random inputs against float64, within a bound that the number format and cuBLAS's or PyTorch's own error set",
     "special": "cancellation, large, subnormal and non-finite values",
     "guards": "canaries around buffers, inputs unchanged, every output written",
     "freshness": "fresh data in repeated runs: nothing may be kept from run to run",

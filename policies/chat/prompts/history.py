@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from cudal2_agent.contract.records.candidate import axes_in_use
 from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.trajectory import Attempt, Exemplar, Observation
 from cudal2_agent.contract.reward.speedup import TIE, tied
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
@@ -45,16 +46,16 @@ def recent_text(observation: Observation, left_out: Sequence[str]) -> list[str]:
     for candidate in observation.recent:
         [*changed] = _differences_from(candidate.source, shown)
         if candidate.id not in left_out and candidate.id in attempts and changed and len(changed[0]) < len(candidate.source):
-            pieces.append(f"{fenced(_about(attempts[candidate.id], candidate.origin.note))}\n{changed[0]}")
+            pieces.append(f"{fenced(_about(attempts[candidate.id], candidate.origin.note, observation.task))}\n{changed[0]}")
     return pieces
 
 
-def exemplar_text(exemplar: Exemplar, shown: Sequence[tuple[str, str]]) -> str:
+def exemplar_text(exemplar: Exemplar, shown: Sequence[tuple[str, str]], task: Task) -> str:
     """An exemplar with its score. It is shown as a diff against a source in `shown`, (name, source), if that is short."""
     candidate = exemplar.candidate
     whole = fenced(candidate.source, "cuda")
     short = min(_differences_from(candidate.source, shown), key=len, default=whole)
-    about = fenced(_about(exemplar.attempt, candidate.origin.note))
+    about = fenced(_about(exemplar.attempt, candidate.origin.note, task))
     return f"{about}\n{short if 2 * len(short) < len(whole) else whole}"
 
 
@@ -92,7 +93,7 @@ def _row(attempt: Attempt, observation: Observation) -> str:
         (attempt.parent or "")[:8],
         attempt.change,
         _outcome(attempt),
-        _time(attempt) + _tie(attempt, observation),
+        _time(attempt, observation.task) + _tie(attempt, observation),
         terms_text(list(attempt.terms.items())),
         _resources(attempt),
         "; ".join(part for part in (attempt.idea, " ".join(axes_in_use(attempt.schedule or {}))) if part),
@@ -112,9 +113,10 @@ def _outcome(attempt: Attempt) -> str:
     return f"{status}: {inline(attempt.message, 120)}" if attempt.message else status
 
 
-def _time(attempt: Attempt) -> str:
+def _time(attempt: Attempt, task: Task) -> str:
     if attempt.time_us is not None:
-        versus = f", speedup {attempt.speedup:.3f} over cuBLASLt-AutoTuning" if attempt.speedup is not None else ""
+        baseline = "PyTorch's fastest" if isinstance(task, ModuleTask) else "cuBLASLt-AutoTuning"
+        versus = f", speedup {attempt.speedup:.3f} over {baseline}" if attempt.speedup is not None else ""
         return f"{attempt.time_us:.2f} us{versus}"
     if attempt.modelled_us is not None:
         return f"{attempt.modelled_us:.2f} us predicted, not measured"
@@ -143,8 +145,8 @@ def _resources(attempt: Attempt) -> str:
     )
 
 
-def _about(attempt: Attempt, note: str) -> str:
-    time = _time(attempt) or _outcome(attempt)
+def _about(attempt: Attempt, note: str, task: Task) -> str:
+    time = _time(attempt, task) or _outcome(attempt)
     return f"candidate {attempt.candidate_id[:8]}, {time}" + (f"\nidea: {inline(note)}" if note else "")
 
 

@@ -12,6 +12,7 @@ from fnmatch import fnmatch
 
 from cudal2_agent.contract.records.candidate import ScheduleValue
 from cudal2_agent.contract.records.diagnosis import Diagnosis
+from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.trajectory import Attempt, Observation
 from cudal2_agent.contract.settings.options import ReplyKind
 from cudal2_agent.policies.chat.prompts.history import time_us
@@ -45,7 +46,7 @@ def families_section(observation: Observation, replies: PromptedReplies) -> str:
         "with values from the lists below. Axes that are left out take the values of the fastest predicted "
         "schedule that has the others."
     )
-    return f"# Kernel families\n\n{said}\n\n{_families(schedules_for(observation.task, observation.chip), explained=False)}"
+    return f"# Kernel families\n\n{said}\n\n{_families(_schedules(observation), explained=False)}"
 
 
 def _up_to(schedules: int) -> str:
@@ -54,13 +55,17 @@ def _up_to(schedules: int) -> str:
 
 def schedule_values(observation: Observation, tokens: int) -> dict[str, str]:
     """The values of the short prompt's template, for replies that hold schedules only."""
-    schedules = schedules_for(observation.task, observation.chip)
+    schedules = _schedules(observation)
     families = f"# Kernel families\n\n{_families(schedules, explained=True)}"
     findings = fenced("\n".join(_findings(observation.diagnosis))) if observation.diagnosis else ""
     tried = list(_tried(observation.attempts, schedules))
     taken = take(tried, tokens - TASK_TOKENS - estimate_tokens(families) - estimate_tokens(findings))
     shown = fenced("\n".join(tried[position] for position in taken)) if taken else ""
     return {"families": families, "tried": shown, "findings": findings}
+
+
+def _schedules(observation: Observation) -> TaskSchedules:
+    return schedules_for(gemm(observation.task, "a schedule of a reply"), observation.chip)
 
 
 def _families(schedules: TaskSchedules, *, explained: bool) -> str:

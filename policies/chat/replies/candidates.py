@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Candidate, Origin
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task, gemm
 from cudal2_agent.contract.settings.options import ReplyKind
 from cudal2_agent.policies.chat.prompts.quoting import inline
 from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, Malformed
@@ -30,7 +30,7 @@ class ReplyContext:
     `origin`: of the candidates, without note and schedule. `known`: ids of candidates that were tried before.
     """
 
-    task: GemmTask
+    task: Task
     chip: Chip
     replies: ReplyKind
     max_schedules: int
@@ -103,7 +103,7 @@ def _from_schedules(named: NamedSchedules, context: ReplyContext) -> GivenCandid
     tried: list[str] = []
     for number, values in enumerate(named.values, 1):
         label = f"schedule {number}: " if count > 1 else ""
-        written = schedules_for(context.task, context.chip).expand(values)
+        written = schedules_for(gemm(context.task, "a schedule of a reply"), context.chip).expand(values)
         if isinstance(written, Unwritable):
             wrong.append(label + "; ".join(written.reasons))
         elif written.id in context.known or written.id in made:

@@ -1,12 +1,19 @@
 """Which policies of the settings open, and what is refused before a request."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cudal2_agent.agent.wiring.policy import FUSION, open_policy
+from cudal2_agent.agent.wiring.policy import open_policy
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.protocols import Policy
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.contract.settings.settings import load_settings
 from cudal2_agent.store.store import open_store
 from tests.doubles.modules import relu_of_sum
@@ -19,28 +26,58 @@ def test_a_cap_on_money_needs_one_price(tmp_path: Path, prices: dict[str, float]
         _open(tmp_path, {})
 
 
-@pytest.mark.parametrize("policy", ["schedule", "chat", "portfolio", "lm"])
-def test_a_module_is_written_by_its_own_policy(tmp_path: Path, policy: str) -> None:
-    settings = load_settings(home=tmp_path, policy=policy)
-    with open_store(settings.store_url) as store:
-        with open_policy(
-            relu_of_sum(), settings.model_copy(update={"policy": FUSION}), store, "run-1", lambda _: None
-        ) as opened:
-            assert opened.name == FUSION
-        with (
-            pytest.raises(UsageError, match=f"the policy {policy} works on matrix products only"),
-            open_policy(relu_of_sum(), settings, store, "run-1", lambda _: None),
-        ):
-            pass
+SERVER = {"model": "any", "base_url": "http://127.0.0.1:9/v1"}
+
+
+@pytest.mark.parametrize("policy", ["fusion", "chat", "portfolio"])
+def test_a_module_has_policies_of_its_own(tmp_path: Path, policy: str) -> None:
+    with _opened(tmp_path, policy, relu_of_sum(), **SERVER) as opened:
+        assert opened.name == policy
+
+
+def test_a_module_s_portfolio_begins_with_the_fuser(tmp_path: Path) -> None:
+    observation = Observation(task=relu_of_sum(), chip=REFERENCE_CHIPS[relu_of_sum().arch], round=1, seed=0)
+    with _opened(tmp_path, "portfolio", relu_of_sum(), **SERVER) as opened:
+        assert opened.reads_code
+        [candidate] = opened.propose(observation, 1)
+    assert candidate.origin.policy == "fusion"
+
+
+@pytest.mark.parametrize("policy", ["schedule", "lm"])
+def test_a_policy_of_matrix_products_is_refused_for_a_module(tmp_path: Path, policy: str) -> None:
+    refusal = f"the policy {policy} names schedules of matrix products; for a module choose from fusion, chat, portfolio"
+    with pytest.raises(UsageError, match=refusal), _opened(tmp_path, policy, relu_of_sum()):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("policy", "refusal"),
+    [
+        ("fusion", "the policy fusion works on modules only"),
+        ("nothing", "policy 'nothing' is not known; choose from schedule, chat, portfolio, lm"),
+    ],
+)
+def test_what_a_matrix_product_refuses(tmp_path: Path, policy: str, refusal: str) -> None:
+    with pytest.raises(UsageError, match=refusal), _opened(tmp_path, policy, GemmTask(m=64, n=64, k=64)):
+        pass
+
+
+def test_replies_of_schedules_are_refused_for_a_module(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="--replies schedule names schedules of matrix products"),
+        _opened(tmp_path, "chat", relu_of_sum(), replies="schedule", **SERVER),
+    ):
+        pass
+
+
+@contextmanager
+def _opened(home: Path, policy: str, task: Task, **chat: Any) -> Iterator[Policy]:
+    settings = load_settings(home=home, policy=policy, seed=0)
+    settings = settings.model_copy(update={"chat": settings.chat.model_copy(update=chat)})
+    with open_store(settings.store_url) as store, open_policy(task, settings, store, "run-1", lambda _: None) as opened:
+        yield opened
 
 
 def _open(home: Path, prices: dict[str, float]) -> None:
-    settings = load_settings(home=home, policy="chat", seed=0)
-    chat = settings.chat.model_copy(update={"model": "any", "base_url": "http://127.0.0.1:9/v1", "money": 5.0, **prices})
-    with (
-        open_store(settings.store_url) as store,
-        open_policy(
-            GemmTask(m=64, n=64, k=64), settings.model_copy(update={"chat": chat}), store, "run-1", lambda _: None
-        ) as policy,
-    ):
+    with _opened(home, "chat", GemmTask(m=64, n=64, k=64), money=5.0, **SERVER, **prices) as policy:
         assert policy.name == "chat"

@@ -115,6 +115,37 @@ def linear_norm(rows: int, columns: int, depth: int) -> ModuleTask:
     )
 
 
+def linear_relu(rows: int, columns: int, depth: int) -> ModuleTask:
+    at = (rows, columns)
+    return module(
+        "linear-relu",
+        {"rows": rows, "columns": columns, "depth": depth},
+        [
+            buffer("x", (rows, depth)),
+            buffer("weight", (columns, depth), "parameter"),
+            buffer("bias", (columns,), "parameter"),
+            buffer("out", at, "output"),
+        ],
+        [
+            node("turned", "permute.default", value("weight"), [1, 0], shape=(depth, columns)),
+            node("product", "addmm.default", value("bias"), value("x"), value("turned"), shape=at),
+            node("made", "relu.default", value("product"), shape=at),
+        ],
+        {"out": "made"},
+        flops=2 * rows * columns * depth,
+    )
+
+
+def row_mean(rows: int, columns: int) -> ModuleTask:
+    return module(
+        "row-mean",
+        {"rows": rows, "columns": columns},
+        [buffer("x", (rows, columns)), buffer("out", (rows,), "output")],
+        [node("made", "mean.dim", value("x"), [1], shape=(rows,))],
+        {"out": "made"},
+    )
+
+
 def max_pool(planes: int, height: int, width: int) -> ModuleTask:
     small = (1, planes, (height - 1) // 2 + 1, (width - 1) // 2 + 1)
     operands = value("x"), [3, 3], [2, 2], [1, 1]

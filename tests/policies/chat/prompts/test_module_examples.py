@@ -1,0 +1,54 @@
+"""Every executed example of the module prompts is proved on the emulator by all tests, at two sizes and on two targets."""
+
+import pytest
+
+pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
+pytest.importorskip("torch", reason="modules are proved with PyTorch")
+
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.plan.plan import parse_plan
+from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.policies.chat.prompts.modules import EXAMPLES, example_source
+from cudal2_agent.sandbox.emulator.evaluator import Evaluator
+from cudal2_agent.sandbox.workers.messages import Evaluate, Verified
+from tests.sandbox.emulator.modules import graphs
+from tests.sandbox.emulator.proving import Build, builder
+
+TASKS = {
+    "pointwise": (graphs.gelu(1003), graphs.gelu(4)),
+    "row_reduction": (graphs.row_mean(19, 100), graphs.row_mean(3, 7)),
+    "norm": (graphs.layer_norm(5, 300), graphs.layer_norm(2, 768)),
+    "softmax": (graphs.row_softmax(10, 301), graphs.row_softmax(3, 5)),
+    "pool": (graphs.max_pool(3, 9, 14), graphs.max_pool(1, 4, 5)),
+    "scan": (graphs.row_scan(3, 600), graphs.row_scan(2, 33)),
+    "fused_product": (graphs.linear_relu(70, 66, 35), graphs.linear_relu(5, 3, 16)),
+    "library_tail": (graphs.linear_norm(13, 40, 24), graphs.linear_norm(9, 33, 7)),
+}
+CASES = [pytest.param(name, task, id=f"{name}-{size}") for name, tasks in TASKS.items() for size, task in enumerate(tasks)]
+
+
+@pytest.fixture(scope="module")
+def build(request: pytest.FixtureRequest) -> Build:
+    assert request.config.cache is not None
+    return builder(request.config.cache.mkdir("emulator-kernels"))
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Evaluator:
+    return Evaluator(REFERENCE_CHIPS[Arch.SM_90A], lambda _stage: None)
+
+
+def test_every_example_is_tried() -> None:
+    assert set(TASKS) == {name for example in EXAMPLES.values() for name in example}
+
+
+@pytest.mark.parametrize(("name", "task"), CASES)
+def test_an_example_passes_every_test(name: str, task: ModuleTask, build: Build, evaluator: Evaluator) -> None:
+    source = example_source(name, task)
+    answer = evaluator.evaluate(
+        Evaluate(built=build(source, parse_plan(source), task), task=task, verify=VerifyOptions(seed=1, timeout_s=60.0))
+    )
+    assert isinstance(answer, Verified), answer
+    assert {test.tier for test in answer.tests} >= {"exact", "accuracy", "special", "guards", "freshness", "repeatability"}
