@@ -18,6 +18,7 @@ from cudal2_agent.policies.chat.server.chat_server import ChatServer
 from cudal2_agent.policies.chat.server.connection import open_server
 from cudal2_agent.policies.chat.server.key import checked_base_url, resolve_key
 from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
+from cudal2_agent.policies.fusion.fused_source import ALGEBRA, FAMILY
 from cudal2_agent.policies.fusion.policy import FusionPolicy
 from cudal2_agent.policies.lm.needs import SAMPLING, require
 from cudal2_agent.policies.portfolio.policy import Portfolio
@@ -28,14 +29,13 @@ from cudal2_agent.store.precedents import StoredPrecedents
 from cudal2_agent.store.store import RunExchanges, Store
 
 POLICIES = ("schedule", "chat", "portfolio", "lm")
-FUSION = "fusion"  # of modules, which have no schedules of matrix products
-MODULE_POLICIES = (FUSION, "chat", "portfolio")
+MODULE_POLICIES = (FAMILY, ALGEBRA, "chat", "portfolio")
 
 
 def with_policy_of(settings: Settings, task: Task) -> Settings:
     """The settings of a run of the task: where no policy is named, a module gets its own."""
     if isinstance(task, ModuleTask) and settings.policy == "schedule":
-        return settings.model_copy(update={"policy": FUSION})
+        return settings.model_copy(update={"policy": FAMILY})
     return settings
 
 
@@ -58,7 +58,11 @@ def open_policy(
         with _open_chat(task, settings, store, run_id, emit, workbench) as chat:
             yield chat
         return
-    first: Policy = FusionPolicy() if isinstance(task, ModuleTask) else _open_schedule(task, settings, store)
+    first: Policy = (
+        FusionPolicy(algebra=settings.policy == ALGEBRA)
+        if isinstance(task, ModuleTask)
+        else _open_schedule(task, settings, store)
+    )
     if settings.policy != "portfolio":
         yield first
         return
@@ -70,8 +74,8 @@ def _refusal(policy: str, task: Task, known: Sequence[str]) -> str:
     """Why a task has no such policy, in a line."""
     if isinstance(task, ModuleTask) and policy in POLICIES:
         return f"the policy {policy} names schedules of matrix products; for a module choose from {', '.join(known)}"
-    if policy == FUSION:
-        return f"the policy {FUSION} works on modules only; for a matrix product choose from {', '.join(known)}"
+    if policy in (FAMILY, ALGEBRA):
+        return f"the policy {policy} works on modules only; for a matrix product choose from {', '.join(known)}"
     return f"policy {policy!r} is not known; choose from {', '.join(known)}"
 
 

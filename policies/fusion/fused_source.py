@@ -18,7 +18,7 @@ from cudal2_agent.policies.fusion.programs import KernelProgram, StoredValue
 from cudal2_agent.policies.fusion.scan_text import scan_text
 from cudal2_agent.policies.fusion.values import Unplanned
 
-FAMILY = "fusion"
+FAMILY, ALGEBRA = "fusion", "fusion-algebra"  # the second also rewrites sums over products
 Choice = Axes | SumTile | LibraryChoice  # of a kernel
 
 
@@ -53,8 +53,9 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
         + "\n"
         + "\n".join(kernels)
     )
-    schedule: dict[str, ScheduleValue] = {"family": FAMILY, **{name: each.text() for name, each in choices.items()}}
-    return Candidate(source=source, plan=plan, origin=Origin(policy=FAMILY, schedule=schedule))
+    family = ALGEBRA if groups.algebra else FAMILY
+    schedule: dict[str, ScheduleValue] = {"family": family, **{name: each.text() for name, each in choices.items()}}
+    return Candidate(source=source, plan=plan, origin=Origin(policy=family, schedule=schedule))
 
 
 def parsed(text: str) -> Choice:

@@ -37,15 +37,18 @@ _REDUCTIONS = {
 }
 
 
-def lowered(task: ModuleTask) -> Lowered:
-    """The values of a task. Raises: Unplanned for an operator without a rule."""
+def lowered(task: ModuleTask, *, algebra: bool = False) -> Lowered:
+    """The values of a task. `algebra`: a sum over a product is computed without it.
+
+    Raises: Unplanned for an operator without a rule.
+    """
     result = Lowered()
     for buffer in task.buffers:
         if buffer.role is not Role.OUTPUT:
             result.sources[buffer.name] = BufferValue(buffer.name, buffer.shape, buffer.element)
     known: dict[str, tuple[Value, ...]] = {name: (source,) for name, source in result.sources.items()}
     for node in task.graph.nodes:
-        known[node.name] = _Node(node, known).values()
+        known[node.name] = _Node(node, known, algebra).values()
     result.outputs = {name: known[value][0] for name, value in task.graph.outputs.items()}
     return result
 
@@ -56,6 +59,7 @@ class _Node:
 
     node: GraphNode
     known: Mapping[str, tuple[Value, ...]]
+    algebra: bool
     args: list[Any] = field(init=False)
     kwargs: dict[str, Any] = field(init=False)
 
@@ -156,7 +160,7 @@ class _Node:
         if op == "var":
             return (self._variance(value, dims),)
         gone = tuple(sorted({dim % len(value.shape) for dim in dims} or range(len(value.shape))))
-        total = summed(f"{name}_total", value, gone) if op in ("sum", "mean") else None
+        total = summed(f"{name}_total", value, gone) if self.algebra and op in ("sum", "mean") else None
         total = total or reduced(f"{name}_total", value, _REDUCTIONS[op], dims)
         if op == "mean":
             return (self._scaled(total, _length(value, total)),)

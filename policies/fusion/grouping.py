@@ -93,6 +93,7 @@ class Groups:
     elements: dict[str, BufferElement]
     scratch: tuple[Scratch, ...]
     values: list[Value] = field(default_factory=list)
+    algebra: bool = False
 
     def weight(self, name: str) -> int:
         """Bytes that a kernel moves, by its name."""
@@ -118,14 +119,15 @@ def _copy(name: str, value: Value) -> Map:
     return Map(f"{name}_copy", value.shape, value.element, (value,), lambda scope, index: scope.read(value, index))
 
 
-def grouped(task: ModuleTask) -> Groups:
-    """The steps of a task. Raises: Unplanned."""
-    return _Cut(task).groups()
+def grouped(task: ModuleTask, *, algebra: bool = False) -> Groups:
+    """The steps of a task. `algebra`: see `lowered`. Raises: Unplanned."""
+    return _Cut(task, algebra=algebra).groups()
 
 
 class _Cut:
-    def __init__(self, task: ModuleTask) -> None:
-        self._task, self._values = task, lowered(task)
+    def __init__(self, task: ModuleTask, *, algebra: bool) -> None:
+        self._task, self._values = task, lowered(task, algebra=algebra)
+        self._algebra = algebra
         self._buffers: dict[int, str] = {}
         self._stored: dict[str, Value] = {}
         self._taken = {buffer.name for buffer in task.buffers}
@@ -284,7 +286,8 @@ class _Cut:
             for name, value in self._stored.items()
             if name not in outputs and name in used
         )
-        return Groups(steps, self._buffers, elements, scratch, [*self._stored.values(), *self._values.sources.values()])
+        values = [*self._stored.values(), *self._values.sources.values()]
+        return Groups(steps, self._buffers, elements, scratch, values, self._algebra)
 
 
 def _scan_of(value: Value) -> Scan | None:

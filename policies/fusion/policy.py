@@ -8,7 +8,7 @@ from cudal2_agent.contract.records.candidate import Candidate, ScheduleValue
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.trajectory import Attempt, Observation
 from cudal2_agent.policies.fusion.axes import Axes
-from cudal2_agent.policies.fusion.fused_source import FAMILY, Choice, parsed, written
+from cudal2_agent.policies.fusion.fused_source import ALGEBRA, FAMILY, Choice, parsed, written
 from cudal2_agent.policies.fusion.grouping import Groups, grouped
 from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.row_kernels.row_space import fitted
@@ -22,12 +22,13 @@ class FusionPolicy:
     """The first candidate takes the best expected axes of every kernel. Later ones change one kernel of the fastest so far.
 
     Kernels that move more bytes are changed first. Deterministic in the observation; it repeats no schedule.
+    `algebra`: sums over products are computed without the products, in another order than PyTorch's.
     """
 
-    name = FAMILY
     reads_code = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, algebra: bool = False) -> None:
+        self.name, self._algebra = ALGEBRA if algebra else FAMILY, algebra
         self.exhausted = ""
         self._cached: tuple[str, Groups, dict[str, list[Choice]]] | None = None
 
@@ -44,7 +45,7 @@ class FusionPolicy:
         tried = {_key(attempt.schedule) for attempt in observation.attempts if attempt.schedule}
         seen = {attempt.candidate_id for attempt in observation.attempts}
         candidates: list[Candidate] = []
-        for plan in _plans(groups, space, _fastest(observation.attempts, space)):
+        for plan in _plans(groups, space, self._fastest(observation.attempts, space)):
             if len(candidates) >= count:
                 break
             candidate = written(task, groups, plan)
@@ -58,9 +59,22 @@ class FusionPolicy:
     def _space(self, task: ModuleTask, chip: Chip) -> tuple[Groups, dict[str, list[Choice]]]:
         """Raises: Unplanned."""
         if self._cached is None or self._cached[0] != task.id:
-            groups = grouped(task)
+            groups = grouped(task, algebra=self._algebra)
             self._cached = task.id, groups, choices(groups, chip)
         return self._cached[1], self._cached[2]
+
+    def _fastest(self, attempts: Sequence[Attempt], space: Mapping[str, Sequence[Choice]]) -> Plan:
+        """The axes of the fastest timed attempt of this policy; the best expected ones where there is none."""
+        base = {name: each[0] for name, each in space.items()}
+        timed = [
+            attempt
+            for attempt in attempts
+            if attempt.time_us is not None and (attempt.schedule or {}).get("family") == self.name
+        ]
+        if not timed:
+            return base
+        best = min(timed, key=lambda attempt: attempt.time_us or 0.0).schedule or {}
+        return base | {name: parsed(str(text)) for name, text in best.items() if name in base}
 
 
 def rewrite(candidate: Candidate, task: ModuleTask) -> Candidate | None:
@@ -69,10 +83,10 @@ def rewrite(candidate: Candidate, task: ModuleTask) -> Candidate | None:
     None where another policy wrote it, or where the module has other kernels at these sizes.
     """
     schedule = candidate.origin.schedule or {}
-    if schedule.get("family") != FAMILY:
+    if (family := schedule.get("family")) not in (FAMILY, ALGEBRA):
         return None
     try:
-        groups = grouped(task)
+        groups = grouped(task, algebra=family == ALGEBRA)
         wanted = {name: parsed(str(text)) for name, text in schedule.items() if name != "family"}
         space = choices(groups, REFERENCE_CHIPS[task.arch])
         if set(wanted) != set(space):
@@ -105,18 +119,6 @@ def _nearest(wanted: Choice, space: Sequence[Choice]) -> Choice:
 
 def _key(schedule: Mapping[str, ScheduleValue]) -> tuple[tuple[str, ScheduleValue], ...]:
     return tuple(sorted(schedule.items()))
-
-
-def _fastest(attempts: Sequence[Attempt], space: Mapping[str, Sequence[Choice]]) -> Plan:
-    """The axes of the fastest timed attempt of this policy; the best expected ones where there is none."""
-    base = {name: each[0] for name, each in space.items()}
-    timed = [
-        attempt for attempt in attempts if attempt.time_us is not None and (attempt.schedule or {}).get("family") == FAMILY
-    ]
-    if not timed:
-        return base
-    best = min(timed, key=lambda attempt: attempt.time_us or 0.0).schedule or {}
-    return base | {name: parsed(str(text)) for name, text in best.items() if name in base}
 
 
 def _plans(groups: Groups, space: Mapping[str, Sequence[Choice]], base: Plan) -> Iterator[Plan]:

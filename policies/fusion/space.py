@@ -9,9 +9,10 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import Axes, LibraryChoice
 from cudal2_agent.policies.fusion.fused_source import Choice
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep
+from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction, contraction
 from cudal2_agent.policies.fusion.product_kernels.tile_text import SumTile
-from cudal2_agent.policies.fusion.programs import KernelProgram
+from cudal2_agent.policies.fusion.programs import KernelProgram, step_of
 from cudal2_agent.policies.fusion.row_kernels.row_space import row_axes
 
 TILES = (
@@ -106,10 +107,17 @@ def vector(count: int, widest: int) -> int:
     return width
 
 
+def _beside(index: Index, rows: int) -> bool:
+    """Whether the elements of neighbouring rows are neighbours."""
+    row = of(Var("o", rows))
+    return bool(row.terms) and step_of(index, row) == 1
+
+
 def _flat(program: KernelProgram, widest: int, chip: Chip) -> Iterator[Axes]:
     shape = program.stores[0].value.shape
     # Where elements do not lie as their operands do, neighbours in one line share what they read.
-    line = program.rows if program.traffic.by_row == program.traffic.total or not shape else shape[-1]
+    beside = all(_beside(access.index, program.rows) for access in program.accesses)
+    line = program.rows if beside or not shape else shape[-1]
     best = 1 if program.cost > _HEAVY else vector(line, widest)
     groups = program.rows // best
     items = 2 if groups >= 2 * 256 * chip.sms * 8 and program.cost <= _HEAVY // 8 else 1

@@ -24,9 +24,9 @@ from tests.sandbox.emulator.proving import Build
 SEED = 3
 
 
-def candidate_of(task: ModuleTask, **chosen: Any) -> tuple[Candidate, Groups]:
+def candidate_of(task: ModuleTask, *, algebra: bool = False, **chosen: Any) -> tuple[Candidate, Groups]:
     """The best expected candidate, with other choices for some kernels."""
-    groups = grouped(task)
+    groups = grouped(task, algebra=algebra)
     best = {name: each[0] for name, each in choices(groups, REFERENCE_CHIPS[task.arch]).items()}
     return written(task, groups, best | chosen), groups
 

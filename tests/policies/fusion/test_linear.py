@@ -45,7 +45,7 @@ def linear_mean(operation: str = "sum", factor: Any = 2, *, positive: bool = Fal
 @pytest.mark.parametrize("operation", ["sum", "mean"])
 def test_the_sum_of_a_linear_layer_s_features_needs_no_product(operation: str, build: Build) -> None:
     module = linear_mean(operation)
-    candidate, groups = candidate_of(module)
+    candidate, groups = candidate_of(module, algebra=True)
     assert not groups.products
     assert failed(candidate, module, build) == []
 
@@ -99,6 +99,12 @@ def convolved_mean(
 )
 def test_the_mean_over_the_places_of_a_convolution_needs_no_convolution(geometry: dict[str, Any], build: Build) -> None:
     module = convolved_mean(**geometry)
-    candidate, groups = candidate_of(module)
+    candidate, groups = candidate_of(module, algebra=True)
     assert not groups.products
     assert failed(candidate, module, build) == []
+
+
+def test_products_are_kept_where_no_rewrite_was_asked_for() -> None:
+    candidate, groups = candidate_of(linear_mean())
+    assert groups.products
+    assert (candidate.origin.schedule or {})["family"] == "fusion"
