@@ -1,7 +1,7 @@
 """What a worker does with a batch: candidates of one task, screened one after another, or timed together in a final."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import MachineError
@@ -27,7 +27,7 @@ class _Broken(Exception):
 
 
 class _Racing:
-    """The finalists: their contenders and tests as long as they hold, the outcomes of those that left."""
+    """The candidates of a batch: their contenders and tests as long as they hold, the outcomes of those that left."""
 
     def __init__(self, request: CandidateBatch) -> None:
         self.request = request
@@ -36,9 +36,11 @@ class _Racing:
         self.measured: Mapping[int, Measurement] = {}
         self.broken = False
         self._fresh: list[Done] = []
+        self._left: list[Loaded] = []
 
     def out(self, position: int, done: Done) -> None:
-        self.contenders.pop(position, None)
+        if position in self.contenders:
+            self._left.append(self.contenders.pop(position))
         self.broken = not done.healthy
         self._fresh.append(done.model_copy(update={"position": position}))
 
@@ -46,6 +48,44 @@ class _Racing:
         """Outcomes that were not reported yet, in the order in which they came."""
         fresh, self._fresh = self._fresh, []
         yield from fresh
+
+    def close_left(self) -> None:
+        """Unload what failed. Its graphs must be gone."""
+        left, self._left = self._left, []
+        for contender in left:
+            contender.close()
+
+
+class _MemoryTurns:
+    """The verifier and the rounds of a batch. Those of a large task take turns in memory; baselines stay open all the time."""
+
+    def __init__(self, verifier: Verifies, timer: Timer, make: Callable[[], ScreenTimer | RaceTimer]) -> None:
+        self._verifier, self._timer, self._make = verifier, timer, make
+        self._rounds: ScreenTimer | RaceTimer | None = make()
+
+    @property
+    def apart(self) -> bool:
+        """Whether all candidates should be verified before the first is timed."""
+        return self._verifier.large
+
+    def verifier(self) -> Verifies:
+        if self._verifier.large:
+            self.end()
+            self._timer.close()
+        return self._verifier
+
+    def rounds(self) -> ScreenTimer | RaceTimer:
+        """Raises: MemoryError."""
+        if self._rounds is None:
+            self._verifier.release()
+            self._rounds = self._make()
+        return self._rounds
+
+    def end(self) -> None:
+        """Destroy the graphs of candidates, before their code is unloaded."""
+        if self._rounds is not None:
+            self._rounds.close()
+            self._rounds = self._rounds if not self._verifier.large else None
 
 
 class BatchEvaluator(Evaluator):
@@ -60,79 +100,77 @@ class BatchEvaluator(Evaluator):
         """One outcome for each candidate; none after one that broke the context. Raises: as `evaluate`."""
         self.position = 0
         self._begin("prepare")
-        task, pci_bus_id = request.task, self._device.pci_bus_id
-        try:
-            verifier, timer = self._prepare(task)
+        make = ScreenTimer if request.effort == "screen" else RaceTimer
+        with self._memory_for(request):
+            verifier, timer = self._prepare(request.task)
+            verifier.release()
             verifier.prepare(request.verify, briefly=request.effort == "screen" and all(map(_trusted, request.built)))
             timer.expect(request.tuned)
-            make = ScreenTimer if request.effort == "screen" else RaceTimer
-            rounds = make(timer, task, pci_bus_id, request.time)
-        except MemoryError as exc:
-            raise MachineError(f"too little free memory to measure {task.shape}: {exc}") from exc
+            turns = _MemoryTurns(verifier, timer, lambda: make(timer, request.task, self._device.pci_bus_id, request.time))
         self._tell_tuning(timer)
-        match rounds:
-            case ScreenTimer():
-                yield from self._screen(request, verifier, rounds)
-            case RaceTimer():
-                yield from self._race(request, verifier, rounds)
-
-    def _screen(self, request: CandidateBatch, verifier: Verifies, rounds: ScreenTimer) -> Iterator[Done]:
-        for self.position, built in enumerate(request.built):
-
-            def work(built: Built = built) -> Done:
-                return self._screened(request, built, verifier, rounds)
-
-            done = self._blaming(built, request.task, work)
-            yield done.model_copy(update={"position": self.position})
-            if not done.healthy:
+        racing, every = _Racing(request), range(len(request.built))
+        for group in [every] if request.effort == "race" or turns.apart else [[position] for position in every]:
+            yield from self._together(racing, group, turns)
+            if racing.broken:
                 return
 
-    def _screened(self, request: CandidateBatch, built: Built, verifier: Verifies, rounds: ScreenTimer) -> Done:
-        """A trusted writer's kernel is verified briefly, any other as for an evaluation."""
-        trusted = _trusted(built)
-        contender = self._load(built, request.task)
-        self._begin("verify")
-        tests = (verifier.screen if trusted else verifier.verify)(contender, request.verify)
-        self._device.synchronize()
-        if not tests[-1].passed:
-            contender.close()
-            return Done(evaluation=wrong(built, tests))
-        self._begin("time")
+    @contextlib.contextmanager
+    def _memory_for(self, request: CandidateBatch) -> Iterator[None]:
+        """Raises: MachineError where memory is short."""
         try:
-            measurement = rounds.measure(contender, trusted=trusted)
-        except WrongWhileTimed as exc:
-            return Done(evaluation=wrong_while_timed(built, tests, exc))
-        if not trusted:
-            self._begin("recheck")
-            tests = (*tests, verifier.recheck(contender, request.verify))
-        self._device.synchronize()
-        contender.close()
-        if not tests[-1].passed:
-            return Done(evaluation=wrong(built, tests))
-        return Done(evaluation=self._measured(built, request.task, tests, measurement, request.effort))
+            yield
+        except MemoryError as exc:
+            raise MachineError(f"too little free memory to measure {request.task.shape}: {exc}") from exc
 
-    def _race(self, request: CandidateBatch, verifier: Verifies, rounds: RaceTimer) -> Iterator[Done]:
-        """Verify all, time those that hold together, verify these again."""
-        racing = _Racing(request)
-        yield from self._each(racing, range(len(request.built)), lambda position: self._verified(racing, position, verifier))
-        verifier.release()
-        self._begin_race(racing, rounds)
-        yield from racing.fresh()
+    def _together(self, racing: _Racing, group: Sequence[int], turns: _MemoryTurns) -> Iterator[Done]:
+        """Verify all of a group, time those that hold, verify these again. In a screen a trusted writer's kernel is verified
+        briefly and once, any other as for an evaluation.
+        """
+        request, screened = racing.request, racing.request.effort == "screen"
+        briefly = {position for position in group if screened and _trusted(request.built[position])}
+        verifier = turns.verifier()
+        yield from self._each(racing, group, lambda each: self._verified(racing, each, verifier, briefly=each in briefly))
+        if racing.contenders and not racing.broken:
+            if turns.apart:
+                self._begin("prepare")
+            with self._memory_for(request):
+                rounds = turns.rounds()
+            if isinstance(rounds, RaceTimer):
+                self._begin_race(racing, rounds)
+            else:
+                yield from self._timed(racing, rounds, briefly)
+            yield from racing.fresh()
         if racing.broken:
             return
         measured = racing.measured
-        yield from self._each(racing, list(measured), lambda position: self._rechecked(racing, position, verifier))
+        again = [position for position in measured if position in racing.contenders and position not in briefly]
+        if again:
+            verifier = turns.verifier()
+            yield from self._each(racing, again, lambda position: self._rechecked(racing, position, verifier))
         if racing.broken:
             return
-        rounds.close()
-        for position, contender in racing.contenders.items():
+        turns.end()
+        racing.close_left()
+        for position, contender in list(racing.contenders.items()):
             contender.close()
+            del racing.contenders[position]
             built = request.built[position]
             finished = self._measured(built, request.task, racing.tests[position], measured[position], request.effort)
             yield Done(evaluation=finished, position=position)
 
+    def _timed(self, racing: _Racing, rounds: ScreenTimer, briefly: Collection[int]) -> Iterator[Done]:
+        """Screen one after another."""
+        measured: dict[int, Measurement] = {}
+        racing.measured = measured
+
+        def time(position: int) -> None:
+            self._begin("time")
+            measured[position] = rounds.measure(racing.contenders[position], trusted=position in briefly)
+
+        yield from self._each(racing, list(racing.contenders), time)
+
     def _each(self, racing: "_Racing", positions: Sequence[int], work: Callable[[int], None]) -> Iterator[Done]:
-        """Do work on one finalist after another; those that fail leave, with their outcomes."""
+        """Do work on one candidate after another; those that fail leave, with their outcomes."""
         for position in positions:
             if not racing.broken:
                 self._attempt(racing, position, lambda position=position: work(position))  # type: ignore[misc]
@@ -176,11 +214,11 @@ class BatchEvaluator(Evaluator):
         racing.out(position, done)
         return False
 
-    def _verified(self, racing: "_Racing", position: int, verifier: Verifies) -> None:
+    def _verified(self, racing: "_Racing", position: int, verifier: Verifies, *, briefly: bool) -> None:
         contender = self._load(racing.request.built[position], racing.request.task)
         racing.contenders[position] = contender
         self._begin("verify")
-        racing.tests[position] = verifier.verify(contender, racing.request.verify)
+        racing.tests[position] = (verifier.screen if briefly else verifier.verify)(contender, racing.request.verify)
         self._device.synchronize()
 
     def _rechecked(self, racing: "_Racing", position: int, verifier: Verifies) -> None:

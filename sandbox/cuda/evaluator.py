@@ -1,6 +1,7 @@
 """What a worker does with one candidate on its GPU: load, verify, time, verify again."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol, TypeVar, assert_never
 
@@ -104,23 +105,30 @@ class Evaluator:
         self._begin("prepare")
         self._workspace_bytes = 0
         verifier, timer = self._prepare(request.task)
+        verifier.release()
         verifier.prepare(request.verify)
         if request.time is not None:
             self._open_baselines(timer, request, request.time)
             if verifier.large:
                 timer.close()  # its memory, which is made again; baselines stay open
-        contender = self._load(request.built, request.task)
-        self._begin("verify")
-        tests = verifier.verify(contender, request.verify)
-        self._device.synchronize()
-        if not tests[-1].passed:
-            answer: Done | Verified = Done(evaluation=wrong(request.built, tests))
-        elif request.time is None:
-            answer = Verified(tests=tests)
-        else:
-            answer = self._time(request, request.time, contender, tests)
-        contender.close()
-        return answer
+        with self._unloading(self._load(request.built, request.task)) as contender:
+            self._begin("verify")
+            tests = verifier.verify(contender, request.verify)
+            self._device.synchronize()
+            if not tests[-1].passed:
+                return Done(evaluation=wrong(request.built, tests))
+            if request.time is None:
+                return Verified(tests=tests)
+            return self._time(request, request.time, contender, tests)
+
+    @contextlib.contextmanager
+    def _unloading(self, contender: Loaded) -> Iterator[Loaded]:
+        """Unload the contender at the end, unless it has broken the context."""
+        try:
+            yield contender
+        finally:
+            if self._device.poison() is None:
+                contender.close()
 
     def _open_baselines(self, timer: Timer, request: Evaluate, options: TimeOptions) -> None:  # noqa: ARG002 (a batch's has more)
         timer.track_for(options)
@@ -134,6 +142,8 @@ class Evaluator:
             measurement = timer.measure(contender, options)
         except WrongWhileTimed as exc:
             return Done(evaluation=wrong_while_timed(request.built, tests, exc))
+        if verifier.large:
+            timer.close()
         self._begin("recheck")
         tests = (*tests, verifier.recheck(contender, request.verify))
         self._device.synchronize()

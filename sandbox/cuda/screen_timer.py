@@ -81,6 +81,9 @@ class ScreenTimer:
             notes=(*self._baselines.notes, *baseline_watch.notes(), *ruler.weakened),
         )
 
+    def close(self) -> None:
+        """A candidate's graph is destroyed with its measurement."""
+
     def _trial_us(self) -> float:
         """The baseline's time, or without one the minimum time of the task."""
         if not self._libraries:

@@ -44,17 +44,21 @@ def measurement(name):
 class ScriptedGpu:
     """`script`: for a candidate's source, what each stage does: a fault to raise, or `wrong`."""
 
-    def __init__(self, monkeypatch, script):
+    def __init__(self, monkeypatch, script, *, large=False):
         self.script, self.said, self.done, self.closed, self.prepared = script, [], [], [], []
         self.environment, self.pci_bus_id, self.stuck_with, self.tuned = ENVIRONMENT, "0", None, None
         self.pool = SimpleNamespace(free_all_blocks=lambda: None)
-        timer = SimpleNamespace(expect=self.expect, new_tuning=self.new_tuning, close=lambda: None)
+        self.memory = []  # who takes it, and who gives it back
+        timer = SimpleNamespace(
+            expect=self.expect, new_tuning=self.new_tuning, close=lambda: self.memory.append("timer closed")
+        )
         verifier = SimpleNamespace(
             prepare=lambda _options, *, briefly: self.prepared.append(briefly),
             screen=self._tests("screen"),
             verify=self._tests("verify"),
             recheck=lambda *a: self._tests("recheck")(*a)[-1],
-            release=lambda: None,
+            release=lambda: self.memory.append("verifier released"),
+            large=large,
         )
         monkeypatch.setattr(evaluator_module, "load", self._load)
         monkeypatch.setattr(evaluator_module, "Verifier", lambda _task, _device: verifier)
@@ -65,6 +69,7 @@ class ScriptedGpu:
             def __init__(self, _timer, _task, _pci_bus_id, options):
                 assert options in (SCREEN_TIME, RACE_TIME)
                 self.entered = {}
+                gpu.memory.append("rounds opened")
 
             def measure(self, contender, *, trusted):
                 gpu.act("time", contender.name)
@@ -119,6 +124,7 @@ class ScriptedGpu:
     def _tests(self, stage):
         def tests(contender, _options):
             self.done.append((stage, contender.name))
+            self.memory.append(stage)
             return (FAILED,) if self.act(stage, contender.name) == "wrong" else (PASSED,)
 
         return tests
@@ -131,8 +137,8 @@ class ScriptedGpu:
 
 @pytest.fixture
 def run(monkeypatch):
-    def make(effort, *names, script=None, untrusted=(), tuned=None):
-        gpu = ScriptedGpu(monkeypatch, script or {})
+    def make(effort, *names, script=None, untrusted=(), tuned=None, large=False):
+        gpu = ScriptedGpu(monkeypatch, script or {}, large=large)
         evaluator = BatchEvaluator(gpu, gpu.said.append)
         built = []
         for name in names:
@@ -219,6 +225,33 @@ def test_a_context_that_breaks_ends_a_race_with_the_outcomes_that_are_known(run,
     assert sorted(done) == [0, 1], "c races again in the next worker"
     assert isinstance(done[0].evaluation, Wrong)
     assert not done[1].healthy
+
+
+@pytest.mark.parametrize("effort", ["screen", "race"])
+def test_a_large_task_is_never_verified_beside_the_memory_of_timing(run, effort):
+    done, gpu = run(
+        effort, "a", "b", "c", untrusted=("a", "b"), script={"c": {"screen": "wrong", "verify": "wrong"}}, large=True
+    )
+    assert [type(done[position].evaluation) for position in range(3)] == [Measured, Measured, Wrong]
+    timed, verified = False, False
+    for each in gpu.memory:
+        if each in ("screen", "verify", "recheck"):
+            assert not timed
+            verified = True
+        elif each == "rounds opened":
+            assert not verified
+            timed = True
+        else:
+            timed, verified = timed and each != "timer closed", verified and each != "verifier released"
+    assert gpu.memory.count("rounds opened") == 2, "for the baselines, and for all candidates together"
+    assert sorted(gpu.closed) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("effort", ["screen", "race"])
+@pytest.mark.parametrize("stage", ["verify", "enter", "time", "recheck"])
+def test_what_fails_is_unloaded(run, effort, stage):
+    _, gpu = run(effort, "a", "b", untrusted=("a", "b"), script={"a": {stage: REFUSED}})
+    assert sorted(gpu.closed) == ["a", "b"]
 
 
 def test_too_little_memory_for_a_task_is_the_machines(monkeypatch):

@@ -36,7 +36,7 @@ REFUSED = DriverFault("cuLaunchKernelEx", "CUDA_ERROR_INVALID_VALUE", "invalid a
 class ScriptedGpu:
     """Counts created and closed objects; raises or fails as a test asks."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, *, large=False):
         self.stuck_with, self.workspace_bytes = None, 0
         self.raises = {}
         self.tests, self.recheck = (PASSED,), PASSED
@@ -47,12 +47,14 @@ class ScriptedGpu:
             "prepare": lambda _: self.prepared.append(self.stages[-1]),
             "verify": self._verify,
             "recheck": self._recheck,
-            "release": lambda: None,
-            "large": False,
+            "release": lambda: self.memory.append("verifier released"),
+            "large": large,
         }
         monkeypatch.setattr(evaluator_module, "Verifier", self._make("verifier", **tests))
-        opens = {"track_for": lambda _: None, "open_baselines": lambda _: self.prepared.append(self.stages[-1])}
-        monkeypatch.setattr(evaluator_module, "Timer", self._make("timer", measure=self._measure, close=lambda: None, **opens))
+        self.memory = []  # who takes it, and who gives it back
+        opens = {"track_for": lambda _: self.memory.append("timer"), "close": lambda: self.memory.append("timer closed")}
+        opens |= {"open_baselines": lambda _: self.prepared.append(self.stages[-1])}
+        monkeypatch.setattr(evaluator_module, "Timer", self._make("timer", measure=self._measure, **opens))
         self.pool = SimpleNamespace(free_all_blocks=lambda: None)
 
     def poison(self):
@@ -88,14 +90,17 @@ class ScriptedGpu:
         self.closed += 1
 
     def _verify(self, *_):
+        self.memory.append("verifier")
         self._meet("verify")
         return self.tests
 
     def _recheck(self, *_):
+        self.memory.append("verifier")
         self._meet("recheck")
         return self.recheck
 
     def _measure(self, *_):
+        self.memory.append("timer")
         self._meet("time")
         timing, baseline = (Timing(name=name, samples_us=(5.0, 6.0)) for name in ("candidate", AUTOTUNED))
         return SimpleNamespace(
@@ -129,6 +134,23 @@ def test_a_right_candidate_is_loaded_verified_timed_and_verified_again(gpu, eval
     assert done.evaluation.notes == ("note",)
     assert gpu.stages == ["prepare", "load", "verify", "time", "recheck"]
     assert gpu.prepared == ["prepare", "prepare"], "data, references and baselines are made before the candidate's clock starts"
+    assert gpu.closed == 1
+
+
+def test_verification_and_timing_of_a_large_task_take_turns_in_memory(monkeypatch):
+    gpu = ScriptedGpu(monkeypatch, large=True)
+    evaluator = Evaluator(gpu, gpu.stages.append)
+    assert all(isinstance(gpu.evaluate(evaluator).evaluation, Measured) for _ in range(2))
+    held = set()
+    for each in gpu.memory:
+        who, _, freed = each.partition(" ")
+        held = held - {who} if freed else held | {who}
+        assert len(held) < 2, gpu.memory
+
+
+def test_what_crashed_is_unloaded_where_the_context_is_healthy(gpu, evaluator):
+    gpu.raises = {"verify": REFUSED}
+    assert gpu.evaluate(evaluator).healthy
     assert gpu.closed == 1
 
 
