@@ -151,7 +151,7 @@ class PieceEvaluations:
         """How many terms a whole reduction has."""
         shapes = {each.name: each.results[0].shape for each in self._graph.nodes}
         shapes |= {name: tuple(value.shape) for name, value in self._values.items()}
-        return summed(node, [torch.empty(shapes[node.inputs()[0]], device="meta"), *node.args[1:]])
+        return summed(node, [torch.empty((), device="meta").expand(shapes[node.inputs()[0]]), *node.args[1:]])
 
 
 def needed(graph: Graph, outputs: Mapping[str, str], known: Iterable[str] = ()) -> Graph:

@@ -58,15 +58,19 @@ class PieceJudge:
         self._whole: Judge | None = None
         self._same = frozenset(name for name, place in written.items() if place is None)
 
-    def parts(self) -> Iterator[tuple[AxisPiece | SameInAll, Judge]]:
-        """Each piece with its judge, and the judge of what is the same in all."""
-        if self._same:
-            if self._whole is None:
-                self._whole = self._judge(self._same, self._pieces.whole(), {})
-            yield SameInAll(self._same), self._whole
-        for start, count in self._pieces.pieces() if self._places else ():
-            origins = {name: place.range(start, count)[:2] for name, place in self._places.items()}
-            yield AxisPiece(start, count, self._places), self._judge(self._places, self._pieces.apart(start, count), origins)
+    @property
+    def parts(self) -> list[AxisPiece | SameInAll]:
+        """What is the same in all pieces, if anything is, and every piece."""
+        found: list[AxisPiece | SameInAll] = [SameInAll(self._same)] if self._same else []
+        return found + [AxisPiece(*each, self._places) for each in self._pieces.pieces() if self._places]
+
+    def judge_of(self, part: AxisPiece | SameInAll) -> Judge:
+        """A part's judge. That of a piece is made anew; only one should be in memory."""
+        if isinstance(part, SameInAll):
+            self._whole = self._whole or self._judge(self._same, self._pieces.whole(), {})
+            return self._whole
+        origins = {name: place.range(part.start, part.count)[:2] for name, place in self._places.items()}
+        return self._judge(self._places, self._pieces.apart(part.start, part.count), origins)
 
     def _judge(self, written: Collection[str], evaluate: Evaluate, origins: Mapping[str, tuple[int, int]]) -> Judge:
         return Judge(
@@ -82,7 +86,7 @@ class PieceJudge:
     @property
     def finite(self) -> float:
         """That of the first part."""
-        return next(iter(self.parts()))[1].finite
+        return self.judge_of(self.parts[0]).finite
 
     @property
     def eager(self) -> dict[str, torch.Tensor]:
@@ -99,9 +103,9 @@ class PieceJudge:
         return all(each.right for each in self._verdicts(Run(outputs)))
 
     def _verdicts(self, run: Run) -> Iterator[Verdict]:
-        for part, judge in self.parts():
+        for part in self.parts:
             covered = None if run.covered is None else part.of(run.covered)
-            yield judge.judge(replace(run, outputs=part.of(run.outputs), covered=covered))
+            yield self.judge_of(part).judge(replace(run, outputs=part.of(run.outputs), covered=covered))
 
 
 AnyJudge = Judge | PieceJudge

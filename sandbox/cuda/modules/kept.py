@@ -51,17 +51,20 @@ class KeptOutput:
 def keep(judge: AnyJudge, outputs: Sequence[Buffer], device: torch.device) -> dict[str, KeptOutput]:
     """What is kept of a judge's references: f32 has more digits than a bound needs, and a bound needs few."""
     kept = {buffer.name: _empty(buffer, device) for buffer in outputs}
-    for part, each in judge.parts() if isinstance(judge, PieceJudge) else ((None, judge),):
+    for part in judge.parts if isinstance(judge, PieceJudge) else (None,):
+        expected = judge.judge_of(part).expected if part is not None else judge.expected
         for buffer in outputs:
-            if (expected := each.expected.get(buffer.name)) is None:
+            if buffer.name not in expected:
                 continue
-            if expected.source is not None:
+            one = expected[buffer.name]
+            if one.source is not None:
                 kept[buffer.name] = replace(kept[buffer.name], apart=EXTREMA_APART)
             whole = kept[buffer.name]
             views = [value.reshape(buffer.shape) for value in (whole.reference, whole.bound) if value is not None]
             if part is not None:
                 views = [part.of({buffer.name: value})[buffer.name] for value in views]
-            _fill(views, expected)
+            _fill(views, one)
+        del expected, one  # before the next part's
     return kept
 
 

@@ -202,7 +202,7 @@ def test_bounds_of_pieces_are_those_of_the_whole(family):
     for seed in range(6):
         whole = Judge(made, values, seed).expected["out"].explained.mean()
         parts = PieceJudge(made, values, seed, axes_of(made)[0], 3, nan_is_free=False)
-        shares = [judge.expected["out"].explained.mean() for _, judge in parts.parts()]
+        shares = [parts.judge_of(part).expected["out"].explained.mean() for part in parts.parts]
         ratios.append(float(torch.stack(shares).mean() / whole))
     assert 0.4 < sum(ratios) / len(ratios) < 2.5
 
@@ -221,4 +221,4 @@ def test_a_large_task_is_judged_in_pieces_that_fit(monkeypatch):
     needed = pieces.judge_bytes(made, pieces.graph_of(made))
     monkeypatch.setattr(pieces, "free_bytes", lambda _device: int(needed / 4 / pieces.ROOM))
     judge = judge_of(made, values, 1)
-    assert [part.count for part, _ in judge.parts()] == [2, 2, 2, 2]
+    assert [part.count for part in judge.parts] == [2, 2, 2, 2]
