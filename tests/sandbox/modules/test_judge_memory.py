@@ -30,7 +30,7 @@ class Allocations(TorchDispatchMode):
         super().__init__()
         self._alive, self._now, self.peak = {each.untyped_storage()._cdata: 0 for each in known}, 0, 0
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # noqa: ARG002
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         for each in tree_leaves(result):
             if isinstance(each, torch.Tensor):
