@@ -25,7 +25,7 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.modules.evaluations import EAGER, REFERENCE, Evaluate, Evaluations
 from cudal2_agent.sandbox.modules.executor import STORED, Run, Values, filled
-from cudal2_agent.sandbox.modules.noise import operation
+from cudal2_agent.sandbox.modules.noise import operation, rounds
 
 MULTIPLE, TYPICAL = 8.0, 3.0
 NOISY_RUNS = 7
@@ -122,7 +122,7 @@ class Judge:
         reference = evaluate(REFERENCE)
         found = {name: _Spread(each, nan_is_free=nan_is_free) for name, each in reference.items()}
         self.eager: dict[str, torch.Tensor] = {}
-        for number in range(EAGER, EAGER + 1 + NOISY_RUNS):
+        for number in range(EAGER, EAGER + 1 + (NOISY_RUNS if rounds(task.graph) else 0)):
             sample = evaluate(number)
             self.eager = self.eager or sample
             for name, each in found.items():
@@ -182,6 +182,10 @@ class _Spread:
             return
         limit = torch.finfo(sample.dtype).max
         for got, want, total, free in _blocks(sample, self._reference, self._sum, self._free):
+            apart = (got - want).abs_()
+            if bool(apart.sum().isfinite()) and bool((torch.stack(want.aminmax()).abs().max() <= limit)):
+                total += apart
+                continue
             wide, most = got.double(), torch.where(want.abs() > limit, want.sign() * math.inf, want)
             both = wide.isfinite() & most.isfinite()
             free |= ~(both | (wide == most) | (wide.isnan() & most.isnan()))
@@ -201,7 +205,8 @@ class _Spread:
 
 
 def bound_of(reference: torch.Tensor, explained: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return MULTIPLE * explained.double() + _ROUNDOFF[dtype] * (1 + 2.0**-20) * reference.abs() + _TINY[dtype]
+    bound = reference.abs().mul_(_ROUNDOFF[dtype] * (1 + 2.0**-20))
+    return torch.add(bound, explained, alpha=MULTIPLE, out=bound).add_(_TINY[dtype])
 
 
 def _blocks(*tensors: torch.Tensor, length: int = 1) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -270,6 +275,10 @@ def _compare(
     start = 0
     for block in _blocks(got, expected.reference, expected.explained, free, must, indices):
         values, want, explained, spared, judged, extreme = block
+        plain = values.is_floating_point() and expected.free is None and covered is None
+        if plain and (poison is None or values.element_size() < 8) and _all_close(verdict, values, want, explained):
+            start += len(values)
+            continue
         if values.is_floating_point():
             right = _is_close(verdict, values, want, explained, judged) | spared
         else:
@@ -291,6 +300,31 @@ def _compare(
         start += len(values)
 
 
+def _all_close(verdict: Verdict, got: torch.Tensor, want: torch.Tensor, explained: torch.Tensor) -> bool:
+    """Whether all elements are finite and within their bounds, in few passes over memory; they are counted then.
+
+    No poison is: in types of less than eight bytes it is a NaN.
+    """
+    error = (got - want).abs_()
+    worst = float(bound_of(want, explained, got.dtype).reciprocal_().mul_(error).max())
+    if not worst <= 1:
+        return False
+    verdict.elements += len(got)
+    verdict.worst = max(verdict.worst, worst)
+    _add_typical(verdict, got.dtype, error, want, explained)
+    return True
+
+
+def _add_typical(
+    verdict: Verdict, dtype: torch.dtype, error: torch.Tensor, want: torch.Tensor, explained: torch.Tensor
+) -> None:
+    some, size, rounding = (_sampled(each) for each in (error, want.abs(), explained))
+    told = (rounding > 0) & some.isfinite()
+    if int(told.sum()) >= _MANY:
+        beyond = (some[told] - _ROUNDOFF[dtype] * size[told]).clamp(min=0) / rounding[told]
+        verdict.typical = max(verdict.typical, float(beyond.median()))
+
+
 def _is_close(
     verdict: Verdict, got: torch.Tensor, want: torch.Tensor, explained: torch.Tensor, judged: torch.Tensor
 ) -> torch.Tensor:
@@ -299,11 +333,7 @@ def _is_close(
     error = (wide - want).abs()
     counted = error.isfinite() & judged
     verdict.worst = max(verdict.worst, float(torch.where(counted, error / bound, 0.0).max()))
-    told = counted & (explained > 0)
-    if int(told.sum()) >= _MANY:
-        some, size, which, rounding = (_sampled(each) for each in (error, want.abs(), told, explained))
-        beyond = (some[which] - _ROUNDOFF[got.dtype] * size[which]).clamp(min=0) / rounding[which]
-        verdict.typical = max(verdict.typical, float(beyond.median()) if len(beyond) else 0.0)
+    _add_typical(verdict, got.dtype, torch.where(counted, error, math.inf), want, explained)
     right = (error <= bound) | (wide == want) | (wide.isnan() & want.isnan())
     return right | (wide.isinf() & (wide.sign() == want.sign()) & (want.abs() + bound > limit))
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from cudal2_agent.contract.records.module_graph import GraphNode
+from cudal2_agent.contract.records.module_graph import Graph, GraphNode
 from cudal2_agent.contract.records.module_task import Arithmetic
 
 ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-23, torch.float64: 2.0**-52}
@@ -94,7 +94,12 @@ def is_exact(node: GraphNode) -> bool:
 def is_moved(node: GraphNode) -> bool:
     """Whether an operation sums what it reads, so that noise moves its operands."""
     name = operation(node)
-    return name in _PRODUCTS or name in _NORMS or name in _SUMS or "cum" in name or "pool" in name
+    return name in _PRODUCTS or name in _NORMS or name in _SUMS or "cum" in name or "avg_pool" in name
+
+
+def rounds(graph: Graph) -> bool:
+    """Whether any operation of a graph rounds."""
+    return any(is_moved(node) or not is_exact(node) for node in graph.nodes)
 
 
 class Noise:
