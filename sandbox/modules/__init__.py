@@ -2,7 +2,7 @@
 
 - `tracing/`: from a problem file to a task, in a jailed process
 - `operators.py`: the operators that a graph may have
-- `interpreter.py`: runs a graph
+- `interpreter.py`: runs a graph; `wide_convolution.py`: its convolutions in float64 on a GPU
 - `uses.py`: what a graph uses parameters and whole-number inputs for
 - `cases.py`: the inputs of every test
 - `noise.py`: what rounding may do to an operation

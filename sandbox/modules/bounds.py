@@ -183,7 +183,7 @@ class _Spread:
         limit = torch.finfo(sample.dtype).max
         for got, want, total, free in _blocks(sample, self._reference, self._sum, self._free):
             apart = (got - want).abs_()
-            if bool(apart.sum().isfinite()) and bool((torch.stack(want.aminmax()).abs().max() <= limit)):
+            if bool(apart.sum().isfinite()) and bool(torch.stack(want.aminmax()).abs().max() <= limit):
                 total += apart
                 continue
             wide, most = got.double(), torch.where(want.abs() > limit, want.sign() * math.inf, want)

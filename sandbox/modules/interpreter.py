@@ -13,6 +13,7 @@ import torch
 from cudal2_agent.contract.records.module_graph import Graph, GraphNode, TensorType
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.sandbox.modules import wide_convolution
 from cudal2_agent.sandbox.modules.operators import operator
 
 TYPES: dict[BufferElement, torch.dtype] = {each: getattr(torch, each.torch_name) for each in BufferElement}
@@ -71,6 +72,8 @@ class Interpreter:
             kwargs["device"] = self._device
         if node.op == _VIEW:  # of a value in another order of memory too
             return args[0].reshape(args[1])
+        if node.op == wide_convolution.OPERATOR and wide_convolution.suits(args):
+            call = wide_convolution.convolution
         return around(node, call, args, kwargs) if around else call(*args, **kwargs)
 
     def _type(self, element: BufferElement) -> torch.dtype:

@@ -45,7 +45,8 @@ def test_a_module_s_portfolio_begins_with_the_fuser(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["schedule", "lm"])
 def test_a_policy_of_matrix_products_is_refused_for_a_module(tmp_path: Path, policy: str) -> None:
-    refusal = f"the policy {policy} names schedules of matrix products; for a module choose from fusion, fusion-algebra, chat, portfolio"
+    choose = "choose from fusion, fusion-algebra, chat, portfolio"
+    refusal = f"the policy {policy} names schedules of matrix products; for a module {choose}"
     with pytest.raises(UsageError, match=refusal), _opened(tmp_path, policy, relu_of_sum()):
         pass
 
