@@ -139,19 +139,21 @@ class Noise:
             return [self._moved(each, roundoff) for each in value]
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
             return value
-        return value + value * (self._signs(value).mul_(roundoff * _finer(value))).to(value.dtype)
+        return torch.addcmul(value, value, self._signs(value, roundoff * _finer(value)))
 
     def _rounded(self, value: Any, growth: float, *, absolute: bool = False) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
             return value
         growth *= _finer(value)
-        size = value.abs().mul_(ROUNDOFF[value.dtype] + (0 if absolute else growth))
-        size = size.add_(growth) if absolute else size
-        return torch.where(value.isfinite(), size.mul_(self._signs(value)).add_(value), value)
+        moved = torch.addcmul(value, value, self._signs(value, ROUNDOFF[value.dtype] + (0 if absolute else growth)))
+        if absolute:
+            moved += self._signs(value, growth)
+        return torch.where(moved.isnan(), value, moved)  # an infinity stays one
 
-    def _signs(self, like: torch.Tensor) -> torch.Tensor:
-        drawn = torch.empty(like.shape, dtype=torch.float32, device=like.device).uniform_(-1.5, 1.5, generator=self._source)
-        return drawn.to(like.dtype)
+    def _signs(self, like: torch.Tensor, size: float) -> torch.Tensor:
+        """Random numbers of both signs, whose mean magnitude is three quarters of `size`."""
+        drawn = torch.empty(like.shape, dtype=torch.float32, device=like.device)
+        return drawn.uniform_(-1.5 * size, 1.5 * size, generator=self._source).to(like.dtype)
 
 
 def _finer(value: torch.Tensor) -> float:
