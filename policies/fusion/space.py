@@ -11,22 +11,11 @@ from cudal2_agent.policies.fusion.fused_source import Choice
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction, contraction
-from cudal2_agent.policies.fusion.product_kernels.tile_text import SumTile
+from cudal2_agent.policies.fusion.product_kernels.tiles import MATRIX_TILES, TILES, SumTile, tile_kind
 from cudal2_agent.policies.fusion.programs import KernelProgram, step_of
 from cudal2_agent.policies.fusion.row_kernels.row_space import row_axes
+from cudal2_agent.policies.fusion.values import ProductValue
 
-TILES = (
-    (128, 128, 8, 8, 8),
-    (128, 128, 16, 8, 8),
-    (64, 128, 8, 8, 8),
-    (128, 64, 8, 8, 8),
-    (64, 64, 8, 8, 4),
-    (64, 64, 16, 4, 4),
-    (32, 128, 8, 4, 8),
-    (32, 64, 16, 4, 4),
-    (16, 128, 8, 4, 4),
-    (128, 32, 8, 8, 4),
-)
 _VECTOR_BYTES = 16
 _HEAVY = 400  # instructions of an element for which a thread computes one at a time
 
@@ -46,7 +35,7 @@ def _candidates(program: KernelProgram, elements: Mapping[str, BufferElement], c
     yield from _flat(program, widest, chip) if program.anchor is None else row_axes(program, chip)
 
 
-def tiles_of(sums: Contraction, chip: Chip) -> Iterator[SumTile]:
+def tiles_of(product: ProductValue, sums: Contraction, chip: Chip) -> Iterator[SumTile]:
     """Every tile once, the best expected first: large ones reuse more, small ones waste less and fill the chip."""
 
     def expected(tile: SumTile) -> float:
@@ -56,7 +45,7 @@ def tiles_of(sums: Contraction, chip: Chip) -> Iterator[SumTile]:
         reuse = 1 + 24 / tile.m + 24 / tile.n + 4 / (tile.tm * tile.tn)
         return waves * resident * tile.m * tile.n * reuse
 
-    tiles = [SumTile(m=m, n=n, k=k, tm=tm, tn=tn) for m, n, k, tm, tn in TILES]
+    tiles = {"tile": TILES, "mma": MATRIX_TILES, None: ()}[tile_kind(product)]
     yield from sorted(tiles, key=expected)
 
 
@@ -67,12 +56,13 @@ def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
     """
     found: dict[str, list[Choice]] = {}
     sums = {step.name: contraction(step.product) for step in groups.products}
-    own = min(sums, key=lambda name: sums[name].flops) if len(sums) == len(groups.steps) else None
+    tiled = [step.name for step in groups.products if tile_kind(step.product)]
+    own = min(tiled, key=lambda name: sums[name].flops, default=None) if len(sums) == len(groups.steps) else None
     for step in groups.steps:
         match step:
             case ProductStep():
                 library = [] if step.name == own else _calls(step)
-                found[step.name] = [*library, *tiles_of(sums[step.name], chip)]
+                found[step.name] = [*library, *tiles_of(step.product, sums[step.name], chip)]
             case KernelProgram():
                 found[step.name] = list(axes_of(step, groups.elements, chip))
             case ScanStep():
