@@ -4,5 +4,6 @@
 - `direct.py`: products that are reductions or windows
 - `contraction.py`: a product as one sum over index maps
 - `operand_copies.py`: how a tile of an operand is copied
-- `tiles.py`: how a product is divided; `tile_kernel.py`: the kernel and what is stored of its sums, over the C++ of `mainloops.py`
+- `tiles.py`: how a product is divided among CTAs and threads
+- `tile_kernel.py`: the kernel and what is stored of its sums, over the C++ of `mainloops.py`
 """
