@@ -27,7 +27,7 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
     launches: list[Launch | LibraryCall] = []
     kernels: list[str] = []
     states: list[Scratch] = []
-    fused = _fused(groups, choices)
+    fused = fused_products(groups, choices)
     for step in groups.steps:
         if step.name in fused.values():
             continue  # a later kernel computes it
@@ -87,7 +87,7 @@ def _tiled(product: ProductStep, step: Step, choices: Mapping[str, Choice], grou
     return tile_kernel(step.name, value, contraction(value), tile, store, groups.buffers, groups.elements)
 
 
-def _fused(groups: Groups, choices: Mapping[str, Choice]) -> dict[str, str]:
+def fused_products(groups: Groups, choices: Mapping[str, Choice]) -> dict[str, str]:
     """By kernel, the product that it computes as well: the only reader of a product of our own, element by element."""
     found: dict[str, str] = {}
     if any(isinstance(step, ScanStep) for step in groups.steps):
