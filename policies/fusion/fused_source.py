@@ -11,9 +11,9 @@ from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep,
 from cudal2_agent.policies.fusion.kernel_text import KernelText, kernel_text
 from cudal2_agent.policies.fusion.preamble import CLUSTERS, HEADERS, PREAMBLE
 from cudal2_agent.policies.fusion.product_kernels.contraction import contraction
-from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES, SIMT
-from cudal2_agent.policies.fusion.product_kernels.tile_kernel import follows, in_f32, tile_kernel
-from cudal2_agent.policies.fusion.product_kernels.tile_text import SumTile, tile_text
+from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES
+from cudal2_agent.policies.fusion.product_kernels.tile_kernel import follows, main_loop, tile_kernel
+from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
 from cudal2_agent.policies.fusion.programs import KernelProgram, StoredValue
 from cudal2_agent.policies.fusion.scan_text import scan_text
 from cudal2_agent.policies.fusion.values import Unplanned
@@ -27,7 +27,7 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
     launches: list[Launch | LibraryCall] = []
     kernels: list[str] = []
     states: list[Scratch] = []
-    fused = _fused(groups, choices)
+    fused = fused_products(groups, choices)
     for step in groups.steps:
         if step.name in fused.values():
             continue  # a later kernel computes it
@@ -43,7 +43,8 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
     scratch = (*(each for each in groups.scratch if each.name not in unused), *states)
     plan = LaunchPlan(arch=task.arch, launches=tuple(launches), scratch=scratch)
     headers = "".join(f"#include <{HEADERS[each]}>\n" for each in HEADERS if each in groups.elements.values())
-    loops = COPIES + SIMT if any("multiply<" in kernel for kernel in kernels) else ""
+    tiled = [each.product for each in groups.products if isinstance(choices[each.name], SumTile)]
+    loops = "".join(dict.fromkeys(part for product in tiled for part in (COPIES, main_loop(product))))
     source = (
         render_plan(plan)
         + headers
@@ -60,7 +61,7 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
 
 def parsed(text: str) -> Choice:
     """Raises: ValueError."""
-    kinds = {"library": LibraryChoice, "tile": SumTile}
+    kinds = {"library": LibraryChoice, "tile": SumTile, "mma": SumTile}
     found: Choice = kinds.get(text.split(" ")[0], Axes).parse(text)
     return found
 
@@ -68,10 +69,7 @@ def parsed(text: str) -> Choice:
 def _text(step: Step, choice: Choice, groups: Groups) -> KernelText:
     match step, choice:
         case ProductStep(), SumTile():
-            out = groups.buffers[id(step.product)]
-            if in_f32(step.product):
-                return _tiled(step, step, {step.name: choice}, groups)
-            return tile_text(step.name, contraction(step.product), choice, out, groups.buffers, groups.elements)
+            return _tiled(step, step, {step.name: choice}, groups)
         case KernelProgram(), Axes():
             return kernel_text(step, choice, groups.buffers, groups.elements)
         case ScanStep(), Axes():
@@ -89,7 +87,7 @@ def _tiled(product: ProductStep, step: Step, choices: Mapping[str, Choice], grou
     return tile_kernel(step.name, value, contraction(value), tile, store, groups.buffers, groups.elements)
 
 
-def _fused(groups: Groups, choices: Mapping[str, Choice]) -> dict[str, str]:
+def fused_products(groups: Groups, choices: Mapping[str, Choice]) -> dict[str, str]:
     """By kernel, the product that it computes as well: the only reader of a product of our own, element by element."""
     found: dict[str, str] = {}
     if any(isinstance(step, ScanStep) for step in groups.steps):
@@ -97,7 +95,7 @@ def _fused(groups: Groups, choices: Mapping[str, Choice]) -> dict[str, str]:
     for step in groups.products:
         buffer = groups.buffers[id(step.product)]
         readers = [each for each in groups.steps if each is not step and buffer in names_of(each)]
-        if isinstance(choices[step.name], SumTile) and in_f32(step.product) and len(readers) == 1 and _scratch(groups, buffer):
+        if isinstance(choices[step.name], SumTile) and len(readers) == 1 and _scratch(groups, buffer):
             (reader,) = readers
             if not isinstance(reader, KernelProgram) or reader.name in found:
                 continue

@@ -115,6 +115,14 @@ class Groups:
         return [step for step in self.steps if isinstance(step, KernelProgram)]
 
 
+def _reshaped_product(value: Value) -> Value:
+    """The product that a value is, under another shape; else the value."""
+    below = value
+    while isinstance(below, Map) and below.view_of is not None and below.permute is None:
+        below = below.view_of
+    return below if isinstance(below, ProductValue) else value
+
+
 def _copy(name: str, value: Value) -> Map:
     return Map(f"{name}_copy", value.shape, value.element, (value,), lambda scope, index: scope.read(value, index))
 
@@ -132,7 +140,7 @@ class _Cut:
         self._stored: dict[str, Value] = {}
         self._taken = {buffer.name for buffer in task.buffers}
         for name, value in self._values.outputs.items():
-            own = value
+            own = value = _reshaped_product(value)
             if isinstance(value, BufferValue) or id(value) in self._buffers:
                 own = _copy(name, value)
             self._buffers[id(own)] = name
@@ -211,8 +219,13 @@ class _Cut:
     def _call(self, product: ProductValue) -> ProductStep:
         """Raises: MustStore for an operand that is no permuted view of a buffer."""
         inputs = tuple(self._view(operand) for operand in product.operands)
-        out = View(tensor=self._buffers[id(product)])
+        out = View(tensor=self._buffers[id(product)], shape=self._shape_in_output(product))
         return ProductStep("", product.call.model_copy(update={"inputs": inputs, "out": out}), product)
+
+    def _shape_in_output(self, product: ProductValue) -> tuple[int, ...] | None:
+        """The product's, where it is stored in an output of another shape."""
+        outputs = {buffer.name: buffer.shape for buffer in self._task.buffers}
+        return None if outputs.get(self._buffers[id(product)], product.shape) == product.shape else product.shape
 
     def _view(self, operand: Value) -> View:
         reading = Reading(KernelProgram("", 1, 1, None, []), self._buffers)

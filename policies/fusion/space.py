@@ -1,33 +1,24 @@
 """The axes worth trying for a kernel, best expected first, by what moves through memory and how many CTAs share it."""
 
 from collections.abc import Iterator, Mapping
-from itertools import product
+from itertools import product, zip_longest
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.plan.library_call import CONVOLUTIONS
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import Axes, LibraryChoice
-from cudal2_agent.policies.fusion.fused_source import Choice
+from cudal2_agent.policies.fusion.fused_source import Choice, fused_products
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep
-from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
+from cudal2_agent.policies.fusion.index_algebra import Var, of
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction, contraction
-from cudal2_agent.policies.fusion.product_kernels.tile_text import SumTile
-from cudal2_agent.policies.fusion.programs import KernelProgram, step_of
+from cudal2_agent.policies.fusion.product_kernels.tiles import MATRIX_TILES, TILES, SumTile, tile_kind
+from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.row_kernels.row_space import row_axes
+from cudal2_agent.policies.fusion.values import Map, ProductValue
 
-TILES = (
-    (128, 128, 8, 8, 8),
-    (128, 128, 16, 8, 8),
-    (64, 128, 8, 8, 8),
-    (128, 64, 8, 8, 8),
-    (64, 64, 8, 8, 4),
-    (64, 64, 16, 4, 4),
-    (32, 128, 8, 4, 8),
-    (32, 64, 16, 4, 4),
-    (16, 128, 8, 4, 4),
-    (128, 32, 8, 8, 4),
-)
 _VECTOR_BYTES = 16
+_F32_SHARE = 1 / 16  # of the rate of tensor cores in half precision
+_OWN_SHARE = 0.6  # of a library's rate that our products are expected to have
 _HEAVY = 400  # instructions of an element for which a thread computes one at a time
 
 
@@ -46,7 +37,7 @@ def _candidates(program: KernelProgram, elements: Mapping[str, BufferElement], c
     yield from _flat(program, widest, chip) if program.anchor is None else row_axes(program, chip)
 
 
-def tiles_of(sums: Contraction, chip: Chip) -> Iterator[SumTile]:
+def tiles_of(product: ProductValue, sums: Contraction, chip: Chip) -> Iterator[SumTile]:
     """Every tile once, the best expected first: large ones reuse more, small ones waste less and fill the chip."""
 
     def expected(tile: SumTile) -> float:
@@ -56,7 +47,7 @@ def tiles_of(sums: Contraction, chip: Chip) -> Iterator[SumTile]:
         reuse = 1 + 24 / tile.m + 24 / tile.n + 4 / (tile.tm * tile.tn)
         return waves * resident * tile.m * tile.n * reuse
 
-    tiles = [SumTile(m=m, n=n, k=k, tm=tm, tn=tn) for m, n, k, tm, tn in TILES]
+    tiles = {"tile": TILES, "mma": MATRIX_TILES, None: ()}[tile_kind(product)]
     yield from sorted(tiles, key=expected)
 
 
@@ -67,17 +58,36 @@ def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
     """
     found: dict[str, list[Choice]] = {}
     sums = {step.name: contraction(step.product) for step in groups.products}
-    own = min(sums, key=lambda name: sums[name].flops) if len(sums) == len(groups.steps) else None
+    tiles = {step.name: list(tiles_of(step.product, sums[step.name], chip)) for step in groups.products}
+    tiled = [name for name, each in tiles.items() if each]
+    own = min(tiled, key=lambda name: sums[name].flops, default=None) if len(sums) == len(groups.steps) else None
+    best: dict[str, Choice] = {name: each[0] if each else LibraryChoice() for name, each in tiles.items()}
+    readers = {product: kernel for kernel, product in fused_products(groups, best).items()}
     for step in groups.steps:
         match step:
             case ProductStep():
                 library = [] if step.name == own else _calls(step)
-                found[step.name] = [*library, *tiles_of(sums[step.name], chip)]
+                reader = next((each for each in groups.programs if each.name == readers.get(step.name)), None)
+                pays = reader is not None and _fusing_pays(step.product, reader, sums[step.name], chip)
+                first, second = (tiles[step.name], library) if pays else (library, tiles[step.name])
+                turns = zip_longest(list[Choice](first), list[Choice](second))
+                found[step.name] = [each for turn in turns for each in turn if each is not None]
             case KernelProgram():
                 found[step.name] = list(axes_of(step, groups.elements, chip))
             case ScanStep():
                 found[step.name] = list[Choice](_scans(step, chip))
     return found
+
+
+def _fusing_pays(product: ProductValue, reader: KernelProgram, sums: Contraction, chip: Chip) -> bool:
+    """Whether a kernel of ours, slower than a library's, saves more time by what it does not store and read again."""
+    value = reader.stores[0].value
+    if isinstance(value, Map) and value.triangle is not None:
+        return True  # half of the tiles add nothing up
+    rate = chip.tensor_tflops if tile_kind(product) == "mma" else chip.tensor_tflops * _F32_SHARE
+    slower_us = sums.flops / rate * (1 / _OWN_SHARE - 1) / 1e6
+    saved_us = 2 * product.numel * product.element.bytes / chip.dram_tbps / 1e6
+    return slower_us < saved_us + chip.launch_us
 
 
 def _calls(step: ProductStep) -> list[LibraryChoice]:
@@ -107,18 +117,27 @@ def vector(count: int, widest: int) -> int:
     return width
 
 
-def _beside(index: Index, rows: int) -> bool:
-    """Whether the elements of neighbouring rows are neighbours."""
-    row = of(Var("o", rows))
-    return bool(row.terms) and step_of(index, row) == 1
+def _flat_vector(program: KernelProgram, widest: int) -> int:
+    """The most neighbours that a thread computes at once, all of whose larger operands lie at constant distances.
+
+    Where a line ends within them, each would be found by itself, and none would share what it reads.
+    """
+    rows, width = program.rows, vector(program.rows, widest)
+    stored = sum(store.value.numel * store.value.element.bytes for store in program.stores)
+    large = [access.index for access in program.accesses if 8 * access.bytes >= stored]
+    while width > 1:
+        first = of(Var("o", rows // width)) * width
+        moved = [
+            index.replace({Var("o", rows): first + (width - 1)}) - index.replace({Var("o", rows): first}) for index in large
+        ]
+        if not any(each.terms for each in moved):
+            break
+        width //= 2
+    return width
 
 
 def _flat(program: KernelProgram, widest: int, chip: Chip) -> Iterator[Axes]:
-    shape = program.stores[0].value.shape
-    # Where elements do not lie as their operands do, neighbours in one line share what they read.
-    beside = all(_beside(access.index, program.rows) for access in program.accesses)
-    line = program.rows if beside or not shape else shape[-1]
-    best = 1 if program.cost > _HEAVY else vector(line, widest)
+    best = 1 if program.cost > _HEAVY else _flat_vector(program, widest)
     groups = program.rows // best
     items = 2 if groups >= 2 * 256 * chip.sms * 8 and program.cost <= _HEAVY // 8 else 1
     yield Axes(layout="flat", vector=best, threads=256, items=items)

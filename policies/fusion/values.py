@@ -57,7 +57,7 @@ class Map(Value):
     """Each element is an expression of elements of `of`. `repeats`: how often an element of its operands is read, about.
 
     `linear`: where it is the sum of factor * term, both broadcast to its shape. `view_of`: the operand whose elements these
-    are, in row-major order where `permute` is None, else permuted so.
+    are, in row-major order where `permute` is None, else permuted so. `triangle`: (diagonal, whether the lower one is kept).
     """
 
     of: tuple[Value, ...]
@@ -67,6 +67,7 @@ class Map(Value):
     permute: tuple[int, ...] | None = None
     cost: int = 1
     linear: "Linear" = ()
+    triangle: tuple[int, bool] | None = None
 
     @property
     def inputs(self) -> tuple[Value, ...]:

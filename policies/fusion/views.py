@@ -119,7 +119,7 @@ def triangle(name: str, value: Value, diagonal: int, *, lower: bool) -> Value:
         kept = below if lower else below * -1
         return scope.pool.guard(((kept, beyond),), scope.read(value, index), scope.pool.literal(0, value.ctype))
 
-    return Map(name, value.shape, value.element, (value,), at)
+    return Map(name, value.shape, value.element, (value,), at, triangle=(diagonal, lower))
 
 
 def joined(name: str, values: Sequence[Value], dim: int, shape: tuple[int, ...]) -> Value:

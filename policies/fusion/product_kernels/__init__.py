@@ -4,5 +4,6 @@
 - `direct.py`: products that are reductions or windows
 - `contraction.py`: a product as one sum over index maps
 - `operand_copies.py`: how a tile of an operand is copied
-- `tile_kernel.py`: the f32 kernel and what is stored of its sums, over the C++ of `mainloops.py`; `tile_text.py`: other types
+- `tiles.py`: how a product is divided among CTAs and threads
+- `tile_kernel.py`: the kernel and what is stored of its sums, over the C++ of `mainloops.py`
 """

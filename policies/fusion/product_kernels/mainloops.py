@@ -1,7 +1,8 @@
 """CUDA C++ that every product kernel shares: copies into shared memory, and the loops over the terms of the sums.
 
 An operand is a `Side`: `at(row, k, inside)` is where an element lies, and whether it is there; what is not is zero. `kWide`
-neighbouring rows are copied at once; with `kAlongK` neighbouring threads copy neighbouring terms of one row.
+neighbouring rows are copied at once; with `kAlongK` neighbouring threads copy neighbouring terms of one row, and in half
+precision `kWide` of them at once.
 """
 
 COPIES = """\
@@ -43,15 +44,15 @@ __device__ __forceinline__ void load_tile(const Side& side, float* to, unsigned 
 // Adds `steps` tiles of products to the sums of a thread, which are TM / 4 by TN / 4 blocks of 4 by 4.
 template <class A, class B, int M, int N, int Depth, int TM, int TN, int Stages>
 __device__ __forceinline__ void multiply(const A& a, const B& b, unsigned m0, unsigned n0, unsigned ty, unsigned tx,
-                                         unsigned k0, unsigned steps, float (&sum)[TM][TN]) {
+                                         unsigned steps, float (&sum)[TM][TN]) {
   constexpr int kThreads = M / TM * (N / TN), kA = Depth * (M + 4), kStage = kA + Depth * (N + 4);
   extern __shared__ float4 shared_memory[];
   float* const shared = reinterpret_cast<float*>(shared_memory);
 #pragma unroll
   for (int stage = 0; stage < Stages - 1; ++stage) {
     if (stage < steps) {
-      load_tile<A, M, Depth, kThreads>(a, shared + stage * kStage, m0, k0 + stage * Depth);
-      load_tile<B, N, Depth, kThreads>(b, shared + stage * kStage + kA, n0, k0 + stage * Depth);
+      load_tile<A, M, Depth, kThreads>(a, shared + stage * kStage, m0, stage * Depth);
+      load_tile<B, N, Depth, kThreads>(b, shared + stage * kStage + kA, n0, stage * Depth);
     }
     commit_copies();
   }
@@ -61,7 +62,7 @@ __device__ __forceinline__ void multiply(const A& a, const B& b, unsigned m0, un
     wait_for_copies<Stages - 2>();
     __syncthreads();
     if (step + Stages - 1 < steps) {
-      const unsigned k = k0 + (step + Stages - 1) * Depth;
+      const unsigned k = (step + Stages - 1) * Depth;
       load_tile<A, M, Depth, kThreads>(a, shared + next * kStage, m0, k);
       load_tile<B, N, Depth, kThreads>(b, shared + next * kStage + kA, n0, k);
     }
@@ -78,6 +79,142 @@ __device__ __forceinline__ void multiply(const A& a, const B& b, unsigned m0, un
       for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int j = 0; j < TN; ++j) sum[i][j] = fmaf(p[i / 4].v[i % 4], q[j / 4].v[j % 4], sum[i][j]);
+    }
+    now = now + 1 == Stages ? 0 : now + 1;
+    next = next + 1 == Stages ? 0 : next + 1;
+  }
+}
+"""
+
+MATRIX = """\
+// A tile of half-precision numbers in shared memory, in lines along k or along the rows, as they lie in memory. Places of 16
+// bytes are exchanged within eight lines, so that eight threads of ldmatrix that read one place of them meet all banks.
+template <class Side, int Rows, int Depth>
+struct Tile {
+  static constexpr int kLine = Side::kAlongK ? Depth : Rows, kElements = Rows * Depth;
+  static constexpr int kPlaces = kLine / 8, kShift = kPlaces >= 8 ? 0 : kPlaces == 4 ? 1 : 2;
+  static __device__ __forceinline__ unsigned offset(unsigned line, unsigned place) {
+    return line * kLine + ((place ^ ((line >> kShift) % (kPlaces < 8 ? kPlaces : 8))) * 8);
+  }
+  static __device__ __forceinline__ unsigned element(unsigned line, unsigned at) { return offset(line, at / 8) + at % 8; }
+};
+
+// Copies a tile, asynchronously where Side says that eight numbers lie together; else through registers: `begin` loads what
+// `finish` stores.
+template <class Side, int Rows, int Depth, int Threads>
+struct TileCopy {
+  using T = Tile<Side, Rows, Depth>;
+  using Element = typename Side::Element;
+  static constexpr int kWide = Side::kWide, kGroups = Rows * Depth / kWide, kLine = T::kLine / kWide;
+  static constexpr int kEach = (kGroups + Threads - 1) / Threads;
+  unsigned short held[kWide == 1 ? kEach : 1];
+
+  __device__ __forceinline__ void begin(const Side& side, Element* to, unsigned row0, unsigned k0) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const unsigned group = threadIdx.x + i * Threads;
+      if (kGroups % Threads != 0 && group >= kGroups) break;
+      unsigned line = group / kLine;
+      if constexpr (kLine % 32 == 0) line = __shfl_sync(0xffffffffu, line, 0);  // one line a warp: its index is computed once
+      const unsigned at = group % kLine * kWide, k = Side::kAlongK ? at : line, row = Side::kAlongK ? line : at;
+      bool inside = Side::kTerms % Depth == 0 || k0 + k < Side::kTerms;
+      const Element* from = side.at(min(row0 + row, Side::kRows - (Side::kAlongK ? 1 : kWide)), k0 + k, inside);
+      if constexpr (kWide == 8)
+        copy_async<16>(to + T::offset(line, at / 8), from, inside);
+      else
+        held[i] = inside ? *reinterpret_cast<const unsigned short*>(from) : 0;
+    }
+  }
+  __device__ __forceinline__ void finish(Element* to) const {
+    if constexpr (kWide == 1) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const unsigned group = threadIdx.x + i * Threads;
+        if (kGroups % Threads != 0 && group >= kGroups) break;
+        *reinterpret_cast<unsigned short*>(to + T::element(group / kLine, group % kLine)) = held[i];
+      }
+    }
+  }
+};
+
+// Four matrices of 8 by 8 from rows `row` and `row + 8`, terms `k` and `k + 8`. `pairs_of_k`: the second is the next terms of
+// the same rows, as B needs them, instead of the next rows.
+template <class Side, int Rows, int Depth>
+__device__ __forceinline__ void load_matrices(const typename Side::Element* tile, unsigned row, unsigned k, bool pairs_of_k,
+                                              unsigned (&to)[4]) {
+  using T = Tile<Side, Rows, Depth>;
+  const unsigned which = threadIdx.x % 32 / 8, in = threadIdx.x % 8;
+  const unsigned of_row = pairs_of_k ? which / 2 : which % 2, of_k = pairs_of_k ? which % 2 : which / 2;
+  const unsigned place = Side::kAlongK ? T::offset(row + of_row * 8 + in, k / 8 + of_k)
+                                       : T::offset(k + of_k * 8 + in, row / 8 + of_row);
+  const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(tile + place));
+  if constexpr (Side::kAlongK)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from) : "memory");
+}
+
+// A block of 16 by 8 sums, of which a thread holds two neighbours of two rows.
+__device__ __forceinline__ void multiply_block(const unsigned (&p)[4], const unsigned* q, float* upper, float* lower) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.KIND.KIND.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(upper[0]), "+f"(upper[1]), "+f"(lower[0]), "+f"(lower[1])
+      : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "r"(q[0]), "r"(q[1]));
+}
+
+// Adds `steps` tiles of products to the sums of a thread.
+template <class A, class B, int M, int N, int Depth, int WM, int WN, int Stages>
+__device__ __forceinline__ void multiply_matrices(const A& a, const B& b, unsigned m0, unsigned n0, unsigned wm, unsigned wn,
+                                                  unsigned steps, float (&sum)[WM / 8][WN / 4]) {
+  using Element = typename A::Element;
+  constexpr int kThreads = M / WM * (N / WN) * 32, kA = M * Depth, kStage = kA + N * Depth;
+  extern __shared__ float4 shared_memory[];
+  Element* const shared = reinterpret_cast<Element*>(shared_memory);
+  TileCopy<A, M, Depth, kThreads> copy_a;
+  TileCopy<B, N, Depth, kThreads> copy_b;
+#pragma unroll
+  for (int stage = 0; stage < Stages - 1; ++stage) {
+    if (stage < steps) {
+      Element* const to = shared + stage * kStage;
+      copy_a.begin(a, to, m0, stage * Depth);
+      copy_b.begin(b, to + kA, n0, stage * Depth);
+      copy_a.finish(to);
+      copy_b.finish(to + kA);
+    }
+    commit_copies();
+  }
+  unsigned now = 0, next = Stages - 1;
+#pragma unroll 1
+  for (unsigned step = 0; step < steps; ++step) {
+    wait_for_copies<Stages - 2>();
+    __syncthreads();
+    const bool more = step + Stages - 1 < steps;
+    Element* const to = shared + next * kStage;
+    if (more) {
+      copy_a.begin(a, to, m0, (step + Stages - 1) * Depth);
+      copy_b.begin(b, to + kA, n0, (step + Stages - 1) * Depth);
+    }
+    commit_copies();
+    const Element *as = shared + now * kStage, *bs = as + kA;
+#pragma unroll
+    for (int k = 0; k < Depth; k += 16) {
+      unsigned p[WM / 16][4], q[WN / 16][4];
+#pragma unroll
+      for (int i = 0; i < WM / 16; ++i) load_matrices<A, M, Depth>(as, wm + i * 16, k, false, p[i]);
+#pragma unroll
+      for (int j = 0; j < WN / 16; ++j) load_matrices<B, N, Depth>(bs, wn + j * 16, k, true, q[j]);
+#pragma unroll
+      for (int i = 0; i < WM / 16; ++i)
+#pragma unroll
+        for (int j = 0; j < WN / 8; ++j)
+          multiply_block(p[i], q[j / 2] + j % 2 * 2, sum[2 * i] + 2 * j, sum[2 * i + 1] + 2 * j);
+    }
+    if (more) {
+      copy_a.finish(to);
+      copy_b.finish(to + kA);
     }
     now = now + 1 == Stages ? 0 : now + 1;
     next = next + 1 == Stages ? 0 : next + 1;

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.index_algebra import Divided, Index, Var, of
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction, Operand
+from cudal2_agent.policies.fusion.product_kernels.tiles import HALVES
 from cudal2_agent.policies.fusion.programs import KernelProgram, Reading, step_of
 from cudal2_agent.policies.fusion.values import Unplanned
+from cudal2_agent.policies.fusion.writer import STORED
 
-_WIDE = 4  # rows of one copy of 16 bytes
+_COPY_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -26,20 +28,29 @@ def side(name: str, operand: Operand, sums: Contraction, rows: int, buffers: Map
     row, k, batch = of(Var("row", rows)), of(Var("k", sums.k)), of(Var("batch", sums.batches))
     load, guards = _guarded(operand(reading, batch, row, k))
     pool = reading.pool
-    buffer, place = load.data[0], _plain(load.data[1], pool)
+    buffer, place, element = load.data[0], _plain(load.data[1], pool), load.data[2]
     limits = [(_plain(index, pool), size) for index, size in guards]
-    wide = not limits and rows % _WIDE == 0 and bool(row.terms) and step_of(place, row) == 1 and _aligned(place)
-    along_k = not wide and bool(k.terms) and step_of(place, k) == 1
+    wide = _COPY_BYTES // element.bytes
+    beside = {each: bool(each.terms) and step_of(place, each) == 1 for each in (row, k)}
+    along_k = beside[k] and not (beside[row] and not limits and _together(place, "row", rows, wide))
+    # In f32 tiles are kept by term, so that neighbouring terms are copied one by one.
+    together = not limits and (
+        _together(place, "k", sums.k, wide) and element in HALVES
+        if along_k
+        else beside[row] and _together(place, "row", rows, wide)
+    )
     lines = _known([place, *(index for index, _ in limits)], pool)
     lines += [f"inside = inside && ({index}) < {size}u;" for index, size in limits]
     body = "\n    ".join([*lines, f"return base + (inside ? {place} : 0u);"])
+    stored = STORED[element]
     source = f"""struct {name} {{
+  using Element = {stored};
   static constexpr unsigned kRows = {rows}, kTerms = {sums.k};
-  static constexpr int kWide = {_WIDE if wide else 1};
+  static constexpr int kWide = {wide if together else 1};
   static constexpr bool kAlongK = {"true" if along_k else "false"};
-  const float* base;
+  const {stored}* base;
   unsigned batch;
-  __device__ __forceinline__ const float* at(unsigned row, unsigned k, bool& inside) const {{
+  __device__ __forceinline__ const {stored}* at(unsigned row, unsigned k, bool& inside) const {{
     {body}
   }}
 }};
@@ -81,7 +92,7 @@ def _known(indices: list[Index], pool: ExpressionPool) -> list[str]:
     return [f"const unsigned {var} = {_index(pool, var)};" for var in pool.given if var in wanted]
 
 
-def _aligned(place: Index) -> bool:
-    """Whether four rows from a multiple of four lie together in one aligned 16 bytes."""
-    others = [factor for atom, factor in place.terms if not (isinstance(atom, Var) and atom.name == "row")]
-    return place.constant % _WIDE == 0 and all(factor % _WIDE == 0 for factor in others)
+def _together(place: Index, name: str, size: int, wide: int) -> bool:
+    """Whether `wide` neighbours along a variable, from a multiple of it, lie together and aligned."""
+    others = [factor for atom, factor in place.terms if not (isinstance(atom, Var) and atom.name == name)]
+    return size % wide == 0 and place.constant % wide == 0 and all(factor % wide == 0 for factor in others)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cudal2_agent.contract.records.module_graph import Graph, GraphNode, TensorType
-from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 
 F32 = BufferElement.F32
@@ -29,6 +29,25 @@ def task(inputs: dict[str, Shape], nodes: Sequence[GraphNode], out: str, name: s
     buffers = [Buffer(name=each, shape=tuple(shape), element=F32, role=Role.INPUT) for each, shape in inputs.items()]
     buffers.append(Buffer(name="out", shape=result.shape, element=result.element, role=Role.OUTPUT))
     return ModuleTask(name=name, problem="", buffers=tuple(buffers), graph=Graph(nodes=tuple(nodes), outputs={"out": out}))
+
+
+def in_half(module: ModuleTask, arithmetic: Arithmetic = Arithmetic.F16) -> ModuleTask:
+    """The task with every f32 value in half precision."""
+    element = BufferElement(arithmetic.value)
+
+    def half(record: Any) -> Any:
+        return record.model_copy(update={"element": element}) if record.element is F32 else record
+
+    nodes = tuple(
+        node.model_copy(update={"results": tuple(half(each) for each in node.results)}) for node in module.graph.nodes
+    )
+    return module.model_copy(
+        update={
+            "buffers": tuple(half(buffer) for buffer in module.buffers),
+            "graph": module.graph.model_copy(update={"nodes": nodes}),
+            "arithmetic": arithmetic,
+        }
+    )
 
 
 def softmax(rows: int, columns: int) -> ModuleTask:

@@ -157,3 +157,38 @@ def test_the_larger_of_two_tensors_and_a_norm_by_its_old_name_are_right(compiler
     out = emulated(first(module), module, inputs, compiler)["out"]
     larger = np.maximum(inputs["x"], inputs["y"]).astype(np.float64)
     np.testing.assert_allclose(out, np.sqrt((larger**2).sum(1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("side", "vector"), [(6, 4), (7, 4)])
+def test_a_small_operand_of_each_channel_narrows_no_load(side: int, vector: int) -> None:
+    """The places of a channel are no multiple of four where a side is odd; the large operands lie side by side all the same."""
+    shape = (4, 8, side, side)
+    module = task({"x": shape, "b": (8, 1, 1)}, [node("sum", "aten.add.Tensor", "x", "b", results=[shape])], "sum")
+    assert choices(grouped(module), CHIP)["k0"][0].vector == vector
+
+
+def test_a_product_is_stored_in_an_output_of_another_shape_without_a_copy() -> None:
+    nodes = [
+        node("product", "aten.mm.default", "a", "b", results=[(15, 8)]),
+        node("other", "aten.mm.default", "c", "d", results=[(15, 8)]),
+        node("parted", "aten.view.default", "product", [3, 5, 8], results=[(3, 5, 8)]),
+    ]
+    module = task({"a": (15, 7), "b": (7, 8), "c": (15, 7), "d": (7, 8)}, nodes, "parted")
+    (step,) = grouped(module).steps
+    assert isinstance(step, ProductStep)
+    assert (step.call.out.tensor, step.call.out.shape) == ("out", (15, 8))
+
+
+def test_tiles_come_first_where_fusing_saves_more_than_a_library_is_faster() -> None:
+    def first_of(rows: int, inner: int, columns: int, op: str = "aten.relu.default") -> str:
+        shape = (rows, columns)
+        nodes = [
+            node("product", "aten.mm.default", "a", "b", results=[shape]),
+            node("after", op, "product", results=[shape]),
+        ]
+        module = task({"a": (rows, inner), "b": (inner, columns)}, nodes, "after")
+        return choices(grouped(module), CHIP)["k0"][0].text().split()[0]
+
+    assert first_of(8192, 16, 8192) == "tile"  # little is multiplied for each element that is stored
+    assert first_of(4096, 4096, 4096) == "library"
+    assert first_of(4096, 4096, 4096, "aten.tril.default") == "tile"  # half of the tiles are zeros

@@ -11,8 +11,8 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.policies.fusion.fused_source import written
 from cudal2_agent.policies.fusion.grouping import grouped
-from cudal2_agent.policies.fusion.product_kernels.tile_text import SumTile
-from cudal2_agent.policies.fusion.space import TILES, choices
+from cudal2_agent.policies.fusion.product_kernels.tiles import TILES, SumTile
+from cudal2_agent.policies.fusion.space import choices
 from tests.policies.fusion.emulated import Array, emulated
 from tests.policies.fusion.graphs import node, task
 from tests.sandbox.emulator.compiled import PtxCompiler
@@ -30,12 +30,11 @@ def inputs_of(module: ModuleTask) -> dict[str, Array]:
     return {each.name: random.normal(size=each.shape).astype(np.float32) for each in module.buffers if each.name != "out"}
 
 
-@pytest.mark.parametrize("tile", TILES, ids=lambda tile: "x".join(map(str, tile)))
+@pytest.mark.parametrize("tile", TILES, ids=SumTile.text)
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_product_of_uneven_sizes(tile: tuple[int, ...], turned: bool, compiler: PtxCompiler) -> None:
-    m, n, k, tm, tn = tile
-    module = product(m + 3, n + 5, 2 * k + 3, turned=turned)
-    candidate = written(module, grouped(module), {"k0": SumTile(m=m, n=n, k=k, tm=tm, tn=tn)})
+def test_a_product_of_uneven_sizes(tile: SumTile, turned: bool, compiler: PtxCompiler) -> None:
+    module = product(tile.m + 3, tile.n + 5, 2 * tile.k + 3, turned=turned)
+    candidate = written(module, grouped(module), {"k0": tile})
     inputs = inputs_of(module)
     right = inputs["b"].T if turned else inputs["b"]
     out = emulated(candidate, module, inputs, compiler)["out"]
@@ -142,3 +141,23 @@ def test_a_product_is_stored_under_another_shape(columns: int, compiler: PtxComp
     inputs = inputs_of(module)
     out = emulated(candidate, module, inputs, compiler)["out"].reshape(15, columns)
     np.testing.assert_allclose(out, inputs["a"].astype(np.float64) @ inputs["b"], atol=2e-5)
+
+
+@pytest.mark.parametrize(("kept", "diagonal"), [("tril", 0), ("triu", 0), ("tril", -7), ("triu", 5), ("triu", -40)])
+def test_a_tile_of_zeros_of_a_triangle_adds_nothing_up(kept: str, diagonal: int, compiler: PtxCompiler) -> None:
+    m, n, k = 70, 133, 9
+    nodes = [
+        node("product", "aten.mm.default", "a", "b", results=[(m, n)]),
+        node("part", f"aten.{kept}.default", "product", diagonal, results=[(m, n)]),
+    ]
+    module = task({"a": (m, k), "b": (k, n)}, nodes, "part")
+    groups = grouped(module)
+    tile = SumTile(m=32, n=64, k=16, tm=4, tn=4)
+    axes = choices(groups, REFERENCE_CHIPS[Arch.SM_90A])
+    candidate = written(module, groups, {name: each[0] for name, each in axes.items()} | {groups.products[0].name: tile})
+    assert len(candidate.plan.launches) == 1
+    assert "< 0 ? 0u : 1u" in candidate.source
+    inputs = inputs_of(module)
+    out = emulated(candidate, module, inputs, compiler)["out"]
+    wanted = getattr(np, kept)(inputs["a"].astype(np.float64) @ inputs["b"], diagonal)
+    np.testing.assert_allclose(out, wanted, atol=2e-5)

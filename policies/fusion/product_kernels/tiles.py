@@ -1,0 +1,79 @@
+"""How a product is divided among CTAs, and a CTA's tile among its threads: the axes of a product of our own."""
+
+from typing import Literal
+
+from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.policies.fusion.values import ProductValue
+
+HALVES = (BufferElement.F16, BufferElement.BF16)
+
+
+class SumTile(Record):
+    """A CTA computes m x n of the result, k terms at a time.
+
+    `tile`: in f32, a thread tm x tn of it. `mma`: in half precision by matrix instructions, a warp tm x tn of it.
+    """
+
+    kind: Literal["tile", "mma"] = "tile"
+    m: int
+    n: int
+    k: int
+    tm: int
+    tn: int
+
+    @property
+    def threads(self) -> int:
+        return self.m // self.tm * (self.n // self.tn) * (32 if self.kind == "mma" else 1)
+
+    def text(self) -> str:
+        return f"{self.kind} {self.m}x{self.n}x{self.k} {self.tm}x{self.tn}"
+
+    @classmethod
+    def parse(cls, text: str) -> "SumTile":
+        """Raises: ValueError."""
+        kind, tile, own = text.split()
+        m, n, k = map(int, tile.split("x"))
+        tm, tn = map(int, own.split("x"))
+        return cls.model_validate({"kind": kind, "m": m, "n": n, "k": k, "tm": tm, "tn": tn})
+
+
+TILES = tuple(
+    SumTile(m=m, n=n, k=k, tm=tm, tn=tn)
+    for m, n, k, tm, tn in (
+        (128, 128, 8, 8, 8),
+        (128, 128, 16, 8, 8),
+        (64, 128, 8, 8, 8),
+        (128, 64, 8, 8, 8),
+        (64, 64, 8, 8, 4),
+        (64, 64, 16, 4, 4),
+        (32, 128, 8, 4, 8),
+        (32, 64, 16, 4, 4),
+        (16, 128, 8, 4, 4),
+        (128, 32, 8, 8, 4),
+    )
+)
+MATRIX_TILES = tuple(
+    SumTile(kind="mma", m=m, n=n, k=k, tm=tm, tn=tn)
+    for m, n, k, tm, tn in (
+        (128, 128, 32, 64, 32),
+        (128, 256, 32, 64, 64),
+        (256, 128, 32, 64, 64),
+        (128, 128, 64, 64, 32),
+        (64, 128, 32, 32, 32),
+        (128, 64, 32, 32, 32),
+        (64, 256, 32, 64, 32),
+        (64, 64, 64, 32, 16),
+        (32, 128, 32, 32, 16),
+        (128, 32, 32, 32, 16),
+        (16, 128, 64, 16, 16),
+    )
+)
+
+
+def tile_kind(product: ProductValue) -> Literal["tile", "mma"] | None:
+    """Of the tiles that can compute a product; None where its elements are of other types."""
+    elements = {each.element for each in (*product.operands, product)}
+    if elements == {BufferElement.F32}:
+        return "tile"
+    return "mma" if len(elements) == 1 and elements <= set(HALVES) else None
