@@ -13,7 +13,7 @@ from itertools import pairwise
 from cudal2_agent.contract.plan.chip import LIMITS, Chip
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, number, of
-from cudal2_agent.policies.fusion.programs import Access, KernelProgram
+from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.reduction_rules import OPERATIONS
 
 _VECTOR_BYTES = 16
@@ -147,7 +147,10 @@ class _Model:
         for layout in ("rows", "columns"):
             variable = self._variables[layout == "rows"]
             found[layout] = {
-                at: max(1.0, min(_step(access, variable) * access.element_bytes / _SECTOR, _SECTOR / access.element_bytes))
+                at: max(
+                    1.0,
+                    min(step_along(access.index, variable) * access.element_bytes / _SECTOR, _SECTOR / access.element_bytes),
+                )
                 for at, access in enumerate(self.program.accesses)
             }
         return found
@@ -240,13 +243,11 @@ class _Model:
         return min(1.0, flying / _IN_FLIGHT, busy)
 
 
-def _step(access: Access, variable: Var) -> float:
+def step_along(index: Index, variable: Var) -> float:
     """How many elements further a neighbour lies, 0 where it is the same; the usual one where it differs."""
     if variable.extent < 2:
         return 1
-    places: list[int] = []
-    for at in range(min(variable.extent, 8)):
-        values: dict[Var, Index] = {each: number(0) for each in access.index.variables()}
-        places.append((access.index.replace(values | {variable: number(at)})).constant)
+    rest = {each: number(0) for each in index.variables()}
+    places = [index.replace(rest | {variable: number(at)}).constant for at in range(min(variable.extent, 8))]
     steps = sorted(abs(after - before) for before, after in pairwise(places))
     return steps[len(steps) // 2]
