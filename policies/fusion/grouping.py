@@ -138,6 +138,7 @@ class _Cut:
         self._algebra = algebra
         self._buffers: dict[int, str] = {}
         self._stored: dict[str, Value] = {}
+        self._programs: dict[int, tuple[KernelProgram, frozenset[int]]] = {}  # with the values they are computed from
         self._taken = {buffer.name for buffer in task.buffers}
         for name, value in self._values.outputs.items():
             own = value = _reshaped_product(value)
@@ -165,6 +166,7 @@ class _Cut:
         self._taken.add(name)
         self._buffers[id(value)] = name
         self._stored[name] = value
+        self._programs = {key: each for key, each in self._programs.items() if id(value) not in each[1]}
 
     def _steps(self) -> Iterator[Step]:
         """Raises: MustStore."""
@@ -175,7 +177,10 @@ class _Cut:
                 case _ if (scan := _scan_of(value)) is not None:
                     yield ScanStep("", scan, value, self._buffers[id(value)])
                 case _:
-                    yield self._program(value)
+                    if id(value) not in self._programs:
+                        below = frozenset(cone(value, self._buffers))
+                        self._programs[id(value)] = self._program(value), below
+                    yield self._programs[id(value)][0]
 
     def _ordered(self) -> list[Value]:
         """Stored values, each behind those that it is computed from. Raises: MustStore."""

@@ -13,11 +13,14 @@ from itertools import pairwise
 from cudal2_agent.contract.plan.chip import LIMITS, Chip
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, number, of
-from cudal2_agent.policies.fusion.programs import Access, KernelProgram
+from cudal2_agent.policies.fusion.programs import KernelProgram
+from cudal2_agent.policies.fusion.reduction_rules import OPERATIONS
 
 _VECTOR_BYTES = 16
 _SECTOR = 32
 _LINE = 128
+_WARP = 32
+_FEW_THREADS = 256
 _MOST_HELD = 96  # elements that a thread keeps in registers
 _IN_FLIGHT = 24_000  # bytes that an SM must have asked for to be fed at the full rate
 _SM_SHARE = 60e3  # bytes per microsecond that one SM can load at most
@@ -26,12 +29,11 @@ _CTA_US = 1.0  # from the start of a CTA to its first elements
 _SYNC_US = 0.5
 _LAUNCH_US = 2.5
 _LONG_CHAIN = 64  # additions in a row beyond which sums lose accuracy
-_FITTED_PARTS = 3  # of a row at the sizes of a proof
 _WORTH = 1.6  # times the best expected time, within which another form may turn out to be faster
 
 
 def row_axes(program: KernelProgram, chip: Chip) -> list[Axes]:
-    """Every set of axes once, the best expected first: of each form, then of each number of threads, then the others."""
+    """Every set of axes once, the best expected first: of each form, then of each way to share a row, then the others."""
     model = _Model(program, chip)
     timed = sorted(
         ((model.us(axes), at, axes) for at, axes in enumerate(_every(program, model, chip))), key=lambda each: each[:2]
@@ -40,7 +42,8 @@ def row_axes(program: KernelProgram, chip: Chip) -> list[Axes]:
     seen: set[tuple[object, ...]] = set()
     for us, _, axes in timed:
         form = (axes.layout, axes.parts > 1, axes.cluster > 1, axes.held, axes.shared)
-        keys = [form, (*form, axes.lanes, axes.threads)]
+        lanes = "CTA" if axes.lanes == axes.threads else "warp" if axes.lanes <= _WARP else "warps"
+        keys = [form, (*form, lanes, axes.threads > _FEW_THREADS)]
         fresh = (tier for tier, key in enumerate(keys) if key not in seen)
         tiers[axes] = next(fresh, 2) if us <= _WORTH * timed[0][0] else 3
         seen.update(keys)
@@ -48,9 +51,14 @@ def row_axes(program: KernelProgram, chip: Chip) -> list[Axes]:
 
 
 def fitted(axes: Axes, program: KernelProgram) -> Axes:
-    """The same form for a kernel at other sizes: parts are fewer, and vectors no wider than they can be."""
+    """The same form for a kernel at the smaller sizes of a proof: fewer CTAs and warps share a row, vectors are no wider than
+    they can be.
+    """
     extent = program.length if axes.layout == "rows" else program.rows
-    return axes.model_copy(update={"vector": math.gcd(axes.vector, extent), "parts": min(axes.parts, _FITTED_PARTS)})
+    lanes = min(axes.lanes, 2 * _WARP) if axes.layout == "rows" else min(axes.lanes, 8)
+    threads = max(min(axes.threads // axes.lanes * lanes, _FEW_THREADS), lanes, _WARP)
+    fewer = {"parts": min(axes.parts, 3), "cluster": min(axes.cluster, 2), "lanes": lanes, "threads": threads}
+    return axes.model_copy(update={"vector": math.gcd(axes.vector, extent), **fewer})
 
 
 def _every(program: KernelProgram, model: "_Model", chip: Chip) -> Iterator[Axes]:
@@ -139,7 +147,10 @@ class _Model:
         for layout in ("rows", "columns"):
             variable = self._variables[layout == "rows"]
             found[layout] = {
-                at: max(1.0, min(_step(access, variable) * access.element_bytes / _SECTOR, _SECTOR / access.element_bytes))
+                at: max(
+                    1.0,
+                    min(step_along(access.index, variable) * access.element_bytes / _SECTOR, _SECTOR / access.element_bytes),
+                )
                 for at, access in enumerate(self.program.accesses)
             }
         return found
@@ -201,15 +212,23 @@ class _Model:
             _CTA_US + _SYNC_US * (axes.lanes > 32 or axes.layout == "columns")
         )
         us += launches * (_LAUNCH_US + axes.parts / max(axes.lanes, 1) * 0.3) + (axes.cluster > 1) * (1 + 0.03 * us)
+        us *= 1.3 if self._registers(axes) * axes.threads > 65536 else 1  # some of them would lie in memory
         return us * (1 + 0.01 * max(0.0, math.log2(self._chain(axes) / _LONG_CHAIN)))
 
     def _chain(self, axes: Axes) -> float:
         """Additions one after another into one sum."""
         return max(self._groups(axes) / (1 if axes.held else axes.items), 1)
 
+    def _registers(self, axes: Axes) -> int:
+        """Of a thread."""
+        if axes.held:
+            return 32 + self._held(axes)
+        fields = max(sum(len(OPERATIONS[each.operation].fields) for each in stage) for stage in self.program.stages)
+        return 32 + axes.vector * axes.items * (1 + fields)
+
     def _resident(self, axes: Axes) -> int:
         """CTAs of an SM."""
-        registers = 32 + (self._held(axes) if axes.held else 4 * axes.vector * axes.items)
+        registers = min(self._registers(axes), 65536 // axes.threads)
         limits = LIMITS[self.chip.arch]
         by_shared = limits.smem_per_sm_bytes // (self._shared(axes) + 2048) if axes.shared else 32
         most = min(limits.max_threads_per_sm // axes.threads, 65536 // (registers * axes.threads), by_shared)
@@ -224,13 +243,11 @@ class _Model:
         return min(1.0, flying / _IN_FLIGHT, busy)
 
 
-def _step(access: Access, variable: Var) -> float:
+def step_along(index: Index, variable: Var) -> float:
     """How many elements further a neighbour lies, 0 where it is the same; the usual one where it differs."""
     if variable.extent < 2:
         return 1
-    places: list[int] = []
-    for at in range(min(variable.extent, 8)):
-        values: dict[Var, Index] = {each: number(0) for each in access.index.variables()}
-        places.append((access.index.replace(values | {variable: number(at)})).constant)
+    rest = {each: number(0) for each in index.variables()}
+    places = [index.replace(rest | {variable: number(at)}).constant for at in range(min(variable.extent, 8))]
     steps = sorted(abs(after - before) for before, after in pairwise(places))
     return steps[len(steps) // 2]
