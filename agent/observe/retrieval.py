@@ -6,14 +6,15 @@ model was shown is not shown to it again.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.knowledge import Hit, Query, Retriever
-from cudal2_agent.contract.records.module_task import ModuleTask, Task
+from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask, Task
+from cudal2_agent.contract.records.operation_class import OperationClass, classes_of
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.records.trajectory import Observation
 
@@ -45,6 +46,24 @@ _FAMILIES = {
     "mma_sync": "a cp.async multistage pipeline with ldmatrix and mma.sync",
     "wgmma_tma": "a warp-specialised TMA and mbarrier pipeline that feeds wgmma",
 }
+# What is asked for each class of a module's operations, in the words of the notes.
+_OPERATIONS = {
+    OperationClass.RECURRENCE: "Recurrent steps of an RNN, LSTM or GRU: each waits for the state of the one before.",
+    OperationClass.ATTENTION: "Attention as one online softmax over tiles of keys, whose scores are never stored.",
+    OperationClass.CONVOLUTION: "A convolution as an implicit GEMM: addresses, borders, transposed and grouped ones.",
+    OperationClass.PRODUCT: "Epilogue algebra: what may be fused behind a product, and rewrites right for all inputs.",
+    OperationClass.SCAN: "A scan such as cumsum along a row: in a warp, in a CTA, and along long rows.",
+    OperationClass.SOFTMAX: "Softmax and logsumexp of a row with an online maximum and sum.",
+    OperationClass.NORM: "A norm: mean and variance of a row by Welford, without cancellation.",
+    OperationClass.POOL: "Pooling: windows of maxima and means, borders, NaN and padding.",
+    OperationClass.REDUCTION: "A reduction over rows or columns: tree, split among CTAs, last block.",
+    OperationClass.MOVEMENT: "A transpose, permute, gather or concatenation without uncoalesced reads.",
+    OperationClass.POINTWISE: "A pointwise kernel at the rate of memory: bytes in flight, loads of 16 bytes.",
+}
+_CONVOLUTION = "aten.convolution.default"  # its last argument is the number of groups
+# Of convolutions and products that have a note of their own.
+_DEPTHWISE = "A depthwise convolution of one input channel for each output, bound by memory."
+_IN_F32 = "An f32 matrix product by fused multiply-adds, where TF32 is refused."
 # Words of a remedy that ask for a construct, and what is then looked up in code. What the device primitives do is not among
 # them: an author who was shown code that wraps the same instructions had no use for it.
 _CONSTRUCTS = {
@@ -117,9 +136,19 @@ def constructs_of(diagnosis: Diagnosis | None) -> list[str]:
 def questions_of(task: Task, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None) -> list[str]:
     """Questions in plain words, the most urgent first. The words of an error message ask nothing: they match no note."""
     if isinstance(task, ModuleTask):
-        return _findings(diagnosis)
+        return [*_findings(diagnosis), *_operations(task)]
     having = _schedule(in_hand) or [f"How to write {_leading(task)}."]
     return [*_findings(diagnosis), *_shape(task), *having]
+
+
+def _operations(task: ModuleTask) -> Iterator[str]:
+    """A question for each class of operations, those that shape a plan most first, then what the task's kind of them needs."""
+    classes = classes_of(task.graph)
+    if any(node.op == _CONVOLUTION and node.args[-1:] not in ((1,), ()) for node in task.graph.nodes):
+        yield _DEPTHWISE
+    yield from (_OPERATIONS[kind] for kind in classes)
+    if OperationClass.PRODUCT in classes and task.arithmetic in (Arithmetic.F32, Arithmetic.TF32):
+        yield _IN_F32
 
 
 def with_chunks(candidate: Candidate, hits: tuple[Hit, ...]) -> Candidate:

@@ -15,6 +15,10 @@ from cudal2_agent.contract.reward.speedup import TIE, tied
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
 from cudal2_agent.policies.chat.prompts.rendering import terms_text
 
+_BYTES_ONLY = (
+    " The prediction knows the bytes that each step moves and how many steps there are, and nothing of how well a kernel does "
+    "it: fewer steps and fewer bytes between them are what it can tell."
+)
 FASTEST = 6  # attempts that are listed before all others
 _DIFF_LINES = 3000  # of both sources together; a longer comparison takes too long
 _HEAD = "candidate | written from | changed | outcome | time | us that one resource alone would need | resources | idea"
@@ -73,6 +77,7 @@ def yardstick_text(observation: Observation) -> str:
             return (
                 f"Its time is a prediction: {prediction.predicted_us:.2f} us by {prediction.model}. Nothing is measured here. "
                 f"Yours is predicted too; two that are within {TIE:.0%} are tied, and the earlier one stays the best."
+                f"{_BYTES_ONLY if isinstance(observation.task, ModuleTask) else ''}"
             )
         case _:
             return ""

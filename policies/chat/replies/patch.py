@@ -179,7 +179,7 @@ def _read_diff(text: str, draft: _Draft) -> None:
     """Hunks of a unified diff. A hunk begins with a line of @@, whatever numbers are in it."""
     lines = text.split("\n")
     for at, line in enumerate(lines):
-        if _begins_file(lines, at):
+        if _begins_file(lines, at) or (not draft.lines and _names_alone(lines, at)):
             draft.end_hunk()
             draft.name_file(_file_name(line[4:]))
         elif line.startswith("+++ ") and at and _begins_file(lines, at - 1):
@@ -205,6 +205,11 @@ def _begins_file(lines: Sequence[str], at: int) -> bool:
     """Whether a line of --- is followed by one of +++ as in a file's header; else it removes a line that begins with --."""
     following = lines[at + 1 : at + 3]
     return lines[at].startswith("--- ") and bool(following) and following[0].startswith("+++ ")
+
+
+def _names_alone(lines: Sequence[str], at: int) -> bool:
+    """Whether a line of --- stands right before a hunk, without one of +++, and not behind lines of another hunk."""
+    return lines[at].startswith("--- ") and "".join(lines[at + 1 : at + 2]).startswith("@@")
 
 
 def _file_name(line: str) -> str:

@@ -15,6 +15,7 @@ from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.composition import MIN_TOKENS, OPENING_TOKENS, ComposedPrompt, Prompts
 from cudal2_agent.policies.chat.prompts.modules import EXAMPLES
 from cudal2_agent.policies.chat.tokens import chars_of, estimate_tokens
+from tests.doubles import unmeasured
 from tests.policies.chat.conversing import candidate, observe
 from tests.policies.chat.prompts.test_composition import HEADERS, INJECTION, attempt, exemplar, hit, outside_fences, user
 from tests.sandbox.emulator.modules import graphs
@@ -117,6 +118,12 @@ def test_an_improvement_and_a_repair_name_the_right_baseline_and_the_module() ->
     for part in ("product = addmm", "k.cu(3): error: no", "// kernel 5"):
         assert part in repaired
     assert "# Examples" not in repaired
+
+
+def test_a_prediction_says_what_it_knows_of_a_module() -> None:
+    known = {"best": candidate(1), "best_evaluation": unmeasured(3.5)}
+    assert "fewer steps and fewer bytes" in user(first(of(NORM, **known)))
+    assert "fewer steps" not in user(first(observe(**known)))
 
 
 def hostile() -> ModuleTask:

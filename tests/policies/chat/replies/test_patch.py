@@ -137,10 +137,17 @@ def test_every_hunk_that_does_not_apply_is_told() -> None:
 )
 def test_the_header_names_the_kernel_and_else_it_follows_from_what_was_asked(header: str, base: str) -> None:
     bases = {"failed": "f", "0123abcd": "f", "best": "b"}
-    for reply in (diff(f"--- {header}", "+++ new", "@@", "-x"), pairs(("x", "y")).replace("<<<", f"{header}\n<<<", 1)):
+    headers = ([f"--- {header}", "+++ new"], [f"--- {header}"])
+    for reply in (*(diff(*each, "@@", "-x") for each in headers), pairs(("x", "y")).replace("<<<", f"{header}\n<<<", 1)):
         patch = read_reply(reply)
         assert isinstance(patch, Patch)
         assert choose_base(patch, bases) == base
+
+
+def test_a_removed_line_that_looks_like_a_header_stays_one_inside_a_hunk() -> None:
+    patch = read_reply(diff("@@", "-x;", "--- best", "@@", "-y;"))
+    assert isinstance(patch, Patch)
+    assert (patch.files, [hunk.old for hunk in patch.hunks]) == ((), [["x;", "-- best"], ["y;"]])
 
 
 @pytest.mark.parametrize(
