@@ -56,10 +56,13 @@ Draw = Callable[[TorchDraws, tuple[int, ...]], torch.Tensor]
 
 
 def _uneven(source: TorchDraws, shape: tuple[int, ...]) -> torch.Tensor:
+    """Rows begin with large elements and go on with small ones. Their ends are the largest and the smallest, or the reverse."""
     values = source.signs(shape) * 2.0**-7 * (1 + source.whole(shape, 0, 2))
-    if shape:
+    if shape and values.numel():
         lead = values[..., : max(1, shape[-1] // 16)]
         lead.copy_(source.signs(tuple(lead.shape)) * (1.5 + source.whole(tuple(lead.shape), 0, 3)))
+        values[..., 0] = 4.5 * source.signs(shape[:-1])
+        values[..., -1] = -values[..., 0]
     return values
 
 
@@ -86,8 +89,8 @@ class Case:
     """One kind of inputs. `draw`: None for the problem's own.
 
     `whole`: parameters are small whole numbers too, so that sums are exact. `alike`: inputs of one shape are equal. `shift`: of
-    parameters that are added, so that what follows is far on one side. `special`: the reference may be NaN or infinite;
-    `nan_is_free`: whether a formula makes a NaN of an infinity is its own affair.
+    parameters that are added, so that what follows is far on one side; of inputs where there are no parameters. `special`: the
+    reference may be NaN or infinite; `nan_is_free`: whether a formula makes a NaN of an infinity is its own affair.
     """
 
     name: str
@@ -117,7 +120,7 @@ HIGH = Case("high", lambda source, shape: source.normal(shape), shift=12.0)
 NAN = Case("nan", _with(math.nan), special=True)
 INFINITE = Case("infinite", _with(math.inf), special=True, nan_is_free=True)
 CASES = (WHOLE, NORMAL, OWN, WIDE, LARGE, SMALL, OFFSET, TIES, UNEVEN, LOW, HIGH, NAN, INFINITE)
-# A half-precision module may overflow on what an f32 one holds.
+# A half-precision module may overflow on what an f32 one holds. Rows with larger elements are scaled.
 _MOST = {Arithmetic.F16: 2.0**5, Arithmetic.BF16: 2.0**12, Arithmetic.F32: 2.0**12, Arithmetic.TF32: 2.0**12}
 
 
@@ -146,6 +149,8 @@ def draw(task: ModuleTask, case: Case, seed: int, device: torch.device, *, domai
         else:
             use = uses.get(buffer.name, "")
             draw_some = lambda shape, b=buffer, s=source, u=use: _parameter(s, b, shape, u, case)  # noqa: E731
+        if buffer.element is BufferElement.F64 and not (case.whole or case.alike):
+            draw_some = lambda shape, s=source, d=draw_some: _finer(s, d(shape))  # noqa: E731
         found[buffer.name] = _piecewise(draw_some, buffer, device)
     if case.alike:
         _make_alike(task, found)
@@ -181,11 +186,27 @@ def _input(
 ) -> torch.Tensor:
     if case.draw is None or domain == OWN_VALUES:
         return source.uniform(shape)
-    values, most = case.draw(source, shape), _MOST[task.arithmetic]
-    values = torch.where(values.isfinite(), values.clamp(-most, most), values)
+    values = _scaled(case.draw(source, shape), _MOST[task.arithmetic])
+    if case.shift and not any(each.role in (Role.PARAMETER, Role.STATE) for each in task.buffers):
+        values = values + case.shift
     if domain == ONE_WITH_ZEROS and name != with_zeros:
         values = torch.where(values == 0, 1.0, values)
     return values.abs() if domain else values
+
+
+def _scaled(values: torch.Tensor, most: float) -> torch.Tensor:
+    """Rows of the last dimension, by powers of two, so that finite elements have magnitudes of at most `most`."""
+    if not values.numel():
+        return values
+    size = torch.where(values.isfinite(), values.abs(), 0.0)
+    largest = size.amax(-1, keepdim=True) if values.dim() else size
+    return values * torch.exp2((most / largest).log2().floor().clamp(max=0))
+
+
+def _finer(source: TorchDraws, values: torch.Tensor) -> torch.Tensor:
+    """With mantissas longer than f32 has, in float64."""
+    wide = values.double()
+    return wide + wide * 2.0**-25 * source.uniform(tuple(wide.shape)).double()
 
 
 def _whole_numbers(source: TorchDraws, buffer: Buffer, shape: tuple[int, ...], limit: int | None) -> torch.Tensor:

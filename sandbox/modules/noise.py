@@ -8,6 +8,7 @@ is therefore run with its result moved at random by as much as its rounding may 
     0.35 u_f32 sqrt(K) |x|   of the terms of such a sum: a serial sum of random signs, and what norms subtract
     0.05 u_f32 K |r|         of sums that are no products: terms that are alike are rounded alike; K of at most SERIAL there,
                              since no thread adds more one after another
+    u_f32 |log sum exp|      of log-softmax: some round the maximum plus the logarithm before they subtract it
 
 The differences to the reference are samples of what right kernels may show, with the conditioning of each element in them.
 Source: Parker, Monte Carlo Arithmetic (UCLA CSD-970002, 1997). Growth by the square root: Higham and Mary, SISC 41 (2019).
@@ -37,7 +38,8 @@ _NORMS = frozenset(
 )
 _SUMS = frozenset({"sum", "mean", "prod", "linalg_vector_norm", "norm", "logsumexp", "mse_loss"})
 _SCANS = frozenset({"cumsum", "cumprod", "_softmax", "_log_softmax", "softmax", "log_softmax", "logcumsumexp"})
-_LOGARITHMS = frozenset({"logsumexp", "_log_softmax", "log_softmax", "logcumsumexp"})
+_LOG_SOFTMAX = frozenset({"_log_softmax", "log_softmax"})
+_LOGARITHMS = _LOG_SOFTMAX | {"logsumexp", "logcumsumexp"}
 # Operations whose results are their operands, one of them, or whole numbers.
 _EXACT = frozenset(
     (
@@ -111,7 +113,10 @@ class Noise:
 
     def __call__(self, node: GraphNode, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
         terms = summed(node, args)
-        return self.rounded(node, function(*self.moved(node, args, terms), **kwargs), terms)
+        result = function(*self.moved(node, args, terms), **kwargs)
+        if operation(node) in _LOG_SOFTMAX:
+            result = self._moved_by(result, (args[0] - result).abs_().mul_(U_SUM * _finer(result)))
+        return self.rounded(node, result, terms)
 
     def moved(self, node: GraphNode, args: list[Any], terms: int) -> list[Any]:
         """The arguments of an operation, moved where it sums so many terms of them."""
@@ -149,6 +154,11 @@ class Noise:
         if absolute:
             moved += self._signs(value, growth)
         return torch.where(moved.isnan(), value, moved)  # an infinity stays one
+
+    def _moved_by(self, value: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+        """`size`: of the type of the value."""
+        moved = torch.addcmul(value, size, self._signs(value, 1.0))
+        return torch.where(moved.isnan(), value, moved)
 
     def _signs(self, like: torch.Tensor, size: float) -> torch.Tensor:
         """Random numbers of both signs, whose mean magnitude is three quarters of `size`."""

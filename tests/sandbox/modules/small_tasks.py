@@ -68,3 +68,17 @@ def layer_norm(rows: int = 8, columns: int = 96) -> ModuleTask:
 
 def argmax(rows: int = 8, columns: int = 96) -> ModuleTask:
     return task([node("best", "aten.argmax.default", [of("x"), 1], (rows,), "i64")], {"x": (rows, columns)})
+
+
+def cross_entropy(rows: int = 16, columns: int = 96) -> ModuleTask:
+    results = tuple(TensorType(shape=(), element=BufferElement.F32) for _ in range(2))
+    loss = ("aten.nll_loss_forward.default", (of("logs"), of("target"), None, 1, -100))
+    return task(
+        [
+            node("logs", "aten._log_softmax.default", [of("x"), 1, False], (rows, columns)),
+            GraphNode(name="loss", op=loss[0], args=loss[1], results=results),
+            node("mean", "getitem", [of("loss"), 0], ()),
+        ],
+        {"x": (rows, columns), "target": (rows,)},
+        elements={"target": "i64"},
+    )

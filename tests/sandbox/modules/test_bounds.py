@@ -133,6 +133,21 @@ def test_an_index_may_be_that_of_an_equal_value() -> None:
     assert (last.right, other.right, outside.wrong) == (True, False, 8)
 
 
+def test_a_loss_may_round_the_logarithm_of_the_sum_at_its_full_size() -> None:
+    """log(sum) + max - x[target], and not one that is another's."""
+    task = small.cross_entropy()
+
+    def loss(values: Inputs, shift: int = 0) -> torch.Tensor:
+        x, most = values["x"], values["x"].amax(1, keepdim=True)
+        logs = (x - most).exp().sum(1, keepdim=True).log() + most
+        return (logs - x.gather(1, (values["target"][:, None] + shift) % x.shape[1])).mean()
+
+    found = [verdict(task, loss, case, seed).describe() for case in FINITE for seed in range(2)]
+    assert found == [""] * 2 * len(FINITE)
+    assert not any(verdict(task, lambda v: loss(v, 1), case).right for case in (NORMAL, OFFSET, WIDE))
+    assert not verdict(task, lambda v: loss(v) * (1 + 2.0**-13), NORMAL).right
+
+
 def test_what_holds_the_poison_is_unwritten() -> None:
     task = small.softmax()
     values, poison = draw(task, NORMAL, 1, CPU), 0xFF81

@@ -16,7 +16,8 @@ from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.modules.tracing.tracer import Tracer
 from tests.sandbox.building.build_kernels import ORIGIN
-from tests.sandbox.emulator.modules.corpus import SOFTMAX, launch
+from tests.sandbox.emulator.modules.corpus.kernel import launch
+from tests.sandbox.emulator.modules.corpus.rows import SOFTMAX
 
 PROBLEM = """
 import torch
@@ -30,7 +31,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-PLAN = plan_from_json({"arch": "sm_90a", "launches": [launch("row_softmax", "batch_size", 128, "x", "out=", ".dim")]})
+PLAN = plan_from_json({"arch": "sm_90a", "launches": [launch("softmax", "batch_size", 128, "x", "out=", ".dim")]})
 
 
 @pytest.mark.slow

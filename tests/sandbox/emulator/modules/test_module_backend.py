@@ -22,7 +22,7 @@ from cudal2_agent.sandbox.emulator.modules.emulated_module import EmulatedModule
 from cudal2_agent.sandbox.emulator.ptx.module import Unsupported
 from cudal2_agent.sandbox.modules.executor import Run
 from cudal2_agent.sandbox.verification.executor import Fill
-from tests.sandbox.emulator.modules.corpus import launch
+from tests.sandbox.emulator.modules.corpus.kernel import launch
 from tests.sandbox.emulator.modules.graphs import Shape, buffer, module, node, value
 from tests.sandbox.emulator.proving import Build, builder
 

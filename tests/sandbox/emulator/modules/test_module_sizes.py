@@ -24,7 +24,10 @@ from cudal2_agent.sandbox.emulator.modules import module_evaluator
 from cudal2_agent.sandbox.workers.messages import Done, Evaluate, NotExecuted, Reduced, Verified
 from tests.sandbox.building.build_kernels import ORIGIN
 from tests.sandbox.emulator.modules import graphs
-from tests.sandbox.emulator.modules.corpus import LIBRARY_LINEAR, MSE, SOFTMAX, Kind, launch
+from tests.sandbox.emulator.modules.corpus.kernel import Kernel, launch
+from tests.sandbox.emulator.modules.corpus.products import LIBRARY_LINEAR
+from tests.sandbox.emulator.modules.corpus.reductions import MSE
+from tests.sandbox.emulator.modules.corpus.rows import SOFTMAX
 from tests.sandbox.emulator.proving import Build, builder
 
 Answer = Done | Verified | NotExecuted
@@ -52,7 +55,7 @@ def asked(evaluator: Evaluator, built: Built, task: ModuleTask, reduced: Reduced
     return evaluator.evaluate(Evaluate(built=built, task=task, verify=VerifyOptions(seed=3, timeout_s=60.0), reduced=reduced))
 
 
-def made(build: Build, kind: Kind, task: ModuleTask, source: str | None = None) -> Built:
+def made(build: Build, kind: Kernel, task: ModuleTask, source: str | None = None) -> Built:
     candidate = kind.candidate()
     return build(source or candidate.source, candidate.plan, task)
 

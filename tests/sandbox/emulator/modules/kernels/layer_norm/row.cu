@@ -1,15 +1,6 @@
 // A row per CTA: mean, then the variance around it.
-__device__ float total(float value, float* parts) {
-  for (int step = 16; step; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = 0;
-  for (int warp = 0; warp < blockDim.x / 32; ++warp) value += parts[warp];
-  __syncthreads();
-  return value;
-}
-
-extern "C" __global__ void layer_norm(const float* x, const float* weight, const float* bias, float* out, int columns, float eps) {
+extern "C" __global__ void layer_norm(const float* x, const float* weight, const float* bias, float* out, int columns,
+                                      float eps) {
   __shared__ float parts[32];
   x += (long long)blockIdx.x * columns;
   out += (long long)blockIdx.x * columns;

@@ -1,14 +1,4 @@
 // BatchNorm in training, a channel per CTA. Shape: x, out (batch, channels, inner). Running statistics are updated.
-__device__ float total(float value, float* parts) {
-  for (int step = 16; step; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = 0;
-  for (int warp = 0; warp < blockDim.x / 32; ++warp) value += parts[warp];
-  __syncthreads();
-  return value;
-}
-
 extern "C" __global__ void batch_norm(const float* x, const float* weight, const float* bias, float* running_mean,
                                       float* running_var, long long* batches, float* out, int batch, int channels, int inner,
                                       float eps, float momentum) {
