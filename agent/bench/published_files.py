@@ -8,10 +8,10 @@ from cudal2_agent.contract.errors import DeviceUnavailable, UsageError
 from cudal2_agent.contract.events import Emit, StageStarted
 from cudal2_agent.contract.foreign import read_file
 from cudal2_agent.contract.records.module_task import ModuleTask
-from cudal2_agent.contract.records.published_row import MAX_PUBLISHED_BYTES, PublishedRequest, PublishedRow
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.backend import compile_caches
 from cudal2_agent.sandbox.cuda.published.measuring import measure
+from cudal2_agent.sandbox.cuda.published.published_row import MAX_PUBLISHED_BYTES, PublishedRequest, PublishedRow
 
 SEED = 42
 MINUTES = 15.0

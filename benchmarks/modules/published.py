@@ -26,9 +26,9 @@ from benchmarks.harness import cache_argument
 from cudal2_agent.agent.cli.render.published_answer import as_row
 from cudal2_agent.contract.errors import Cudal2Error
 from cudal2_agent.contract.records.module_task import ModuleTask
-from cudal2_agent.contract.records.published_row import PublishedRequest
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.published.measuring import measure
+from cudal2_agent.sandbox.cuda.published.published_row import PublishedRequest
 from cudal2_agent.sandbox.modules.tracing.tracer import TraceOptions, Tracer
 
 SEED = 42

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from cudal2_agent.contract.records.published_row import PublishedRow
 from cudal2_agent.contract.reward.speedup import Speedup, median_us
+from cudal2_agent.sandbox.cuda.published.published_row import PublishedRow
 
 
 def print_published(rows: Sequence[PublishedRow], as_json: bool) -> None:

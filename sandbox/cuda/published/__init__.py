@@ -6,6 +6,7 @@ the file changes; a file that does not end, or ends its process.
 Not covered: a file that forges its times. It runs in the timer's own process, unjailed, because it compiles and launches by
 itself. So it runs only where the user trusts it, and nothing that it gives is rewarded or stored.
 
+- `published_row.py`: what is asked, and what is answered
 - `instances.py`: the file as a Python module, and instances with the weights of the problem's own model
 - `switches.py`: the switches of torch as a file leaves them, and the functions that it replaces
 - `published_program.py`: an instance as a program of the timer

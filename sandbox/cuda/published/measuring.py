@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.errors import WorkerError
-from cudal2_agent.contract.records.published_row import PublishedRequest, PublishedRow, failed_row
+from cudal2_agent.sandbox.cuda.published.published_row import PublishedRequest, PublishedRow, failed_row
 from cudal2_agent.sandbox.workers.process import ChildExit, Limits, run
 
 CHILD = "cudal2_agent.sandbox.cuda.published.published_child"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cudal2_agent.contract.errors import Cudal2Error
-from cudal2_agent.contract.records.published_row import PublishedRequest, PublishedRow, Stage, failed_row
+from cudal2_agent.sandbox.cuda.published.published_row import PublishedRequest, PublishedRow, Stage, failed_row
 
 MOST_CHARS = 600
 _HELD = contextlib.ExitStack()

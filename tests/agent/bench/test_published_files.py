@@ -8,7 +8,7 @@ import pytest
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.cli.render.published_answer import as_row, print_published
 from cudal2_agent.contract.records.evaluation import EAGER, TestResult, Timing
-from cudal2_agent.contract.records.published_row import PublishedRow
+from cudal2_agent.sandbox.cuda.published.published_row import PublishedRow
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from cudal2_agent.contract.records.evaluation import COMPILED, EAGER, EAGER_GRAP
 from cudal2_agent.contract.records.module_graph import Graph  # noqa: E402
 from cudal2_agent.contract.records.module_task import ModuleTask  # noqa: E402
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role  # noqa: E402
-from cudal2_agent.contract.records.published_row import PublishedRequest, PublishedRow  # noqa: E402
 from cudal2_agent.contract.settings.options import TimeOptions  # noqa: E402
 from cudal2_agent.sandbox.cuda import device as device_module  # noqa: E402
 from cudal2_agent.sandbox.cuda.modules import tensors  # noqa: E402
 from cudal2_agent.sandbox.cuda.published import published_cases as cases  # noqa: E402
 from cudal2_agent.sandbox.cuda.published import published_child, published_timer  # noqa: E402
+from cudal2_agent.sandbox.cuda.published.published_row import PublishedRequest, PublishedRow  # noqa: E402
 from tests.sandbox.cuda.modules.bench import COLUMNS, ROWS, doubles, node, of  # noqa: E402
 
 PROBLEM = """
