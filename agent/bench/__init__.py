@@ -2,4 +2,5 @@
 
 - `bench_engine`: one task after another, the next ones prepared meanwhile, until a limit; what is left after a kill.
 - `record_lines`: files of records, one JSON object a line.
+- `published_files`: modules that others published, measured for `bench --problem`.
 """

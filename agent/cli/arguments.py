@@ -37,7 +37,9 @@ ReleaseName = Annotated[str, typer.Argument(metavar="RELEASE", help="A release, 
 NoKnowledge = Annotated[bool, typer.Option("--no-knowledge", help="Do not search the knowledge base.")]
 TrustHost = Annotated[
     bool | None,
-    typer.Option("--trust-host", help="Allow --host files, which run their own code on this machine.", show_default=False),
+    typer.Option(
+        "--trust-host", help="Allow --host files and published modules, which run their own code here.", show_default=False
+    ),
 ]
 HeldOut = Annotated[Path | None, typer.Option("--held-out", help="JSON list of shapes that never train.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]

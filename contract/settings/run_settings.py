@@ -165,7 +165,9 @@ class RunSettings(Record):
     api_key_file: Path | None = Field(default=None, description="file that holds the key of the chat server")
     replay: str | None = Field(default=None, description="run whose recorded replies stand in for a chat server")
     nvcc: str | None = Field(default=None, description="path of nvcc; only host candidates and plans that ask for it need one")
-    trust_host: bool = Field(default=False, description="whether --host files, which run code of their own, may be run")
+    trust_host: bool = Field(
+        default=False, description="whether --host files and published modules, which run code of their own, may be run"
+    )
     chat: ChatOptions = ChatOptions()
     emulate: EmulateOptions = EmulateOptions()
     profiler: ProfileOptions = ProfileOptions()

@@ -14,5 +14,6 @@
 - `screen_timer.py`: brief rounds of one candidate beside cuBLASLt-AutoTuning
 - `race_timer.py`: rounds of all finalists together, with the baselines; `elimination.py`: who stays, from the samples alone
 - `timing/`: measurement against baselines
+- `modules/`: PyTorch modules; `published/`: modules that others published, measured by the same timer
 - `baselines/`: torch.matmul, cuBLAS and cuBLASLt
 """

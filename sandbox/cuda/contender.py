@@ -41,10 +41,12 @@ class NamedOperands:
     """One set of device buffers of a module, cupy arrays of bytes as they lie in memory, by the names of the task's buffers.
 
     The plan's scratch may be among them; what is not lies in `workspace`, behind the plan's own.
+    `number`: of the set of values.
     """
 
     arrays: Mapping[str, Any]
     workspace: Any | None = None
+    number: int = 0
 
 
 class Bound(Protocol):

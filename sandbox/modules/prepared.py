@@ -6,6 +6,7 @@ import torch
 
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.sandbox.modules.cases import OWN_VALUES, Case, Inputs, draw
+from cudal2_agent.sandbox.modules.executor import Values
 from cudal2_agent.sandbox.modules.pieces import AnyJudge, judge_of
 
 _ENOUGH = 0.5  # of the outputs must be finite for a case that is not about special values
@@ -21,10 +22,12 @@ class DrawnCase:
     domain: int = 0
 
 
-def prepare(task: ModuleTask, case: Case, seed: int, device: torch.device) -> DrawnCase | None:
-    """The case on the first domain where the reference is finite; None where it is on none."""
+def prepare(task: ModuleTask, case: Case, seed: int, device: torch.device, fixed: Values | None = None) -> DrawnCase | None:
+    """The case on the first domain where the reference is finite; None where it is on none. `fixed`: values that replace drawn
+    ones.
+    """
     for domain in range(1 if case.special or case.draw is None else OWN_VALUES + 1):
-        values = draw(task, case, seed, device, domain=domain)
+        values = {**draw(task, case, seed, device, domain=domain), **(fixed or {})}
         judge = judge_of(task, values, seed, nan_is_free=case.nan_is_free)
         if judge.finite >= _ENOUGH or (case.special and judge.finite > 0):
             return DrawnCase(case, values, judge, domain)

@@ -1,6 +1,7 @@
 """Records as text for a terminal.
 
 `run_answer`: a run's answer, and one step in full. `file_answer`: the answers of `verify`, `bench` and `profile`.
+`published_answer`: the answer of `bench` about published modules.
 `campaign_table`: the answers of `campaign`, and its live table. `model_bench_table`: the figures of a bench for models.
 `prior_table`: learned priors, figures of a bench of proposals, and the worth of what a language model proposes.
 `advice_table`: what a model would gain. `calibration_answer`: what a calibration measured.

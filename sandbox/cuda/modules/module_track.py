@@ -30,7 +30,7 @@ from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 from cudal2_agent.sandbox.cuda.trusted import Bystanders
 from cudal2_agent.sandbox.modules.cases import NORMAL, OWN
 from cudal2_agent.sandbox.modules.pieces import AnyJudge, judge_of
-from cudal2_agent.sandbox.modules.prepared import prepare
+from cudal2_agent.sandbox.modules.prepared import DrawnCase, prepare
 
 MAX_SETS = 128
 SETS_SHARE = 0.45  # of the free memory, for sets with their outputs and references
@@ -44,13 +44,13 @@ class ModuleTrack(BaseTrack):
     pools: ValuePools
     judge: KeptJudge
 
-    def __init__(self, task: ModuleTask, device: Device, options: TimeOptions) -> None:
+    def __init__(self, task: ModuleTask, device: Device, options: TimeOptions, most_sets: int | None = None) -> None:
         self.task, self.device = task, device
         self._place = use_stream(device)
         self._trusted = TrustedTiming(device.chip.sms, LIMITS[device.chip.arch].max_smem_per_block_bytes)
         self.capacity = launches_needed(task, options, device.chip)
         draw, free_bytes = random.Random(secrets.randbits(64)), _free_bytes(device)
-        sets = count_sets(task, self.capacity, free_bytes)
+        sets = count_sets(task, min(self.capacity, most_sets or MAX_SETS), free_bytes)
         spread = spread_bytes(device.chip.l2_bytes, free_bytes)
         self.pools = ValuePools(task, sets, device.index, self._trusted, draw, self._drawn, spread)
         self._rings = {
@@ -125,12 +125,20 @@ class ModuleTrack(BaseTrack):
             return self.pools.state(buffer.name, launch.a)
         return view(self._rings[buffer.name].slot(launch.slot), buffer)
 
-    def _drawn(self, seed: int) -> tuple[dict[str, torch.Tensor], AnyJudge]:
-        """Normal numbers as tests draw them; the problem's own distribution where the reference of those is not finite."""
+    def _drawn(self, index: int, seed: int) -> tuple[dict[str, torch.Tensor], AnyJudge]:
         with memory_told():
-            for case in (NORMAL, OWN):
-                if (prepared := prepare(self.task, case, seed, self._place)) is not None:
-                    return prepared.values, prepared.judge
+            prepared = self._prepared(index, seed)
+        return prepared.values, prepared.judge
+
+    def _fixed(self, index: int) -> dict[str, torch.Tensor]:  # noqa: ARG002 (all are drawn here)
+        """Values of a set that are never drawn."""
+        return {}
+
+    def _prepared(self, index: int, seed: int) -> DrawnCase:
+        """Normal numbers as tests draw them; the problem's own distribution where the reference of those is not finite."""
+        for case in (NORMAL, OWN):
+            if (prepared := prepare(self.task, case, seed, self._place, self._fixed(index))) is not None:
+                return prepared
         raise MachineError(f"{self.task.name}: its reference is not finite on any inputs that are drawn")
 
     def _judge_of(self, values: Mapping[str, torch.Tensor]) -> AnyJudge:

@@ -11,13 +11,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.evaluation import COMPILED, EAGER, EAGER_GRAPH, MAX_AUTOTUNE, MODULE_BASELINES
-from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
+from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import Baselines
@@ -27,6 +28,7 @@ from cudal2_agent.sandbox.cuda.modules.torch_program import program_of, read_buf
 from cudal2_agent.sandbox.modules.library_calls import arithmetic_of
 
 Program = Callable[..., Sequence[torch.Tensor]]
+Entered = Callable[[], contextlib.AbstractContextManager[Any]]
 KEPT_BYTES = 16 * 1024**2  # of a launch's results that it keeps until they are judged; of larger ones the last launch's are
 COMPILE_S = 180.0  # of one compilation, tuning included
 _MODES = {COMPILED: None, MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
@@ -41,12 +43,12 @@ class ModuleBaseline(LibraryContender):
         self._task, self._program = task, program
 
     def bind(self, operands: NamedOperands) -> "BoundProgram":
-        inputs = _tensors(self._task, operands.arrays, read_buffers(self._task))
-        targets = _tensors(self._task, operands.arrays, written_buffers(self._task))
-        return BoundProgram(self._program, inputs, targets, self._task.arithmetic)
+        inputs = tensors_of(self._task, operands.arrays, read_buffers(self._task))
+        targets = tensors_of(self._task, operands.arrays, written_buffers(self._task))
+        return BoundProgram(self._program, inputs, targets, partial(arithmetic_of, self._task.arithmetic))
 
 
-def _tensors(task: ModuleTask, arrays: Mapping[str, Any], names: Sequence[str]) -> list[torch.Tensor]:
+def tensors_of(task: ModuleTask, arrays: Mapping[str, Any], names: Sequence[str]) -> list[torch.Tensor]:
     """The named buffers as a program takes them."""
     buffers = {buffer.name: buffer for buffer in task.buffers}
     return [as_computed(view(arrays[name], buffers[name]), buffers[name]) for name in names]
@@ -55,18 +57,26 @@ def _tensors(task: ModuleTask, arrays: Mapping[str, Any], names: Sequence[str]) 
 class BoundProgram:
     """A program with its tensors. Results up to `KEPT_BYTES` stay until the next call; larger ones are freed at once, as a
     program that goes on would free them; of a sample, those of the last call are still in memory.
+
+    `switches`: torch's, as a call has them. `memory`: that its allocations come from.
     """
 
     def __init__(
-        self, program: Program, inputs: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], arithmetic: Arithmetic
+        self,
+        program: Program,
+        inputs: Sequence[torch.Tensor],
+        targets: Sequence[torch.Tensor],
+        switches: Entered,
+        memory: Entered = allocating,
     ) -> None:
-        self._program, self._inputs, self._targets, self._arithmetic = program, inputs, targets, arithmetic
+        self._program, self._inputs, self._targets = program, inputs, targets
+        self._switches, self._memory = switches, memory
         self._keeps = sum(target.nbytes for target in targets) <= KEPT_BYTES
         self._results: Sequence[torch.Tensor] = ()
         self._views: Sequence[Callable[[], torch.Tensor]] = ()
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (torch's is the worker's stream)
-        with torch.no_grad(), arithmetic_of(self._arithmetic), allocating():
+        with torch.no_grad(), self._switches(), self._memory():
             self._results = ()  # freed first, so that a program of large results has their memory again
             results = self._results = tuple(self._program(*self._inputs))
             if not self._keeps:
@@ -168,7 +178,7 @@ class ModuleBaselines:
         try:
             program: Program = torch.compile(self._program, fullgraph=True, dynamic=False, mode=_MODES[name])
             with torch.no_grad(), arithmetic_of(self._task.arithmetic), within(COMPILE_S):
-                program(*_tensors(self._task, arrays, read_buffers(self._task)))
+                program(*tensors_of(self._task, arrays, read_buffers(self._task)))
         except Exception as exc:  # a compiler may fail in any way
             reason = " ".join(str(exc).split())[:300]
             raise Unavailable(f"it does not compile: {type(exc).__name__}: {reason}") from exc

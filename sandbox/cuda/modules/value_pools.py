@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from collections.abc import Mapping as Named
 from typing import Any
 
 import cupy
@@ -36,7 +37,7 @@ class _BufferSets:
 class ValuePools:
     """Sets of values at places of their own draw, read-only for candidates but for states, new at every `renew`.
 
-    `drawn`: makes a set of a seed. Of every set the references are kept. Raises: MemoryError.
+    `drawn`: makes a set of its number and a seed. Of every set the references are kept. Raises: MemoryError.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class ValuePools:
         device: int,
         trusted: TrustedTiming,
         draw: random.Random,
-        drawn: Callable[[int], Drawn],
+        drawn: Callable[[int, int], Drawn],
         least_bytes: int = 0,
     ) -> None:
         self._task, self._count, self._trusted, self._drawn = task, count, trusted, drawn
@@ -67,17 +68,21 @@ class ValuePools:
 
     def renew(self, draw: random.Random) -> None:
         """New numbers in every set, and their references."""
-        self.kept, self._states = [], []
+        self.kept, self._states = [], [{} for _ in range(self._count)]
         outputs = [buffer for buffer in self._task.buffers if buffer.role is Role.OUTPUT]
         for index in range(self._count):
-            values, judge = self._drawn(draw.getrandbits(63))
-            for name, pool in self._pools.items():
-                pool.targets[index].copy_(values[name])
-            self._states.append({name: values[name] for name, pool in self._pools.items() if pool.buffer.role is Role.STATE})
+            values, judge = self._drawn(index, draw.getrandbits(63))
+            self.put(index, values)
             self.kept.append(keep(judge, outputs, next(iter(values.values())).device))
             del values, judge  # before the next ones are drawn
         self._key = draw.getrandbits(64)
         self._checksums = self._sums()
+
+    def put(self, index: int, values: Named[str, torch.Tensor]) -> None:
+        """These numbers in a set."""
+        for name, pool in self._pools.items():
+            pool.targets[index].copy_(values[name])
+        self._states[index] = {name: values[name] for name, pool in self._pools.items() if pool.buffer.role is Role.STATE}
 
     def restore_states(self) -> None:
         """States as they were before the first launch."""

@@ -94,7 +94,9 @@ class TrustedDouble(Trusted):
     scrub_chip = sweep = demote = scrub_local
 
 
-def timed(monkeypatch, memory=1 << 30):
+def doubles(monkeypatch, memory=1 << 30):
+    """A GPU's doubles in place; returns its device."""
+
     class Sums(np.ndarray):
         def get(self):
             return self
@@ -120,7 +122,7 @@ def timed(monkeypatch, memory=1 << 30):
     monkeypatch.setattr(torch_baselines, "place_of", lambda _: torch.device("cpu"))
     monkeypatch.setattr(sampling, "TimedGraph", GraphDouble)
     monkeypatch.setattr(torch, "compile", lambda program, **_: program)
-    device = SimpleNamespace(
+    return SimpleNamespace(
         index=0,
         pci_bus_id="0",
         chip=REFERENCE_CHIPS[Arch.SM_90A].model_copy(update={"l2_bytes": 4096}),
@@ -129,6 +131,10 @@ def timed(monkeypatch, memory=1 << 30):
         pool=SimpleNamespace(free_bytes=lambda: 0),
         synchronize=lambda: None,
     )
+
+
+def timed(monkeypatch, memory=1 << 30):
+    device = doubles(monkeypatch, memory)
 
     def measure(kernel, task=TASK, options=OPTIONS, **fields):
         bind = lambda operands: SimpleNamespace(  # noqa: E731
