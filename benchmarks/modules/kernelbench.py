@@ -22,7 +22,7 @@ from benchmarks.harness import execute, script
 from benchmarks.modules.crew import Crew
 from benchmarks.modules.measuring import LARGE_BYTES, LARGE_CANDIDATES, Measuring
 from benchmarks.modules.queueing import PROCESS_BYTES, Board, Item, item_of
-from benchmarks.modules.rows import Row, head_of, level_of, nodes_of
+from benchmarks.modules.rows import Row, head_of, nodes_of, place_of
 from benchmarks.modules.summary import summary
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
@@ -36,11 +36,11 @@ ROOM_BYTES = 1_500_000_000  # of a GPU that stay free
 
 def drawn(names: Sequence[str], count: int = AUTOTUNED) -> list[str]:
     """The tasks of levels 1 and 2 that max-autotune is measured on: the first by a hash of the seed, level and number."""
-    asked = [name for name in names if level_of(name) in (1, 2)]
+    asked = [name for name in names if place_of(name)[0] in (1, 2)]
 
     def place(name: str) -> str:
-        level_and_number = name.rpartition(":")[2].split("_")[0]
-        return hashlib.sha256(f"{DRAWN_BY}/{level_and_number}".encode()).hexdigest()
+        level, number = place_of(name)
+        return hashlib.sha256(f"{DRAWN_BY}/{level}/{number}".encode()).hexdigest()
 
     return sorted(sorted(asked, key=place)[:count])
 
@@ -52,7 +52,7 @@ def read_tasks(paths: Sequence[Path], levels: Sequence[int]) -> Iterator[tuple[P
             task = ModuleTask.model_validate_json(file.read_text("utf-8"))
         except (OSError, ValueError) as exc:
             raise UsageError(f"{file} is no traced task: {str(exc)[:200]}") from exc
-        if not levels or level_of(task.name) in levels:
+        if not levels or place_of(task.name)[0] in levels:
             yield file, task
 
 
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--autotune", action="store_true", help="the drawn tasks alone, with max-autotune")
     parser.add_argument("--memory-gb", type=float, default=80.0, help="of a GPU; less where it has less")
-    parser.add_argument("--soundness", type=Path, help='JSON lines of {"task": …, "status": …}')
+    parser.add_argument("--soundness", type=Path, help="rows of `cudal2-agent tasks check --rows`")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()) / "kernelbench-logs")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "kernelbench-cache")
     parser.add_argument("--dry", action="store_true")
@@ -110,13 +110,13 @@ def run(given: argparse.Namespace) -> None:
     if given.dry:
         dry(board, given.candidates)
         return
-    sound = {row["task"]: row.get("status") for row in read_rows(given.soundness)} if given.soundness else {}
+    sound = {place_of(row["name"]): row["status"] for row in read_rows(given.soundness)} if given.soundness else {}
     lock = threading.Lock()
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(given.cache / "inductor"))
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, (os.cpu_count() or 1) // (2 * workers * given.gpus))))
 
     def say(row: Row) -> None:
-        row["soundness"] = sound.get(row["task"])
+        row["soundness"] = sound.get(place_of(row["task"]))
         with lock, path.open("a", encoding="utf-8") as out:
             out.write(json.dumps(row) + "\n")
         said = [

@@ -1,6 +1,6 @@
 """The page of results of modules: its tables from committed rows.
 
-    python -m benchmarks.modules.page ROWS... [--counters FILE...] [--page docs/results/modules.md]
+    python -m benchmarks.modules.page ROWS... [--counters FILE...] [--soundness FILE...] [--page docs/results/modules.md]
 
 Rows are JSON lines of `kernelbench`, compressed or not. Of several rows of a task and arithmetic the last one counts, in the
 order of the files; of max-autotune the last row that has it.
@@ -11,11 +11,11 @@ import json
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.harness import execute, fill, marks_of, script, shown, table
-from benchmarks.modules.rows import Row, geometric_mean
+from benchmarks.modules.rows import Row, geometric_mean, place_of
 from benchmarks.modules.summary import over_eager, summary
 from cudal2_agent.contract.records.evaluation import MAX_AUTOTUNE, MODULE_BASELINES
 
@@ -34,12 +34,12 @@ def read_lines(path: Path) -> list[Row]:
 def latest(rows: Sequence[Row]) -> list[Row]:
     """The last row of each task and arithmetic, by level and number."""
     found = {(row["arithmetic"], row["task"]): row for row in rows}
-    return sorted(found.values(), key=lambda row: (row["arithmetic"] != "f32", row["level"], number_of(row["task"])))
+    return sorted(found.values(), key=lambda row: (row["arithmetic"] != "f32", *place_of(row["task"])))
 
 
-def number_of(name: str) -> int:
-    found = re.match(r"\d+", name.rpartition("/")[2])
-    return int(found[0]) if found else 0
+def with_soundness(row: Row, sound: Mapping[tuple[int, int], str]) -> Row:
+    """A row with what is known of its task, where it was measured before that was."""
+    return row | {"soundness": sound.get(place_of(row["task"]), row.get("soundness"))}
 
 
 def floor_us(row: Row) -> float | None:
@@ -212,9 +212,11 @@ def main() -> None:
     parser = script(__file__, __doc__)
     parser.add_argument("rows", type=Path, nargs="+")
     parser.add_argument("--counters", type=Path, nargs="*", default=[])
+    parser.add_argument("--soundness", type=Path, nargs="*", default=[], help="rows of `cudal2-agent tasks check --rows`")
     parser.add_argument("--page", type=Path, help="a page whose tables are replaced; else they are printed")
     given = parser.parse_args()
-    rows = [row for path in given.rows for row in read_lines(path)]
+    sound = {place_of(row["name"]): row["status"] for path in given.soundness for row in read_lines(path)}
+    rows = [with_soundness(row, sound) for path in given.rows for row in read_lines(path)]
     text = page_text(rows, [row for path in given.counters for row in read_lines(path)])
     if given.page:
         fill(given.page, MARKS, text)

@@ -1,5 +1,6 @@
 """Rows of results: what a measurement of a module leaves, one JSON line a task."""
 
+import re
 import statistics
 from typing import Any
 
@@ -13,17 +14,17 @@ from cudal2_agent.contract.reward.speedup import median_us, paired_speedup, yard
 Row = dict[str, Any]
 
 
-def level_of(name: str) -> int:
-    """Of `1/19_ReLU` or `kernelbench:1/19`; 0 where a name has none."""
-    text = name.rpartition(":")[2].partition("/")[0]
-    return int(text) if text.isdecimal() else 0
+def place_of(name: str) -> tuple[int, int]:
+    """(level, number) of `1/19_ReLU`, `level1/19_ReLU` or `kernelbench:1/19`; zeros where a name has none."""
+    found = re.search(r"(\d+)/(\d+)", name)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def head_of(task: ModuleTask) -> Row:
     """What a row says of its task."""
     return {
         "task": task.name,
-        "level": level_of(task.name),
+        "level": place_of(task.name)[0],
         "arithmetic": task.arithmetic.value,
         "class": class_of(task),
         "bytes": task.operand_bytes,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.modules.kernelbench import drawn, read_tasks
-from benchmarks.modules.rows import class_of, level_of
+from benchmarks.modules.rows import class_of, place_of
 from benchmarks.modules.summary import summary
 from cudal2_agent.contract.errors import UsageError
 from tests.doubles.modules import relu_of_sum
@@ -15,11 +15,16 @@ def test_the_tasks_of_max_autotune_follow_from_level_and_number_alone():
     names = [f"{level}/{number}_name" for level in (1, 2, 3) for number in range(1, 101)]
     first = drawn(names)
     assert len(first) == len(set(first)) == 60
-    assert {level_of(name) for name in first} == {1, 2}
+    assert {place_of(name)[0] for name in first} == {1, 2}
     assert [name.split("_")[0] for name in drawn([name.replace("_name", "_other") for name in reversed(names)])] == [
         name.split("_")[0] for name in first
     ]
     assert first[:3] == drawn(names)[:3]
+
+
+def test_a_place_is_read_from_every_form_of_a_name():
+    assert {place_of(name) for name in ("1/19_ReLU", "level1/19_ReLU.py", "kernelbench:1/19")} == {(1, 19)}
+    assert place_of("relu of sum") == (0, 0)
 
 
 def test_tasks_of_other_levels_are_left_out_and_a_file_that_is_no_task_is_named(tmp_path):
@@ -39,7 +44,7 @@ def test_a_task_has_the_class_of_its_heaviest_operation():
 
 def row(task: str, ratio: float | None, **more: object) -> dict[str, object]:
     if ratio is None:
-        return {"task": task, "level": level_of(task), "class": "pointwise", "status": "wrong", **more}
+        return {"task": task, "level": place_of(task)[0], "class": "pointwise", "status": "wrong", **more}
     us = 10.0 / ratio
     baselines = {"eager": {"us": 20.0}, "compiled": {"us": 10.0}}
     speedup = [ratio, ratio * 0.99, ratio * 1.01]

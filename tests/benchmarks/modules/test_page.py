@@ -4,7 +4,7 @@ import gzip
 import json
 
 from benchmarks.modules.counters import chosen, counted
-from benchmarks.modules.page import floor_us, latest, page_text, read_lines, waits_for
+from benchmarks.modules.page import floor_us, latest, page_text, read_lines, waits_for, with_soundness
 from cudal2_agent.contract.records.profile import LaunchProfile
 
 
@@ -42,6 +42,11 @@ def test_the_last_row_of_a_task_counts_and_tasks_come_in_order():
     assert [(each["task"], each["speedup"][0]) for each in latest(rows)] == [("1/2_mm", 0.5), ("1/19_ReLU", 1.5)]
     other = row("1/19_ReLU", 3.0, arithmetic="f16")
     assert [each["arithmetic"] for each in latest([other, *rows])] == ["f32", "f32", "f16"]
+
+
+def test_soundness_is_the_tasks_wherever_it_was_found():
+    assert with_soundness(row("1/19_ReLU", 2.0), {(1, 19): "unsound"})["soundness"] == "unsound"
+    assert with_soundness(row("1/19_ReLU", 2.0), {(2, 19): "unsound"})["soundness"] == "sound"
 
 
 def test_the_floor_is_of_the_card_that_measured():
