@@ -73,18 +73,19 @@ def check_problems(
         if key in known:
             yield known[key]
             continue
-        row = _checked(problem.name, text, tracer, how, key, started)
+        row, _ = checked(problem.name, text, tracer, how, key, started)
         if rows:
             rows.add(row)
         yield row
 
 
-def _checked(name: str, text: str, tracer: Tracer, how: CheckHow, key: str, started: float) -> TaskRow:
+def checked(name: str, text: str, tracer: Tracer, how: CheckHow, key: str, started: float) -> tuple[TaskRow, ModuleTask | None]:
+    """The row of one problem, and its task; None where it is none. Raises: MachineError, WorkerError."""
     try:
         task = tracer.trace(text, name, arithmetic=how.arithmetic, training=how.training)
     except UsageError as exc:
         reason = str(exc).removeprefix(f"{name}: ")
-        return TaskRow(name=name, key=key, status="untraceable", reason=reason, seconds=time.monotonic() - started)
+        return TaskRow(name=name, key=key, status="untraceable", reason=reason, seconds=time.monotonic() - started), None
     found, dims = Soundness(status="unchecked"), task.dims
     if how.soundness is not None:
         try:
@@ -92,7 +93,7 @@ def _checked(name: str, text: str, tracer: Tracer, how: CheckHow, key: str, star
             dims, found = small.dims, how.soundness(small, how.seed)
         except (UsageError, ValueError) as exc:  # an operation that its values do not suit
             found = Soundness(status="unchecked", reason=str(exc).removeprefix(f"{name}: "))
-    return TaskRow(
+    row = TaskRow(
         name=name,
         key=key,
         status=found.status,
@@ -102,3 +103,4 @@ def _checked(name: str, text: str, tracer: Tracer, how: CheckHow, key: str, star
         dims={} if dims == task.dims else dims,
         seconds=time.monotonic() - started,
     )
+    return row, task

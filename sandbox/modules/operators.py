@@ -83,6 +83,14 @@ POINTWISE = frozenset(
 )
 NAMES = frozenset((*WHOLE, *RECURRENT, *_ELEMENTWISE, *_SHAPES, *_MAKING, *_REDUCING))
 
+# Those that move or copy values. Without one a module does not run, or it computes the same.
+MOVES = frozenset(
+    (
+        *("view", "reshape", "permute", "transpose", "t", "expand", "squeeze", "unsqueeze", "clone", "alias", "detach"),
+        *("_to_copy", "copy", "lift_fresh_copy", "full"),
+    )
+)
+
 # How problems draw their inputs and parameters: the numbers come from a seeded generator, and only their own tensors change.
 DRAWING = frozenset(
     (

@@ -19,16 +19,10 @@ from cudal2_agent.sandbox.modules.bounds import as_booleans
 from cudal2_agent.sandbox.modules.cases import CASES, OWN, Case, Inputs, draw
 from cudal2_agent.sandbox.modules.interpreter import Interpreter, without
 from cudal2_agent.sandbox.modules.noise import operation
+from cudal2_agent.sandbox.modules.operators import MOVES
 from cudal2_agent.sandbox.modules.prepared import DrawnCase, prepare
 from cudal2_agent.sandbox.modules.redundancy import is_redundant
 
-# Operations that move or copy values. Without one the module does not run, or it computes the same.
-_MOVES = frozenset(
-    (
-        *("view", "reshape", "permute", "transpose", "t", "expand", "squeeze", "unsqueeze", "clone", "alias", "detach"),
-        *("_to_copy", "copy", "lift_fresh_copy", "full"),
-    )
-)
 _ROUNDS = 2  # how often each case of ours is drawn before what all accept counts
 _NAMED = 3  # operations in a reason
 
@@ -138,7 +132,7 @@ def _programs(task: ModuleTask) -> dict[FalseAnswer, Program]:
         FalseAnswer(kind="identity", on="own"): _identity,
     }
     for node in task.graph.nodes:
-        if len(node.results) == 1 and node.op != "getitem" and operation(node) not in _MOVES:
+        if len(node.results) == 1 and node.op != "getitem" and operation(node) not in MOVES:
             answer = FalseAnswer(kind="dropped", on="own", operation=node.name)
             found[answer] = lambda world, name=node.name: world.left_out(name)  # type: ignore[misc]
     return found
