@@ -19,6 +19,8 @@ from cudal2_agent.policies.fusion.values import Map, ProductValue
 _VECTOR_BYTES = 16
 _F32_SHARE = 1 / 16  # of the rate of tensor cores in half precision
 _OWN_SHARE = 0.6  # of a library's rate that our products are expected to have
+_LEAST_TERMS = 512  # of a part of a sum
+_ADDED_TERMS = 64  # products in the time in which a part of a sum is stored and read again
 _HEAVY = 400  # instructions of an element for which a thread computes one at a time
 
 
@@ -40,14 +42,20 @@ def _candidates(program: KernelProgram, elements: Mapping[str, BufferElement], c
 def tiles_of(product: ProductValue, sums: Contraction, chip: Chip) -> Iterator[SumTile]:
     """Every tile once, the best expected first: large ones reuse more, small ones waste less and fill the chip."""
 
-    def expected(tile: SumTile) -> float:
-        ctas = sums.batches * -(-sums.m // tile.m) * -(-sums.n // tile.n)
-        resident = max(2048 // tile.threads // 4, 1)
-        waves = -(-ctas // (chip.sms * resident))
-        reuse = 1 + 24 / tile.m + 24 / tile.n + 4 / (tile.tm * tile.tn)
-        return waves * resident * tile.m * tile.n * reuse
+    def ctas(tile: SumTile) -> int:
+        return sums.batches * -(-sums.m // tile.m) * -(-sums.n // tile.n)
 
-    tiles = {"tile": TILES, "mma": MATRIX_TILES, None: ()}[tile_kind(product)]
+    def expected(tile: SumTile) -> float:
+        """In products of a CTA slot, with what the parts of a split store and read again."""
+        waves = -(-ctas(tile) * tile.split // (chip.sms * tile.resident))
+        reuse = 1 + 24 / tile.m + 24 / tile.n + 4 / (tile.tm * tile.tn)
+        adding = _ADDED_TERMS * tile.split * sums.batches * sums.m * sums.n / chip.sms if tile.split > 1 else 0
+        return waves * tile.resident * tile.m * tile.n * reuse * -(-sums.k // tile.split) + adding
+
+    tiles = list({"tile": TILES, "mma": MATRIX_TILES, None: ()}[tile_kind(product)])
+    for tile in list(tiles):
+        most = min(chip.sms * tile.resident // ctas(tile), sums.k // _LEAST_TERMS)
+        tiles += [tile.model_copy(update={"split": split}) for split in dict.fromkeys((most, most // 2)) if split > 1]
     yield from sorted(tiles, key=expected)
 
 

@@ -41,18 +41,18 @@ __device__ __forceinline__ void load_tile(const Side& side, float* to, unsigned 
   }
 }
 
-// Adds `steps` tiles of products to the sums of a thread, which are TM / 4 by TN / 4 blocks of 4 by 4.
+// Adds `steps` tiles of products, from term `k0`, to the sums of a thread, which are TM / 4 by TN / 4 blocks of 4 by 4.
 template <class A, class B, int M, int N, int Depth, int TM, int TN, int Stages>
 __device__ __forceinline__ void multiply(const A& a, const B& b, unsigned m0, unsigned n0, unsigned ty, unsigned tx,
-                                         unsigned steps, float (&sum)[TM][TN]) {
+                                         unsigned k0, unsigned steps, float (&sum)[TM][TN]) {
   constexpr int kThreads = M / TM * (N / TN), kA = Depth * (M + 4), kStage = kA + Depth * (N + 4);
   extern __shared__ float4 shared_memory[];
   float* const shared = reinterpret_cast<float*>(shared_memory);
 #pragma unroll
   for (int stage = 0; stage < Stages - 1; ++stage) {
     if (stage < steps) {
-      load_tile<A, M, Depth, kThreads>(a, shared + stage * kStage, m0, stage * Depth);
-      load_tile<B, N, Depth, kThreads>(b, shared + stage * kStage + kA, n0, stage * Depth);
+      load_tile<A, M, Depth, kThreads>(a, shared + stage * kStage, m0, k0 + stage * Depth);
+      load_tile<B, N, Depth, kThreads>(b, shared + stage * kStage + kA, n0, k0 + stage * Depth);
     }
     commit_copies();
   }
@@ -62,7 +62,7 @@ __device__ __forceinline__ void multiply(const A& a, const B& b, unsigned m0, un
     wait_for_copies<Stages - 2>();
     __syncthreads();
     if (step + Stages - 1 < steps) {
-      const unsigned k = (step + Stages - 1) * Depth;
+      const unsigned k = k0 + (step + Stages - 1) * Depth;
       load_tile<A, M, Depth, kThreads>(a, shared + next * kStage, m0, k);
       load_tile<B, N, Depth, kThreads>(b, shared + next * kStage + kA, n0, k);
     }
@@ -165,10 +165,10 @@ __device__ __forceinline__ void multiply_block(const unsigned (&p)[4], const uns
       : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "r"(q[0]), "r"(q[1]));
 }
 
-// Adds `steps` tiles of products to the sums of a thread.
+// Adds `steps` tiles of products, from term `k0`, to the sums of a thread.
 template <class A, class B, int M, int N, int Depth, int WM, int WN, int Stages>
 __device__ __forceinline__ void multiply_matrices(const A& a, const B& b, unsigned m0, unsigned n0, unsigned wm, unsigned wn,
-                                                  unsigned steps, float (&sum)[WM / 8][WN / 4]) {
+                                                  unsigned k0, unsigned steps, float (&sum)[WM / 8][WN / 4]) {
   using Element = typename A::Element;
   constexpr int kThreads = M / WM * (N / WN) * 32, kA = M * Depth, kStage = kA + N * Depth;
   extern __shared__ float4 shared_memory[];
@@ -179,8 +179,8 @@ __device__ __forceinline__ void multiply_matrices(const A& a, const B& b, unsign
   for (int stage = 0; stage < Stages - 1; ++stage) {
     if (stage < steps) {
       Element* const to = shared + stage * kStage;
-      copy_a.begin(a, to, m0, stage * Depth);
-      copy_b.begin(b, to + kA, n0, stage * Depth);
+      copy_a.begin(a, to, m0, k0 + stage * Depth);
+      copy_b.begin(b, to + kA, n0, k0 + stage * Depth);
       copy_a.finish(to);
       copy_b.finish(to + kA);
     }
@@ -194,8 +194,8 @@ __device__ __forceinline__ void multiply_matrices(const A& a, const B& b, unsign
     const bool more = step + Stages - 1 < steps;
     Element* const to = shared + next * kStage;
     if (more) {
-      copy_a.begin(a, to, m0, (step + Stages - 1) * Depth);
-      copy_b.begin(b, to + kA, n0, (step + Stages - 1) * Depth);
+      copy_a.begin(a, to, m0, k0 + (step + Stages - 1) * Depth);
+      copy_b.begin(b, to + kA, n0, k0 + (step + Stages - 1) * Depth);
     }
     commit_copies();
     const Element *as = shared + now * kStage, *bs = as + kA;

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cudal2_agent.contract.plan.plan import Launch, TensorArg
+from cudal2_agent.contract.plan.plan import Launch, Scratch, TensorArg
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
@@ -17,7 +17,8 @@ from cudal2_agent.policies.fusion.values import Map, ProductValue, Value
 from cudal2_agent.policies.fusion.writer import STORED, StatementWriter
 
 _STAGES = {"tile": 3, "mma": 4}  # tiles in shared memory
-_RESIDENT = {"tile": 512, "mma": 256}  # threads of an SM that keep 64 sums each
+
+_ADDING = 256  # threads of a CTA that adds parts
 
 
 @dataclass(frozen=True)
@@ -76,59 +77,149 @@ def tile_kernel(
     elements: Mapping[str, BufferElement],
 ) -> KernelText:
     """The kernel and its launch. `store`: what is kept of the product. Raises: Unplanned."""
-    left = side(f"{name}_a", sums.a, sums, sums.m, buffers)
-    right = side(f"{name}_b", sums.b, sums, sums.n, buffers)
+    first = f"{name}_part" if tile.split > 1 else name
+    left = side(f"{first}_a", sums.a, sums, sums.m, buffers)
+    right = side(f"{first}_b", sums.b, sums, sums.n, buffers)
+    sides = left.source + right.source
+    reads = list(dict.fromkeys((left.buffer, right.buffer)))
+    if tile.split > 1:
+        return _in_parts(name, product, sums, tile, store, (sides, reads), (left.buffer, right.buffer), buffers, elements)
     reading = SumReading(product, store, buffers)
     writer = StatementWriter(reading.pool)
+    layout = _multiply(writer, name, sums, tile, (left.buffer, right.buffer), _steps(product, sums, tile, store))
+    _store(writer, reading, sums, layout, store)
+    reads = list(dict.fromkeys((*reads, *reading.loads)))
+    source, launch = _launched(
+        name, tile, sums, writer, [(each, elements[each]) for each in reads], store.buffer, store.value.element
+    )
+    return KernelText(sides + source, launch)
+
+
+def _multiply(
+    writer: StatementWriter, name: str, sums: Contraction, tile: SumTile, operands: tuple[str, str], steps: str
+) -> _Layout:
+    """The statements that compute the sums of a thread. `steps`: tiles of terms, in C++."""
     rows, columns = -(-sums.m // tile.m), -(-sums.n // tile.n)
     # Names end in `_at` or `_of`, which those of buffers need not avoid otherwise.
     writer.line(f"const unsigned tile_at = blockIdx.x % {rows * columns}u, batch_at = blockIdx.x / {rows * columns}u;")
     writer.line("// CTAs that run together share columns, which are the longer side as a rule.")
     writer.line(f"const unsigned m0_at = tile_at % {rows}u * {tile.m}u, n0_at = tile_at / {rows}u * {tile.n}u;")
     writer.line("const unsigned warp_at = threadIdx.x / 32, lane_at = threadIdx.x % 32;")
-    steps = _steps(product, sums, tile, store)
-    stages = _STAGES[tile.kind]
-    loop = f"<{name}_a, {name}_b, {tile.m}, {tile.n}, {tile.k}, {tile.tm}, {tile.tn}, {stages}>"
-    sides = f"{name}_a{{{left.buffer}, batch_at}}, {name}_b{{{right.buffer}, batch_at}}, m0_at, n0_at"
+    loop = f"<{name}_a, {name}_b, {tile.m}, {tile.n}, {tile.k}, {tile.tm}, {tile.tn}, {_STAGES[tile.kind]}>"
+    sides = ", ".join(f"{name}_{side}{{{buffer}, batch_at}}" for side, buffer in zip("ab", operands, strict=True))
+    first = "0u"
+    if tile.split > 1:
+        each = -(-sums.k // (tile.k * tile.split))
+        first = f"blockIdx.y * {each * tile.k}u"
+        steps = f"min({each}u, max({steps}, blockIdx.y * {each}u) - blockIdx.y * {each}u)"
+    given = f"({sides}, m0_at, n0_at, y_at, x_at, {first}, {steps}, sum_of)"
     if tile.kind == "mma":
         across = tile.n // tile.tn
         writer.line(f"const unsigned x_at = warp_at % {across}u * {tile.tn}u, y_at = warp_at / {across}u * {tile.tm}u;")
         writer.line(f"float sum_of[{tile.tm // 8}][{tile.tn // 4}] = {{}};")
-        writer.line(f"multiply_matrices{loop}({sides}, y_at, x_at, {steps}, sum_of);")
-        layout = _Layout(
+        writer.line(f"multiply_matrices{loop}{given};")
+        return _Layout(
             rows=tile.tm // 8,
             groups=tile.tn // 8,
             wide=2,
             m="m0_at + y_at + i_at / 2u * 16u + i_at % 2u * 8u + lane_at / 4u",
             n="(n0_at + x_at) / 2u + j_at * 4u + lane_at % 4u",
         )
-        dynamic_smem = 2 * stages * tile.k * (tile.m + tile.n)
-    else:
-        across = tile.n // tile.tn // 8
-        writer.line("// A warp computes the sums of 4 by 8 threads.")
-        place = f"y_at = warp_at / {across}u * 4u + lane_at / 8u"
-        writer.line(f"const unsigned x_at = warp_at % {across}u * 8u + lane_at % 8u, {place};")
-        writer.line(f"float sum_of[{tile.tm}][{tile.tn}] = {{}};")
-        writer.line(f"multiply{loop}({sides}, y_at, x_at, {steps}, sum_of);")
-        layout = _Layout(
-            rows=tile.tm,
-            groups=tile.tn // 4,
-            wide=4,
-            m=f"m0_at + i_at / 4u * {tile.m * 4 // tile.tm}u + y_at * 4u + i_at % 4u",
-            n=f"n0_at / 4u + x_at + j_at * {tile.n // tile.tn}u",
-        )
-        dynamic_smem = 4 * stages * tile.k * (tile.m + tile.n + 8)
-    _store(writer, reading, sums, layout, store)
-    reads = list(dict.fromkeys((left.buffer, right.buffer, *reading.loads)))
-    parameters = [f"const {STORED[elements[each]]}* __restrict__ {each}" for each in reads]
-    parameters.append(f"{STORED[elements[store.buffer]]}* __restrict__ {store.buffer}")
-    resident = max(_RESIDENT[tile.kind] // tile.threads, 1)
-    head = f'extern "C" __global__ void __launch_bounds__({tile.threads}, {resident}) {name}(\n    '
-    source = left.source + right.source + head + ",\n    ".join(parameters) + ") {\n" + "\n".join(writer.lines) + "\n}\n"
-    args = (*(TensorArg(tensor=each) for each in reads), TensorArg(tensor=store.buffer, access="write"))
-    grid = (rows * columns * sums.batches, 1, 1)
-    launch = Launch(entry=name, grid=grid, block=(tile.threads, 1, 1), dynamic_smem=dynamic_smem, args=args)
-    return KernelText(source, launch)
+    across = tile.n // tile.tn // 8
+    writer.line("// A warp computes the sums of 4 by 8 threads.")
+    place = f"y_at = warp_at / {across}u * 4u + lane_at / 8u"
+    writer.line(f"const unsigned x_at = warp_at % {across}u * 8u + lane_at % 8u, {place};")
+    writer.line(f"float sum_of[{tile.tm}][{tile.tn}] = {{}};")
+    writer.line(f"multiply{loop}{given};")
+    return _Layout(
+        rows=tile.tm,
+        groups=tile.tn // 4,
+        wide=4,
+        m=f"m0_at + i_at / 4u * {tile.m * 4 // tile.tm}u + y_at * 4u + i_at % 4u",
+        n=f"n0_at / 4u + x_at + j_at * {tile.n // tile.tn}u",
+    )
+
+
+def _launched(
+    name: str,
+    tile: SumTile,
+    sums: Contraction,
+    writer: StatementWriter,
+    reads: Sequence[tuple[str, BufferElement]],
+    written: str,
+    element: BufferElement,
+) -> tuple[str, Launch]:
+    """The kernel of a main loop."""
+    source = _kernel(name, f"{tile.threads}, {tile.resident}", writer, reads, (written, element))
+    smem = {"mma": 2 * tile.k * (tile.m + tile.n), "tile": 4 * tile.k * (tile.m + tile.n + 8)}[tile.kind] * _STAGES[tile.kind]
+    grid = (-(-sums.m // tile.m) * -(-sums.n // tile.n) * sums.batches, tile.split, 1)
+    args = (*(TensorArg(tensor=each) for each, _ in reads), TensorArg(tensor=written, access="write"))
+    return source, Launch(entry=name, grid=grid, block=(tile.threads, 1, 1), dynamic_smem=smem, args=args)
+
+
+def _kernel(
+    name: str,
+    bounds: str,
+    writer: StatementWriter,
+    reads: Sequence[tuple[str, BufferElement]],
+    written: tuple[str, BufferElement],
+) -> str:
+    parameters = [f"const {STORED[element]}* __restrict__ {each}" for each, element in reads]
+    parameters.append(f"{STORED[written[1]]}* __restrict__ {written[0]}")
+    head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(\n    '
+    return head + ",\n    ".join(parameters) + ") {\n" + "\n".join(writer.lines) + "\n}\n"
+
+
+def _in_parts(
+    name: str,
+    product: ProductValue,
+    sums: Contraction,
+    tile: SumTile,
+    store: StoredValue,
+    sides: tuple[str, list[str]],
+    operands: tuple[str, str],
+    buffers: Mapping[int, str],
+    elements: Mapping[str, BufferElement],
+) -> KernelText:
+    """A launch whose CTAs add up parts of the terms, and one that adds the parts in their order and stores."""
+    parts, first = f"{name}_parts", f"{name}_part"
+    writer = StatementWriter(SumReading(product, store, buffers).pool)
+    layout = _multiply(writer, first, sums, tile, operands, f"{-(-sums.k // tile.k)}u")
+    whole = sums.batches * sums.m * sums.n
+    writer.line("#pragma unroll")
+    with writer.block(f"for (unsigned i_at = 0; i_at < {layout.rows}u; ++i_at)"):
+        writer.line(f"const unsigned m_at = {layout.m};")
+        writer.line("#pragma unroll")
+        with writer.block(f"for (unsigned j_at = 0; j_at < {layout.groups * layout.wide}u; ++j_at)"):
+            group = layout.n.replace("j_at", f"(j_at / {layout.wide}u)")
+            writer.line(f"const unsigned n_at = ({group}) * {layout.wide}u + j_at % {layout.wide}u;")
+            place = f"blockIdx.y * {whole}u + (batch_at * {sums.m}u + m_at) * {sums.n}u + n_at"
+            writer.line(f"if (m_at < {sums.m}u && n_at < {sums.n}u) {parts}[{place}] = sum_of[i_at][j_at];")
+    reads = [(each, elements[each]) for each in sides[1]]
+    source, before = _launched(first, tile, sums, writer, reads, parts, BufferElement.F32)
+    reading = SumReading(product, store, buffers)
+    writer, wide = StatementWriter(reading.pool), 2
+    line = -(-sums.n // wide)
+    writer.line(f"const unsigned group_at = blockIdx.x * {_ADDING}u + threadIdx.x;")
+    if sums.batches > 1:
+        writer.line(f"const unsigned batch_at = group_at / {line * sums.m}u;")
+    writer.line(f"if (group_at >= {line * sums.m * sums.batches}u) return;")
+    writer.line(f"float sum_of[1][{wide}] = {{}};")
+    writer.line("#pragma unroll 4")
+    with writer.block(f"for (unsigned part_at = 0; part_at < {tile.split}u; ++part_at)"):
+        for lane in range(wide):
+            inside = "" if sums.n % wide == 0 else f"if (group_at % {line}u * {wide}u + {lane}u < {sums.n}u) "
+            place = f"part_at * {whole}u + group_at / {line}u * {sums.n}u + group_at % {line}u * {wide}u + {lane}u"
+            writer.line(f"{inside}sum_of[0][{lane}] += {parts}[{place}];")
+    adding = _Layout(rows=1, groups=1, wide=wide, m=f"group_at / {line}u % {sums.m}u", n=f"group_at % {line}u")
+    _store(writer, reading, sums, adding, store)
+    reads = [(parts, BufferElement.F32), *((each, elements[each]) for each in reading.loads)]
+    source += _kernel(name, str(_ADDING), writer, reads, (store.buffer, store.value.element))
+    args = (*(TensorArg(tensor=each) for each, _ in reads), TensorArg(tensor=store.buffer, access="write"))
+    grid = (-(-line * sums.m * sums.batches // _ADDING), 1, 1)
+    launch = Launch(entry=name, grid=grid, block=(_ADDING, 1, 1), args=args)
+    scratch = Scratch(name=parts, shape=(tile.split, whole), element=BufferElement.F32)
+    return KernelText(sides[0] + source, launch, (before,), (scratch,))
 
 
 def main_loop(product: ProductValue) -> str:

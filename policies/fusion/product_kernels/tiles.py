@@ -8,10 +8,13 @@ from cudal2_agent.policies.fusion.values import ProductValue
 
 HALVES = (BufferElement.F16, BufferElement.BF16)
 
+_THREADS, _SUMS = 512, 32768  # of an SM, at most: half of its registers hold sums
+
 
 class SumTile(Record):
     """A CTA computes m x n of the result, k terms at a time.
 
+    `split`: CTAs that share the terms, whose sums a second launch adds.
     `tile`: in f32, a thread tm x tn of it. `mma`: in half precision by matrix instructions, a warp tm x tn of it.
     """
 
@@ -21,21 +24,29 @@ class SumTile(Record):
     k: int
     tm: int
     tn: int
+    split: int = 1
 
     @property
     def threads(self) -> int:
         return self.m // self.tm * (self.n // self.tn) * (32 if self.kind == "mma" else 1)
 
+    @property
+    def resident(self) -> int:
+        """CTAs of an SM together, by the registers of their sums."""
+        sums = self.m * self.n // self.threads
+        return max(min(_THREADS, _SUMS // sums) // self.threads, 1)
+
     def text(self) -> str:
-        return f"{self.kind} {self.m}x{self.n}x{self.k} {self.tm}x{self.tn}"
+        return f"{self.kind} {self.m}x{self.n}x{self.k} {self.tm}x{self.tn}" + (f" s{self.split}" if self.split > 1 else "")
 
     @classmethod
     def parse(cls, text: str) -> "SumTile":
         """Raises: ValueError."""
-        kind, tile, own = text.split()
+        kind, tile, own, *split = text.split()
         m, n, k = map(int, tile.split("x"))
         tm, tn = map(int, own.split("x"))
-        return cls.model_validate({"kind": kind, "m": m, "n": n, "k": k, "tm": tm, "tn": tn})
+        parts = int(split[0].removeprefix("s")) if split else 1
+        return cls.model_validate({"kind": kind, "m": m, "n": n, "k": k, "tm": tm, "tn": tn, "split": parts})
 
 
 TILES = tuple(

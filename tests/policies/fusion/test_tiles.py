@@ -14,7 +14,7 @@ from cudal2_agent.policies.fusion.grouping import grouped
 from cudal2_agent.policies.fusion.product_kernels.tiles import TILES, SumTile
 from cudal2_agent.policies.fusion.space import choices
 from tests.policies.fusion.emulated import Array, emulated
-from tests.policies.fusion.graphs import node, task
+from tests.policies.fusion.graphs import in_half, node, task
 from tests.sandbox.emulator.compiled import PtxCompiler
 
 
@@ -161,3 +161,38 @@ def test_a_tile_of_zeros_of_a_triangle_adds_nothing_up(kept: str, diagonal: int,
     out = emulated(candidate, module, inputs, compiler)["out"]
     wanted = getattr(np, kept)(inputs["a"].astype(np.float64) @ inputs["b"], diagonal)
     np.testing.assert_allclose(out, wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize(("n", "split"), [(37, 2), (64, 3), (64, 8)])
+@pytest.mark.parametrize("half", [False, True])
+def test_parts_of_a_sum_are_added_by_a_second_launch(n: int, split: int, half: bool, compiler: PtxCompiler) -> None:
+    """With what follows the product; the last parts may have no terms."""
+    m, k = 33, 140
+    nodes = [
+        node("product", "aten.addmm.default", "bias", "a", "b", results=[(m, n)]),
+        node("positive", "aten.relu.default", "product", results=[(m, n)]),
+    ]
+    module = task({"a": (m, k), "b": (k, n), "bias": (n,)}, nodes, "positive")
+    tile = SumTile(m=32, n=64, k=16, tm=4, tn=4, split=split)
+    if half:
+        module, tile = in_half(module), SumTile(kind="mma", m=32, n=128, k=32, tm=32, tn=16, split=split)
+    assert SumTile.parse(tile.text()) == tile
+    groups = grouped(module)
+    axes = choices(groups, REFERENCE_CHIPS[Arch.SM_90A])
+    candidate = written(module, groups, {name: each[0] for name, each in axes.items()} | {groups.products[0].name: tile})
+    assert len(candidate.plan.launches) == 2
+    inputs = {name: each.astype(np.float16 if half else np.float32) for name, each in inputs_of(module).items()}
+    wide = {name: each.astype(np.float64) for name, each in inputs.items()}
+    out = emulated(candidate, module, inputs, compiler)["out"]
+    tolerance = 3e-2 if half else 5e-5
+    np.testing.assert_allclose(
+        out, np.maximum(wide["a"] @ wide["b"] + wide["bias"], 0), rtol=2e-3 if half else 0, atol=tolerance
+    )
+
+
+def test_few_tiles_of_long_sums_are_split_first() -> None:
+    chip = REFERENCE_CHIPS[Arch.SM_90A]
+    best = choices(grouped(product(256, 256, 524288)), chip)["k0"][0]
+    assert isinstance(best, SumTile)
+    assert best.split * (256 // best.m) * (256 // best.n) >= chip.sms
+    assert all(each.split == 1 for each in choices(grouped(product(8192, 8192, 1024)), chip)["k0"])
