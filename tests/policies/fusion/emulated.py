@@ -53,6 +53,8 @@ def emulated(
             Conditions(seed=seed + at),
         )
         assert not report.findings, report.findings[0].message
+    for each in calls:
+        _call(each.call, arrays)
     return arrays
 
 
