@@ -13,10 +13,11 @@ from cudal2_agent.policies.fusion import pointwise
 from cudal2_agent.policies.fusion.expressions import CTYPE, Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, flat
 from cudal2_agent.policies.fusion.norms import logsumexp, normalised, reduced, softmax, with_operands
+from cudal2_agent.policies.fusion.product_kernels.attention import attention
 from cudal2_agent.policies.fusion.product_kernels.direct import direct
 from cudal2_agent.policies.fusion.product_kernels.linear import summed
 from cudal2_agent.policies.fusion.values import BufferValue, Linear, Lowered, Map, ProductValue, Scan, Scope, Unplanned, Value
-from cudal2_agent.policies.fusion.views import joined, reshaped, view
+from cudal2_agent.policies.fusion.views import joined, pieces, reshaped, scanned_behind, view
 from cudal2_agent.policies.fusion.windows import pool
 
 _REDUCTIONS = {
@@ -109,6 +110,10 @@ class _Node:
             return (self._pointwise(),)
         if op in ("mm", "bmm", "addmm", "baddbmm", "convolution") or op.startswith(("linear", "matmul")):
             return (self._product(),)
+        if op == "scaled_dot_product_attention":
+            return (
+                attention(node.name, args, self.kwargs, lambda *each: self._call(each[0], each[1], {"call": "bmm"}, each[2])),
+            )
         if op in ("cumsum", "cumprod"):
             return (Scan(node.name, self.shape, self.element, {"cumsum": "sum", "cumprod": "prod"}[op], *self._scanned()),)
         if args and isinstance(args[0], Value):
@@ -135,8 +140,9 @@ class _Node:
             return norm
         if op in _REDUCTIONS:
             return self._reduction()
-        if op in ("split", "split_with_sizes", "chunk", "unbind"):
-            raise Unplanned(self.node.op)
+        if op in ("split", "split_with_sizes", "chunk"):
+            dim = args[2] % len(self.shape) if len(args) > 2 else 0
+            return pieces(name, args[0], [result.shape[dim] for result in self.node.results], dim)
         return None
 
     def _reduction(self) -> tuple[Value, ...]:
@@ -263,11 +269,13 @@ class _Node:
         whole = reshaped(f"{name}_bias", bias, (*bias.shape, *[1] * rank))
         return Map(name, self.shape, self.element, (product, bias), added, linear=((product, 1), (whole, 1)))
 
-    def _call(self, name: str, operands: Sequence[Value], call: Mapping[str, Any]) -> Value:
-        """`call`: fields of the library call but its buffers."""
+    def _call(
+        self, name: str, operands: Sequence[Value], call: Mapping[str, Any], shape: tuple[int, ...] | None = None
+    ) -> Value:
+        """`call`: fields of the library call but its buffers. `shape`: of the result, where it is not the node's."""
         views = tuple(View(tensor=f"operand{at}") for at in range(len(operands)))
         whole = LibraryCall.model_validate({**call, "inputs": views, "out": View(tensor="result")})
-        product = ProductValue(name, self.shape, self.element, tuple(operands), whole)
+        product = ProductValue(name, shape or self.shape, self.element, tuple(operands), whole)
         return direct(product) or product
 
     def _made(self) -> Value:
@@ -276,7 +284,8 @@ class _Node:
         fill: Any = None
         match op:
             case "cat":
-                return joined(name, args[0], args[1] if len(args) > 1 else 0, self.shape)
+                dim = args[1] if len(args) > 1 else 0
+                return scanned_behind(name, args[0], dim, self.shape) or joined(name, args[0], dim, self.shape)
             case "full":
                 fill = args[1]
             case "full_like" | "fill":
@@ -292,17 +301,26 @@ class _Node:
                 return Map(name, self.shape, self.element, (), lambda scope, index: _counted(scope, index, start, step, ctype))
             case "gather" | "index_select" | "embedding":
                 return self._gathered()
+            case "index" if sum(each is not None for each in args[1]) == 1:
+                return self._gathered()
         if fill is None or isinstance(fill, Value):
             raise Unplanned(self.node.op)
         return Map(name, self.shape, self.element, (), lambda scope, _: scope.pool.literal(fill, ctype))
 
     def _gathered(self) -> Value:
-        table, dim, places = self.args[:3] if self.op != "embedding" else (self.args[0], 0, self.args[1])
+        table, dim, places = self.args[:3] if len(self.args) > 2 else (self.args[0], 0, self.args[1])
+        if self.op == "embedding":
+            dim, places = 0, self.args[1]
+        if self.op == "index":
+            dim, places = next((at, each) for at, each in enumerate(self.args[1]) if each is not None)
         dim %= len(table.shape)
 
         def at(scope: Scope, index: Sequence[Index]) -> Expr:
             inner = list(index) if self.op == "gather" else list(index[dim : dim + len(places.shape)])
-            where = scope.pool.loaded_index(scope.read(places, inner), table.shape[dim])
+            place = scope.read(places, inner)
+            if self.op == "index":  # from the end where it is negative
+                place = scope.pool.call(f"({{0}} < 0 ? {{0}} + {table.shape[dim]} : {{0}})", place.ctype, place)
+            where = scope.pool.loaded_index(place, table.shape[dim])
             rest = index[dim + 1 :] if self.op == "gather" else index[dim + len(places.shape) :]
             return scope.read(table, [*index[:dim], where, *rest])
 

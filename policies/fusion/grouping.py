@@ -4,7 +4,7 @@ What is computed where it is read is stored only if a kernel cannot compute it t
 operands of library calls; each attempt to write a kernel names the next value that an earlier kernel must store.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cudal2_agent.contract.plan.library_call import LibraryCall, View
@@ -233,32 +233,14 @@ class _Cut:
         return None if outputs.get(self._buffers[id(product)], product.shape) == product.shape else product.shape
 
     def _view(self, operand: Value) -> View:
-        reading = Reading(KernelProgram("", 1, 1, None, []), self._buffers)
-        variables = [Var(f"d{at}", size) for at, size in enumerate(operand.shape)]
-        read = reading.read(operand, [of(each) for each in variables])
-        if read.kind != "load":
-            raise MustStore(operand)
-        buffer, place, *_ = read.data
-        strides = dict(place.terms)
-        by_dim = [strides.get(variable, 0) for variable in variables]
-        order = sorted(
-            range(len(variables)), key=lambda dim: (-by_dim[dim], dim) if operand.shape[dim] > 1 else (-(10**18), dim)
-        )
-        expected = 1
-        for dim in reversed(order):
-            if operand.shape[dim] > 1:
-                if by_dim[dim] != expected:
-                    raise MustStore(operand)
-                expected *= operand.shape[dim]
-        if (
-            place.constant
-            or expected != next(iter(reading.loads.values())).numel
-            or len(strides) != sum(size > 1 for size in operand.shape)
-        ):
-            raise MustStore(operand)
-        shape = tuple(operand.shape[dim] for dim in order)
-        permute = tuple(order.index(dim) for dim in range(len(order)))
-        return View(tensor=buffer, shape=shape, permute=None if permute == tuple(range(len(order))) else permute)
+        """Raises: MustStore for the operand, or for what it would then be a plain view of."""
+        if (view := _plain_view(operand, self._buffers)) is not None:
+            return view
+        value = operand
+        while isinstance(value, Map) and value.view_of is not None and id(value.view_of) not in self._buffers:
+            value = value.view_of
+        stored = _plain_view(operand, self._buffers | {id(value): value.name}) is not None
+        raise MustStore(value if stored and not isinstance(value, BufferValue) else operand)
 
     def _merged(self, steps: list[Step]) -> list[Step]:
         """With kernels joined that have the same rows and then read less: statistics of the same elements, a pass and what
@@ -306,6 +288,34 @@ class _Cut:
         )
         values = [*self._stored.values(), *self._values.sources.values()]
         return Groups(steps, self._buffers, elements, scratch, values, self._algebra)
+
+
+def _plain_view(operand: Value, buffers: Mapping[int, str]) -> View | None:
+    """An operand as a permuted view of a whole buffer."""
+    reading = Reading(KernelProgram("", 1, 1, None, []), buffers)
+    variables = [Var(f"d{at}", size) for at, size in enumerate(operand.shape)]
+    try:
+        read = reading.read(operand, [of(each) for each in variables])
+    except MustStore:
+        return None
+    if read.kind != "load":
+        return None
+    buffer, place, *_ = read.data
+    strides = dict(place.terms)
+    by_dim = [strides.get(variable, 0) for variable in variables]
+    order = sorted(range(len(variables)), key=lambda dim: (-by_dim[dim], dim) if operand.shape[dim] > 1 else (-(10**18), dim))
+    expected = 1
+    for dim in reversed(order):
+        if operand.shape[dim] > 1:
+            if by_dim[dim] != expected:
+                return None
+            expected *= operand.shape[dim]
+    whole = next(iter(reading.loads.values())).numel
+    if place.constant or expected != whole or len(strides) != sum(size > 1 for size in operand.shape):
+        return None
+    shape = tuple(operand.shape[dim] for dim in order)
+    permute = tuple(order.index(dim) for dim in range(len(order)))
+    return View(tensor=buffer, shape=shape, permute=None if permute == tuple(range(len(order))) else permute)
 
 
 def _scan_of(value: Value) -> Scan | None:

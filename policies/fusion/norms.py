@@ -60,8 +60,8 @@ def _powers(name: str, value: Value, dims: Sequence[int]) -> tuple[Value, Value]
     return largest, total
 
 
-def softmax(name: str, value: Value, dim: int, *, log: bool) -> Value:
-    """exp(x - max) / sum, or its logarithm."""
+def softmax(name: str, value: Value, dim: int, *, log: bool, masked: bool = False) -> Value:
+    """exp(x - max) / sum, or its logarithm. `masked`: zeros for a row without a number above -inf, instead of NaN."""
     dim %= len(value.shape)
     row = _row_of((dim,))
     largest, total = _powers(name, value, (dim,))
@@ -70,6 +70,8 @@ def softmax(name: str, value: Value, dim: int, *, log: bool) -> Value:
         place = row(index)
         parts = scope.read(value, index), scope.read(largest, place), scope.read(total, place)
         text = "({0} - {1} - log({2}))" if log else "(exp({0} - {1}) / {2})"
+        if masked:
+            text = f"({{1}} == -INF_F ? 0 : {text})"
         return scope.pool.call(text, value.ctype, *parts)
 
     return Map(name, value.shape, value.element, (value, largest, total), result, cost=20)

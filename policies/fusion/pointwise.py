@@ -40,6 +40,7 @@ _FUNCTIONS = {
     "hardswish": "({0} * clamp01(({0} + 3) / 6))",
     "hardsigmoid": "clamp01(({0} + 3) / 6)",
     "log_sigmoid": "((({0} < 0) ? {0} : 0) - log1p(exp(-fabs({0}))))",
+    "selu": "({0} > 0 ? {0} * 1.0507009873554805f : expm1({0}) * 1.7580993408473766f)",
     "square": "({0} * {0})",
     "mul": "({0} * {1})",
     "div": "({0} / {1})",
@@ -61,7 +62,7 @@ _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": 
 _LOGIC = {"logical_and": "({0} && {1})", "logical_or": "({0} || {1})", "logical_not": "(!{0})", "logical_xor": "({0} != {1})"}
 _TESTS = {"isnan": "({0} != {0})", "isinf": "(fabs({0}) == INF_F)"}
 _WITH_ARGUMENTS = ("add", "sub", "rsub", "where", "clamp", "hardtanh", "relu6", "leaky_relu", "elu", "gelu", "softplus")
-_OTHERS = ("masked_fill", "threshold", "addcmul", "addcdiv", "lerp")
+_OTHERS = ("bitwise_not", "masked_fill", "threshold", "addcmul", "addcdiv", "lerp")
 _CHEAP = (
     "relu",
     "neg",
@@ -155,6 +156,8 @@ def element(pool: ExpressionPool, name: str, operands: Sequence[Any], kwargs: Ma
             if first.ctype not in ("float", "double"):
                 return pool.literal(value=False, ctype="bool")
             return pool.call(_TESTS[name], "bool", first)
+        case "bitwise_not":
+            return pool.call("(!{0})" if ctype == "bool" else "(~{0})", ctype, as_type(first))
         case "abs" if ctype in ("int", "long long"):
             return pool.call("({0} < 0 ? -{0} : {0})", ctype, as_type(first))
         case _ if name in _FUNCTIONS:

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from cudal2_agent.policies.fusion.expressions import Expr
+from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.index_algebra import Index, flat, number, unflat
-from cudal2_agent.policies.fusion.values import Map, Scope, Unplanned, Value
+from cudal2_agent.policies.fusion.values import Map, Scan, Scope, Unplanned, Value
 
 
 def reshaped(name: str, value: Value, shape: Sequence[int]) -> Value:
@@ -110,16 +111,32 @@ def padded(name: str, value: Value, pad: Sequence[int], fill: float, shape: tupl
     return Map(name, shape, value.element, (value,), at_)
 
 
-def triangle(name: str, value: Value, diagonal: int, *, lower: bool) -> Value:
-    """A matrix of the last two dimensions with zeros beyond a diagonal."""
+def triangle(name: str, value: Value, diagonal: int, *, lower: bool, fill: float | str = 0) -> Value:
+    """A matrix of the last two dimensions with zeros, or another number, beyond a diagonal."""
     beyond = sum(value.shape[-2:]) + abs(diagonal)
 
     def at(scope: Scope, index: Sequence[Index]) -> Expr:
         below = index[-2] - index[-1] + diagonal
         kept = below if lower else below * -1
-        return scope.pool.guard(((kept, beyond),), scope.read(value, index), scope.pool.literal(0, value.ctype))
+        return scope.pool.guard(((kept, beyond),), scope.read(value, index), scope.pool.literal(fill, value.ctype))
 
     return Map(name, value.shape, value.element, (value,), at, triangle=(diagonal, lower))
+
+
+def pieces(name: str, value: Value, sizes: Sequence[int], dim: int) -> tuple[Value, ...]:
+    """A value in pieces along a dimension."""
+    found, start = [], 0
+    for at, size in enumerate(sizes):
+        shape = _changed_shape(value.shape, dim, size)
+        found.append(
+            moved(f"{name}_{at}", value, shape, lambda index, start=start: _changed(index, dim, lambda each: each + start))
+        )
+        start += size
+    return tuple(found)
+
+
+def _changed_shape(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
+    return tuple(size if at == dim else each for at, each in enumerate(shape))
 
 
 def joined(name: str, values: Sequence[Value], dim: int, shape: tuple[int, ...]) -> Value:
@@ -145,6 +162,30 @@ def joined(name: str, values: Sequence[Value], dim: int, shape: tuple[int, ...])
         return result
 
     return Map(name, shape, values[0].element, tuple(values), at)
+
+
+def scanned_behind(name: str, values: Sequence[Value], dim: int, shape: tuple[int, ...]) -> Value | None:
+    """A constant before a scan that does not change it, as a scan of the constant and the scan's operand; else None."""
+    first, last = values[0], values[-1]
+    if len(values) != 2 or not isinstance(last, Scan) or last.dim != dim % len(shape):
+        return None
+    if not isinstance(first, Map) or first.of or first.element is not last.element:
+        return None
+    pool = ExpressionPool()
+    fill = first.at(Constants(pool), [Index()] * len(shape))
+    if fill is not pool.literal({"sum": 0, "prod": 1}[last.operation], last.ctype):
+        return None
+    return Scan(name, shape, last.element, last.operation, joined(f"{name}_of", [first, last.source], dim, shape), last.dim)
+
+
+@dataclass
+class Constants:
+    """A scope of values without operands."""
+
+    pool: ExpressionPool
+
+    def read(self, value: Value, index: Sequence[Index]) -> Expr:
+        raise Unplanned(value.name, f"read at {index}")
 
 
 def _changed(index: list[Index], dim: int, change: Callable[[Index], Index]) -> list[Index]:

@@ -31,7 +31,7 @@ _TYPES = {
 def emulated(
     candidate: Candidate, task: ModuleTask, inputs: Mapping[str, Array], compiler: PtxCompiler, seed: int = 0
 ) -> dict[str, Array]:
-    """The buffers after the plan, with races detected. Only `mm` is there of the library. `seed`: of the order of CTAs."""
+    """The buffers after the plan, with races detected; of the library with `mm` and `bmm`. `seed`: of the order of CTAs."""
     plan = resolve(candidate.plan, task, LIMITS[task.arch], sms=132)
     module, machine, arrays = parse(compiler.compile(candidate, task.arch)), Machine(1), dict[str, Array]()
     for buffer in (*task.buffers, *plan.scratch):
@@ -53,11 +53,13 @@ def emulated(
             Conditions(seed=seed + at),
         )
         assert not report.findings, report.findings[0].message
+    for each in calls:
+        _call(each.call, arrays)
     return arrays
 
 
 def _call(call: LibraryCall, arrays: Mapping[str, Array]) -> None:
-    assert call.call == "mm"
+    assert call.call in ("mm", "bmm")
     left, right = (_viewed(view, arrays).astype(np.float64) for view in call.inputs)
     out = arrays[call.out.tensor]
     out[...] = (left @ right).reshape(out.shape)

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.fused_source import written
 from cudal2_agent.policies.fusion.grouping import grouped
+from cudal2_agent.policies.fusion.space import choices
 from tests.policies.fusion.emulated import emulated
 from tests.policies.fusion.graphs import node, task
 from tests.sandbox.emulator.compiled import PtxCompiler
@@ -32,19 +35,21 @@ def test_a_running_sum_from_the_end_is_one_kernel(text: str, compiler: PtxCompil
     np.testing.assert_allclose(out, wanted, atol=5e-6)  # sums up to 60, whose neighbours in f32 lie 4e-6 apart
 
 
-def test_what_lies_before_a_joined_value_is_not_read(compiler: PtxCompiler) -> None:
-    """Zeros before the sums: the kernel reads no sum at the place of a zero."""
+@pytest.mark.parametrize("fill", [0, 3])
+def test_what_lies_before_a_joined_value_is_not_read(fill: int, compiler: PtxCompiler) -> None:
+    """A number before the sums: the kernel reads no sum at its place. Zeros before sums are part of the scan itself."""
     module = task(
         {"x": (2, 8)},
         [
             node("sums", "aten.cumsum.default", "x", 1, results=[(2, 8)]),
-            node("zeros", "aten.full.default", [2, 1], 0, results=[(2, 1)]),
-            node("joined", "aten.cat.default", ["zeros", "sums"], 1, results=[(2, 9)]),
+            node("first", "aten.full.default", [2, 1], fill, results=[(2, 1)]),
+            node("joined", "aten.cat.default", ["first", "sums"], 1, results=[(2, 9)]),
         ],
         "joined",
     )
     x = np.arange(16, dtype=np.float32).reshape(2, 8)
     groups = grouped(module)
-    axes = {"k0": Axes(layout="rows", vector=4, threads=32), "k1": Axes(layout="flat")}
-    out = emulated(written(module, groups, axes), module, {"x": x}, compiler)["out"]
-    assert np.array_equal(out, np.pad(np.cumsum(x, 1), ((0, 0), (1, 0))))
+    assert len(groups.steps) == (2 if fill else 1)
+    best = {name: each[0] for name, each in choices(groups, REFERENCE_CHIPS[Arch.SM_90A]).items()}
+    out = emulated(written(module, groups, best), module, {"x": x}, compiler)["out"]
+    assert np.array_equal(out, np.pad(np.cumsum(x, 1), ((0, 0), (1, 0)), constant_values=fill))
