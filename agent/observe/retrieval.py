@@ -127,8 +127,10 @@ def place_of(hit: Hit) -> Place:
     return hit.chunk.path, hit.chunk.symbol
 
 
-def constructs_of(diagnosis: Diagnosis | None) -> list[str]:
-    """Questions for code: the constructs that the remedies of the two heaviest findings name."""
+def constructs_of(task: Task, diagnosis: Diagnosis | None) -> list[str]:
+    """Questions for code: the constructs that the remedies of the two heaviest findings name, which are of matrix products."""
+    if isinstance(task, ModuleTask):
+        return []
     remedies = " ".join(finding.remedy for finding in diagnosis.findings[:2]) if diagnosis else ""
     return [f"How to write {words}." for asked, words in _CONSTRUCTS.items() if re.search(asked, remedies, re.IGNORECASE)]
 
@@ -136,7 +138,8 @@ def constructs_of(diagnosis: Diagnosis | None) -> list[str]:
 def questions_of(task: Task, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None) -> list[str]:
     """Questions in plain words, the most urgent first. The words of an error message ask nothing: they match no note."""
     if isinstance(task, ModuleTask):
-        return [*_findings(diagnosis), *_operations(task)]
+        first, *others = [*_operations(task)] or [""]
+        return [question for question in (first, *_findings(diagnosis), *others) if question]
     having = _schedule(in_hand) or [f"How to write {_leading(task)}."]
     return [*_findings(diagnosis), *_shape(task), *having]
 

@@ -191,7 +191,7 @@ class Nodes:
         task, ranked = self._run.task, self.history.ranked
         step = in_hand(ranked)
         questions = questions_of(task, step.candidate if step else None, step.diagnosis if step else None)
-        constructs = constructs_of(step.diagnosis if step else None)
+        constructs = constructs_of(task, step.diagnosis if step else None)
         failures = unrepaired(ranked, 1) if self._parts.policy.reads_code else ()
         notes = [hit for each in failures for hit in notes_of_source(each.candidate.source, each.evaluation, task.arch)]
         known = self._shown() | {place_of(hit) for hit in notes}

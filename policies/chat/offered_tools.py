@@ -54,7 +54,7 @@ PREDICT = Tool(
 SEARCH = Tool(
     "search_knowledge",
     QUESTION,
-    "Searches notes about the architecture and the indexed CUTLASS sources. Returns excerpts.",
+    "Searches notes about architectures and kernels, and the indexed sources. Returns excerpts.",
 )
 TOOLS = (COMPILE, VERIFY, PREDICT, SEARCH)
 

@@ -37,7 +37,6 @@ REASONS: Mapping[Reason, str] = {
     "other_environment": "samples whose exemplars were measured in another environment",
     "duplicates": "rows with the same text as an earlier row",
     "leaked": "rows for training that name a test shape",
-    "of_module": "steps of modules, whose prompts this format has no form for",
 }
 
 

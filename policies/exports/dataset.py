@@ -174,9 +174,6 @@ class _Export:
             return ({"line": to_line(step)} for step in export_steps(trajectory))
         if self._format == "parquet":
             return map(_storable, table_rows(trajectory))
-        if not isinstance(trajectory.run.task, GemmTask):
-            self._counts.left_out["of_module"] += len(trajectory.steps)
-            return iter(())
         rows = FORMATS[self._format]
         return map(_storable, rows(trajectory, self._prompts, self._options, self._counts))
 

@@ -13,6 +13,8 @@ from pydantic import Field
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.exchange import Message
+from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Trajectory
 from cudal2_agent.contract.reward.reward import CLIP, FLOOR
 from cudal2_agent.contract.reward.roofline import roofline_us
@@ -24,6 +26,7 @@ from cudal2_agent.policies.exports.samples import TrainingSample, samples_of
 TrainerFormat = Literal["sft", "preference", "kto", "grpo", "groups", "contrastive"]
 Row = dict[str, Any]
 Z_CLIP = 1.5
+TASK_COLUMNS = tuple(name for name in GemmTask.model_fields if name != "kind")
 _MIN_GROUP = 2
 
 
@@ -103,12 +106,11 @@ def grpo(trajectory: Trajectory, prompts: Prompts, _: ExportOptions, counts: Exp
         groups.setdefault(sample.group, []).append(sample)
     for group in groups.values():
         first = group[0]
-        task = first.task.model_dump(mode="json", exclude={"kind"})
         verified = [sample for sample in group if sample.verified]
         yield {
             "prompt": turns(first.prompt),
             "shape": first.task.shape,
-            **task,
+            **task_columns(first.task),
             "chip": first.chip.name,
             "environment": first.provenance.environment,
             "roofline_us": roofline_us(first.task, first.chip),
@@ -216,6 +218,11 @@ def _earned(sample: TrainingSample) -> Row:
 
 def _scores(sample: TrainingSample) -> Row:
     return {"shape": sample.task.shape, **_earned(sample)}
+
+
+def task_columns(task: Task) -> Row:
+    """The task in columns. What only matrix products have is empty for a module."""
+    return {**dict.fromkeys(TASK_COLUMNS), **task.model_dump(mode="json", include=set(TASK_COLUMNS))}
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -13,13 +13,13 @@ from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Unmeasured, Wrong
 from cudal2_agent.contract.records.exchange import Exchange, Message, Prompt
 from cudal2_agent.contract.records.knowledge import NOTES
-from cudal2_agent.contract.records.module_task import Task
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.trajectory import Observation, Step, Trajectory
 from cudal2_agent.contract.reward.reward import beyond_roofline, confirmed, gap_closed
 from cudal2_agent.contract.reward.speedup import speedup_that_counts
 from cudal2_agent.policies.chat.assignment import POLICY, SHOWN_EXEMPLARS, Assignment
 from cudal2_agent.policies.chat.prompts.composition import Prompts
+from cudal2_agent.policies.chat.prompts.quoting import inline
 from cudal2_agent.policies.exports.counts import ExportCounts
 from cudal2_agent.policies.exports.schedule_reply import write_reply
 
@@ -60,7 +60,7 @@ class TrainingSample(Record):
     `prompt` and `completion` are those of the exchange with a chat server; for other policies they are in the same form.
     `verified`: executed, found right, confirmed where that is needed, and not faster than the roofline allows.
     `exemplars`: candidates that the prompt shows for contrast, with their score buckets. Unit of times: microseconds.
-    `baseline_us`: cuBLASLt-AutoTuning in the same rounds.
+    `baseline_us`: the baseline that counts in the same rounds.
     """
 
     prompt: tuple[Message, ...]
@@ -73,7 +73,7 @@ class TrainingSample(Record):
     outcome: str
     verified: bool
     exemplars: dict[str, int]
-    task: GemmTask
+    task: Task
     chip: Chip
     provenance: Provenance
 
@@ -274,15 +274,16 @@ def _measurement(evaluation: Evaluation) -> Measured | None:
 
 
 def baseline_us(evaluation: Evaluation) -> float | None:
-    """The paired time of cuBLASLt-AutoTuning: the candidate's time multiplied by its speedup."""
+    """The paired time of the baseline that counts: the candidate's time multiplied by its speedup."""
     ratio = speedup_that_counts(evaluation)
     return ratio * evaluation.time_us if ratio is not None and evaluation.time_us is not None else None
 
 
 def _quoted(observation: Observation, chunk_ids: Sequence[str]) -> list[str]:
-    """The releases that a prompt quotes, without the notes of this project."""
+    """The releases that a prompt quotes, without the notes of this project, and the file of a module's problem."""
     releases = {hit.chunk.release for hit in observation.hits if hit.chunk.id in chunk_ids}
-    return sorted(releases - {NOTES})
+    problem = [f"the problem {inline(observation.task.name)}"] if isinstance(observation.task, ModuleTask) else []
+    return [*sorted(releases - {NOTES}), *problem]
 
 
 def _licence(step: Step, exchange: Exchange | None, quoted: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ _ALLOWED_HEADER = re.compile(
     r"|cuda_(?:fp16|bf16|fp8|fp6|fp4|pipeline|pipeline_primitives|awbarrier|awbarrier_primitives)\.h|mma\.h"
     r"|math_constants\.h|vector_types\.h"
     r"|cooperative_groups(?:\.h|/[\w/]+\.h)"
-    r"|cuda/[\w/]+|nv/target"
+    r"|cuda/[\w/]+|nv/target|cub/(?:block|warp)/\w+\.cuh"
     r"|(?:cute|cutlass)/[\w/]+\.(?:hpp|h|inl)",
     re.ASCII,
 )
@@ -186,7 +186,10 @@ def _inclusions(source: CppSource) -> Iterator[Rejected]:
         elif not name:
             yield _at(source, directive.position, "include", "#include must name its header literally")
         elif name not in NVRTC_HEADERS and not _ALLOWED_HEADER.fullmatch(name):
-            why = "allowed are cudal2/*.cuh, cuda_fp16.h, cuda_bf16.h, mma.h, cuda/*, cute/*, cutlass/*, cooperative_groups"
+            why = (
+                "allowed are cudal2/*.cuh, cuda_fp16.h, cuda_bf16.h, mma.h, cuda/*, cub/block/*, cub/warp/*, cute/*, "
+                "cutlass/*, cooperative_groups"
+            )
             yield _at(source, directive.position, "include", f"header {name[:80]!r} is not allowed; {why}")
     found = re.search(r"\b__has_(?:include|include_next|embed)\b", source.spliced)
     if found:

@@ -20,6 +20,7 @@ from cudal2_agent.contract.records.knowledge import Hit, Piece, Query
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.records.trajectory import Observation
 from tests.doubles import CHIP, TASK, ScriptedRetriever, candidate
+from tests.sandbox.emulator.modules.graphs import linear_norm
 
 ORDINARY = GemmTask(m=8192, n=8192, k=8192)
 DIAGNOSIS = Diagnosis(
@@ -65,6 +66,13 @@ def test_what_went_wrong_is_asked_first_and_figures_not_at_all() -> None:
     assert not any("8 CTAs" in question or "smaller tiles" in question for question in asked)
 
 
+def test_a_module_asks_about_its_first_operation_then_what_went_wrong_and_for_no_code_of_products() -> None:
+    asked = questions_of(linear_norm(3, 4, 5), None, DIAGNOSIS)
+    assert [question.split(":")[0] for question in asked[:3]] == ["Epilogue algebra", "Tail wave", "Occupancy"]
+    assert "Welford" in asked[3]
+    assert constructs_of(linear_norm(3, 4, 5), DIAGNOSIS) == []
+
+
 def test_the_schedule_is_asked_about_in_words() -> None:
     in_hand = scheduled(family="wgmma_tma", cluster_m=2, cluster_n=2, splits=1, pingpong=True, programmatic=False, stages=4)
     asked = questions_of(ORDINARY, in_hand, None)
@@ -91,13 +99,17 @@ def test_code_is_looked_up_only_for_a_construct_that_a_remedy_names() -> None:
     def remedy(text: str) -> Diagnosis:
         return Diagnosis(basis="timed", findings=(Finding(bottleneck="smem-bound", evidence="", remedy=text, weight=0.5),))
 
-    assert constructs_of(None) == constructs_of(DIAGNOSIS.model_copy(update={"findings": DIAGNOSIS.findings[1:]})) == []
-    assert constructs_of(DIAGNOSIS) == ["How to write a persistent tile scheduler."]
-    assert constructs_of(remedy("store D with TMA stores")) == [], "the device primitives have it"
-    several = constructs_of(remedy("a persistent grid and a swizzled layout"))
+    assert (
+        constructs_of(ORDINARY, None)
+        == constructs_of(ORDINARY, DIAGNOSIS.model_copy(update={"findings": DIAGNOSIS.findings[1:]}))
+        == []
+    )
+    assert constructs_of(ORDINARY, DIAGNOSIS) == ["How to write a persistent tile scheduler."]
+    assert constructs_of(ORDINARY, remedy("store D with TMA stores")) == [], "the device primitives have it"
+    several = constructs_of(ORDINARY, remedy("a persistent grid and a swizzled layout"))
     assert several == ["How to write a swizzled shared memory layout.", "How to write a persistent tile scheduler."]
     retriever = Library(300)
-    look_up(retriever, questions_of(ORDINARY, None, None), ORDINARY, constructs_of(None))
+    look_up(retriever, questions_of(ORDINARY, None, None), ORDINARY, constructs_of(ORDINARY, None))
     assert {query.kinds for query in retriever.queries} == {DOCUMENT_KINDS}
 
 

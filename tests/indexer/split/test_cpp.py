@@ -350,3 +350,39 @@ def test_no_line_is_lost_or_told_twice(fragments: list[str], times: int) -> None
 @given(st.binary(max_size=300), st.sampled_from([".hpp", ".py", ".md", ".rst", ".html", ".txt", ""]))
 def test_any_bytes_are_split(data: bytes, suffix: str) -> None:
     covered(split_file("x" + suffix, data))
+
+
+def test_a_file_of_pytorch_s_cuda_kernels_is_split_at_its_kernels() -> None:
+    """Bounds before `__global__`, loops by macros, dispatch over types, and macros that stand for a function's head."""
+    source = f"""#include <ATen/core/Tensor.h>
+namespace at::native {{
+namespace {{
+// The largest element of each window.
+template <typename scalar_t>
+C10_LAUNCH_BOUNDS_1(1024)
+__global__ void window_max_kernel(const scalar_t* in, scalar_t* out, int64_t count) {{
+  CUDA_KERNEL_LOOP(index, count) {{
+{body(10, "    ")}
+  }}
+}}
+
+void window_max_out(const Tensor& in, const Tensor& out) {{
+  AT_DISPATCH_FLOATING_TYPES_AND2(kHalf, kBFloat16, in.scalar_type(), "window_max", [&] {{
+    window_max_kernel<scalar_t><<<1, 1024, 0, at::cuda::getCurrentCUDAStream()>>>(in.const_data_ptr<scalar_t>());
+{body(10, "    ")}
+  }});
+}}
+}}  // namespace
+
+TORCH_IMPL_FUNC(window_max_out_cuda)(const Tensor& in, const Tensor& out) {{
+{body(10)}
+}}
+REGISTER_DISPATCH(window_max_stub, &window_max_out)
+}}  // namespace at::native
+"""
+    found = split(source, "aten/src/ATen/native/cuda/WindowMax.cu")
+    kernel = text_of(found, "at::native::window_max_kernel")
+    assert "C10_LAUNCH_BOUNDS_1" in kernel
+    assert "The largest element" in kernel
+    assert "AT_DISPATCH" in text_of(found, "at::native::window_max_out")
+    assert not lost(found)

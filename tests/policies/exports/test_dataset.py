@@ -19,7 +19,7 @@ from cudal2_agent.policies.exports.columns import PARQUET, columns_of, hub_featu
 from cudal2_agent.policies.exports.dataset import DATASET_FORMATS, export_dataset
 from cudal2_agent.policies.exports.flashinfer.flashinfer import write_flashinfer
 from cudal2_agent.policies.exports.flat_table import ROW_GROUP, table_rows
-from cudal2_agent.policies.exports.formats import FORMATS, ExportOptions
+from cudal2_agent.policies.exports.formats import FORMATS, ExportOptions, TrainerFormat
 from cudal2_agent.store.steps import ExportedStep
 from tests.doubles import ENVIRONMENT, measured, run_record, unmeasured
 from tests.doubles.modules import relu_of_sum
@@ -65,14 +65,33 @@ def test_steps_are_written_as_ever(tmp_path: Path) -> None:
     assert [ExportedStep.model_validate_json(line).index for line in text.splitlines()] == list(range(8))
 
 
-def test_modules_stand_in_tables_and_in_no_prompts(tmp_path: Path) -> None:
-    product = searched()
+def of_module(product: Trajectory) -> Trajectory:
+    """The same run, as one of a module."""
     run = run_record("module", task=relu_of_sum(), status="finished")
     seen = {name: each.model_copy(update={"task": run.task}) for name, each in product.observations.items()}
-    module = product.model_copy(update={"run": run, "observations": seen})
-    summary = export_dataset([module, product], "sft", tmp_path / "sft.jsonl", PLAIN, PROMPTS)
-    assert summary.left_out["of_module"] == 8
-    assert {row["shape"] for row in lines(tmp_path / "sft.jsonl")} == {product.run.task.shape}
+    return product.model_copy(update={"run": run, "observations": seen})
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_modules_stand_in_every_format_with_their_prompts(tmp_path: Path, format: TrainerFormat) -> None:
+    product = searched()
+    summary = export_dataset([of_module(product), product], format, tmp_path / "rows.jsonl", PLAIN, PROMPTS)
+    rows = lines(tmp_path / "rows.jsonl")
+    shapes = {row["shape"] for row in rows}
+    assert shapes in ({"relu of sum", product.run.task.shape}, set())
+    assert len(rows) == sum(summary.rows.values())
+    for row in rows:
+        assert list(row) == list(columns_of(format, PLAIN))
+        said = json.dumps(row.get("prompt"))
+        assert ("PyTorch module" in said) == (row["shape"] == "relu of sum")
+        assert ("# Operations" in said) == (row["shape"] == "relu of sum")
+        licence = json.dumps(row)
+        assert ("prompt quotes the problem relu of sum (its own licence)" in licence) == (row["shape"] == "relu of sum")
+
+
+def test_modules_stand_in_tables_and_in_no_solutions_of_products(tmp_path: Path) -> None:
+    product = searched()
+    module = of_module(product)
     rows = list(table_rows(module))
     assert {(row["shape"], row["m"], row["arch"]) for row in rows} == {("relu of sum", None, "sm_90a")}
     kept = write_flashinfer([module, product], tmp_path / "bench", {}, every=True)

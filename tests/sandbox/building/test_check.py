@@ -187,6 +187,7 @@ def test_too_many_flags_are_rejected() -> None:
     [
         "#include <cudal2/mma.cuh>\n#include \"cudal2/cp_async.cuh\"\n#include <cuda/std/cstdint>\n#include <cute/tensor.hpp>",
         "#include <cstdint>\n#include <type_traits>\n#include <mma.h>\n#include <cooperative_groups/memcpy_async.h>",
+        "#include <cub/block/block_reduce.cuh>\n#include <cub/warp/warp_scan.cuh>",
         "#pragma unroll 4\n#pragma once\n#define F(x) _Pragma(\"unroll\") x\n#ifdef A\n#elif B\n#else\n#endif\n#undef F\n#",
         "__device__ const float table[2] = {1, 2};\n__constant__ int c[4];\nconstexpr int kTile = 64;",
         "template <int n> __device__ __forceinline__ int twice(int x) { int y = 2 * x; return y; }",

@@ -52,3 +52,25 @@ def test_an_example_passes_every_test(name: str, task: ModuleTask, build: Build,
     )
     assert isinstance(answer, Verified), answer
     assert {test.tier for test in answer.tests} >= {"exact", "accuracy", "special", "guards", "freshness", "repeatability"}
+
+
+BY_CUB = """/* cudal2: {"arch": "sm_90a", "launches": [{"entry": "mean", "grid": ["rows", 1, 1], "block": [128, 1, 1], "args": [
+ {"tensor": "x"}, {"tensor": "out", "access": "write"}, {"scalar": "columns"}]}]} */
+#include <cub/block/block_reduce.cuh>
+extern "C" __global__ void mean(const float* x, float* out, int columns) {
+  using Reduce = cub::BlockReduce<float, 128>;
+  __shared__ typename Reduce::TempStorage memory;
+  float sum = 0;
+  for (int i = threadIdx.x; i < columns; i += 128) sum += x[blockIdx.x * columns + i];
+  sum = Reduce(memory).Sum(sum);
+  if (threadIdx.x == 0) out[blockIdx.x] = sum / columns;
+}
+"""
+
+
+@pytest.mark.slow
+def test_block_primitives_of_cccl_compile_and_are_proved(build: Build, evaluator: Evaluator) -> None:
+    """The rules offer them; NVRTC takes seconds for their headers."""
+    task = graphs.row_mean(7, 300)
+    request = Evaluate(built=build(BY_CUB, parse_plan(BY_CUB), task), task=task, verify=VerifyOptions(seed=1, timeout_s=60.0))
+    assert isinstance(evaluator.evaluate(request), Verified)
