@@ -12,7 +12,7 @@ from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.evaluation import Evaluation, Unmeasured
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.reward.reward import CLIP, FLOOR
 from cudal2_agent.contract.reward.roofline import roofline_us
 
@@ -40,7 +40,7 @@ class Scored(Record):
 class TaskCandidates(Record):
     """Candidates of one task that are to be scored."""
 
-    task: GemmTask
+    task: Task
     candidates: tuple[AnyCandidate, ...]
 
 
@@ -50,7 +50,7 @@ class Score(Protocol):
     @property
     def chip(self) -> Chip: ...
 
-    def score(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored]:
+    def score(self, task: Task, candidates: Sequence[AnyCandidate]) -> list[Scored]:
         """One outcome for each candidate, in order. A fault of a candidate is an outcome.
 
         Raises: MachineError, WorkerError where this machine fails.
@@ -66,7 +66,7 @@ class JointScore(Score, Protocol):
         ...
 
 
-def predicted_value(evaluation: Evaluation, task: GemmTask, chip: Chip) -> float | None:
+def predicted_value(evaluation: Evaluation, task: Task, chip: Chip) -> float | None:
     """The value of a verified candidate that was not measured: logarithm of roofline over predicted time, smoothly clipped.
 
     In the scale of `reward`, with the roofline in place of the baseline, so that it is negative. None for a measured

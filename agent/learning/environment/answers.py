@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, HostCandidate, Origin
-from cudal2_agent.contract.records.module_task import gemm
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.contract.settings.options import ReplyKind
 from cudal2_agent.policies.chat.replies.candidates import ReplyContext, candidates_of, shown_kernels
 from cudal2_agent.policies.chat.replies.forms import read_reply
-from cudal2_agent.policies.schedule.named_schedules import Unwritable, schedules_for
+from cudal2_agent.policies.fusion.named_axes import named_for
+from cudal2_agent.policies.schedule.named_schedules import Unwritable
 
 Answer = Mapping[str, object] | AnyCandidate | str
 POLICY = "environment"
@@ -38,12 +38,12 @@ def read_answer(answer: Answer, observation: Observation, forms: AnswerForms) ->
     if isinstance(answer, Candidate | HostCandidate):
         return ReadAnswer(candidates=(answer,))
     if not isinstance(answer, str):
-        written = schedules_for(observation.task, observation.chip).expand(answer)
+        written = named_for(observation.task, observation.chip).expand(answer)
         if isinstance(written, Unwritable):
             return ReadAnswer(problem="; ".join(written.reasons))
         return ReadAnswer(candidates=(written,))
     context = ReplyContext(
-        task=gemm(observation.task, "this environment"),
+        task=observation.task,
         chip=observation.chip,
         replies=forms.replies,
         max_schedules=forms.schedules,

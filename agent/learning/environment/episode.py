@@ -12,7 +12,6 @@ from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.evaluation import Evaluation
 from cudal2_agent.contract.records.module_task import Task
-from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
 from cudal2_agent.contract.reward.reward import reward
 from cudal2_agent.contract.reward.score import Scored
@@ -26,7 +25,7 @@ NAME = "environment"
 class Episode:
     """The candidates of one task in order, each once, with their outcomes. Nothing is stored."""
 
-    def __init__(self, task: GemmTask, chip: Chip, seed: int) -> None:
+    def __init__(self, task: Task, chip: Chip, seed: int) -> None:
         self._run = RunRecord(
             run_id=NAME,
             task=task,

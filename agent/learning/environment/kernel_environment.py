@@ -8,18 +8,16 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from cudal2_agent.agent.learning.environment.answers import Answer, AnswerForms, ReadAnswer, read_answer
 from cudal2_agent.agent.learning.environment.episode import Episode
-from cudal2_agent.agent.learning.environment.scored_outcome import fault_of
+from cudal2_agent.agent.learning.environment.scored_outcome import caveat_of, fault_of
 from cudal2_agent.agent.learning.environment.together import begun, together
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.candidate import AnyCandidate
-from cudal2_agent.contract.records.evaluation import AUTOTUNED
-from cudal2_agent.contract.records.module_task import gemm
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.contract.reward.reward import FLOOR
 from cudal2_agent.contract.reward.score import Basis, Score, Scored
-from cudal2_agent.contract.reward.speedup import ratio_over
+from cudal2_agent.contract.reward.speedup import speedup_that_counts
 from cudal2_agent.contract.settings.options import ReplyKind
 
 TURNS = 4
@@ -32,11 +30,12 @@ class StepInfo(Record):
     `observation_id`: of the observation that was answered; answers to equal ones are a group, as for leave-one-out baselines.
     `status`: of the evaluation; `malformed` where the answer gives no candidate, `unscored` where its score was not ready.
     `message`: the fault, why the value is unknown, or why an answer or a part of it gives no candidate.
-    `reward`: None where nothing was measured. `speedup`: over cuBLASLt-AutoTuning. Unit of times: microseconds.
+    `reward`: None where nothing was measured, or the task is unsound. `speedup`: over cuBLASLt-AutoTuning, of a module over the
+    fastest baseline. Unit of times: microseconds.
     `outcomes`: of all candidates of the answer.
     """
 
-    task: GemmTask
+    task: Task
     observation_id: str
     turn: int
     status: str
@@ -68,14 +67,14 @@ class StepResult(Record):
 class RemembersScores(Protocol):
     """A score that tells what it knows already, without evaluating anything."""
 
-    def known(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored | None]: ...
+    def known(self, task: Task, candidates: Sequence[AnyCandidate]) -> list[Scored | None]: ...
 
 
 class OpenStep(NamedTuple):
     """An answer whose candidates are to be scored. `open`: those that the episode does not know."""
 
     read: ReadAnswer
-    task: GemmTask
+    task: Task
     open: Sequence[AnyCandidate]
 
 
@@ -89,7 +88,7 @@ class KernelEnvironment:
     def __init__(
         self,
         score: Score,
-        tasks: Sequence[GemmTask],
+        tasks: Sequence[Task],
         *,
         turns: int = TURNS,
         replies: ReplyKind = "any",
@@ -104,7 +103,7 @@ class KernelEnvironment:
         self._timeout_s = timeout_s
         self._episode: Episode | None = None
 
-    def reset(self, chosen: GemmTask | int = 0) -> Observation:
+    def reset(self, chosen: Task | int = 0) -> Observation:
         """Begin an episode for a task, or for one that a seed draws from the tasks."""
         seed = chosen if isinstance(chosen, int) else 0
         task = random.Random(seed).choice(self._tasks) if isinstance(chosen, int) else chosen
@@ -120,7 +119,7 @@ class KernelEnvironment:
         observation = self._running().observation
         read = read_answer(answer, observation, self._forms)
         unknown = [one for one in read.candidates if self._running().outcome(one.id) is None]
-        return OpenStep(read, gemm(observation.task, "this environment"), unknown)
+        return OpenStep(read, observation.task, unknown)
 
     def end(self, turn: OpenStep, found: Mapping[str, Scored]) -> StepResult:
         """The second half of a step. `found`: outcomes by candidate, as far as they are known."""
@@ -150,7 +149,7 @@ class EnvironmentBatch:
     def __init__(
         self,
         score: Score,
-        tasks: Sequence[GemmTask],
+        tasks: Sequence[Task],
         count: int,
         *,
         turns: int = TURNS,
@@ -164,7 +163,7 @@ class EnvironmentBatch:
             KernelEnvironment(score, tasks, turns=turns, replies=replies, schedules=schedules) for _ in range(count)
         ]
 
-    def reset(self, chosen: Sequence[GemmTask | int]) -> list[Observation]:
+    def reset(self, chosen: Sequence[Task | int]) -> list[Observation]:
         """Begin an episode in each. Equal tasks, or equal seeds, make a group."""
         return [one.reset(task) for one, task in zip(self._environments, chosen, strict=True)]
 
@@ -178,18 +177,18 @@ def step_together(
 ) -> list[StepResult]:
     """A step of each environment. All of them use `score`."""
     turns = [one.begin(answer) for one, answer in zip(environments, answers, strict=True)]
-    wanted: dict[GemmTask, dict[str, AnyCandidate]] = {}
+    tasks, wanted = {turn.task.id: turn.task for turn in turns}, dict[str, dict[str, AnyCandidate]]()
     for turn in turns:
-        wanted.setdefault(turn.task, {}).update((one.id, one) for one in turn.open)
-    found = _scored(score, {task: list(each.values()) for task, each in wanted.items() if each}, timeout_s)
-    return [one.end(turn, found.get(turn.task, {})) for one, turn in zip(environments, turns, strict=True)]
+        wanted.setdefault(turn.task.id, {}).update((one.id, one) for one in turn.open)
+    found = _scored(score, [(tasks[key], list(each.values())) for key, each in wanted.items() if each], timeout_s)
+    return [one.end(turn, found.get(turn.task.id, {})) for one, turn in zip(environments, turns, strict=True)]
 
 
 def _scored(
-    score: Score, wanted: Mapping[GemmTask, Sequence[AnyCandidate]], timeout_s: float | None
-) -> dict[GemmTask, dict[str, Scored]]:
-    """Outcomes by task and candidate. What takes longer goes on in the background, and is kept by a score that keeps."""
-    calls = [partial(score.score, task, candidates) for task, candidates in wanted.items()]
+    score: Score, wanted: Sequence[tuple[Task, Sequence[AnyCandidate]]], timeout_s: float | None
+) -> dict[str, dict[str, Scored]]:
+    """Outcomes by the task's id and candidate. What takes longer goes on in the background, and a score that keeps keeps it."""
+    calls = [partial(score.score, task, candidates) for task, candidates in wanted]
     if timeout_s is None:
         answers: list[Sequence[Scored | None]] = list(together(calls))
     else:
@@ -197,15 +196,15 @@ def _scored(
         wait(futures, timeout_s)
         answers = [
             future.result() if future.done() else _known(score, task, candidates)
-            for future, (task, candidates) in zip(futures, wanted.items(), strict=True)
+            for future, (task, candidates) in zip(futures, wanted, strict=True)
         ]
     return {
-        task: {outcome.candidate_id: outcome for outcome in answer if outcome is not None}
-        for task, answer in zip(wanted, answers, strict=True)
+        task.id: {outcome.candidate_id: outcome for outcome in answer if outcome is not None}
+        for (task, _), answer in zip(wanted, answers, strict=True)
     }
 
 
-def _known(score: Score, task: GemmTask, candidates: Sequence[AnyCandidate]) -> Sequence[Scored | None]:
+def _known(score: Score, task: Task, candidates: Sequence[AnyCandidate]) -> Sequence[Scored | None]:
     return score.known(task, candidates) if isinstance(score, RemembersScores) else ()
 
 
@@ -227,11 +226,11 @@ def _info(turn: OpenStep, answered: Observation, best: Scored | None) -> StepInf
     evaluation = best.evaluation
     found = {
         "status": evaluation.status,
-        "message": fault_of(best) or given.problem,
+        "message": fault_of(best, turn.task) or given.problem or caveat_of(best, turn.task),
         "candidate_id": best.candidate_id,
         "basis": best.basis,
         "reward": best.value if best.basis in ("measured", "failed") else None,
-        "speedup": ratio_over(evaluation, AUTOTUNED),
+        "speedup": speedup_that_counts(evaluation),
         "time_us": evaluation.time_us,
         "predicted_us": evaluation.predicted_us,
         "cached": best.cached,

@@ -38,7 +38,8 @@ from cudal2_agent.contract.events import Emit, Event, Notice, WorkerRestarted, i
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.evaluation import Crashed
-from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.reward.score import Scored, TaskCandidates
 from cudal2_agent.contract.settings.options import QUICK_ROUNDS
 from cudal2_agent.contract.settings.settings import Settings
@@ -52,7 +53,7 @@ class _Unanswered(NamedTuple):
     """A candidate without an answer. `key`: of its evaluation in the cache."""
 
     key: str
-    task: GemmTask
+    task: Task
     candidate: AnyCandidate
 
 
@@ -82,7 +83,7 @@ class SandboxScore:
         """Whether a GPU times candidates; otherwise their values rest on predicted times."""
         return self._place.measures
 
-    def score(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored]:
+    def score(self, task: Task, candidates: Sequence[AnyCandidate]) -> list[Scored]:
         """See `Score.score`. Raises: UsageError for a task of another target, or whose operands do not fit."""
         [found] = self.score_groups([TaskCandidates(task=task, candidates=tuple(candidates))])
         return found
@@ -104,7 +105,7 @@ class SandboxScore:
             found |= outcomes
         return [[found[key] for key in of_group] for of_group in keys]
 
-    def known(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored | None]:
+    def known(self, task: Task, candidates: Sequence[AnyCandidate]) -> list[Scored | None]:
         """What the file holds of candidates, in order; None where they were not evaluated yet."""
         keys = [self._key(candidate, task) for candidate in candidates]
         asked = [_Unanswered(key, task, candidate) for key, candidate in zip(keys, candidates, strict=True)]
@@ -115,7 +116,7 @@ class SandboxScore:
         for worker in self._workers:
             worker.close()
 
-    def _key(self, candidate: AnyCandidate, task: GemmTask) -> str:
+    def _key(self, candidate: AnyCandidate, task: Task) -> str:
         """What an evaluation depends on. Kernels of trusted writers are evaluated, and predicted, in another way."""
         return digest([candidate.id, candidate.origin.trusted_writer, task.id, *self._environment], 32)
 
@@ -140,7 +141,7 @@ class SandboxScore:
                 outcome = scored(one.candidate, evaluation, one.task, self.chip, seconds=passed_s, executed_s=executed_s)
                 if lasting(outcome):
                     self._kept.keep(one.key, evaluation)
-                if unknown := why_unknown(outcome):
+                if unknown := why_unknown(outcome, one.task):
                     self._emit(Notice(message=f"no value: {unknown}"))
                 found[one.key] = outcome
             return found

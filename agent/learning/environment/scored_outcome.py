@@ -1,9 +1,20 @@
 """From an evaluation to its value, and whether the evaluation may be kept for later. Pure."""
 
+from typing import TypeGuard
+
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import AnyCandidate
-from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Measured, Rejected, Unmeasured, Wrong
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.evaluation import (
+    COMPILED,
+    MAX_AUTOTUNE,
+    CompileFailed,
+    Evaluation,
+    Measured,
+    Rejected,
+    Unmeasured,
+    Wrong,
+)
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.reward.reward import FLOOR, beyond_roofline, reward
 from cudal2_agent.contract.reward.score import Basis, Scored, predicted_value
 from cudal2_agent.contract.reward.speedup import yardstick_of
@@ -12,7 +23,7 @@ from cudal2_agent.contract.reward.speedup import yardstick_of
 def scored(
     candidate: AnyCandidate,
     evaluation: Evaluation,
-    task: GemmTask,
+    task: Task,
     chip: Chip,
     *,
     cached: bool = False,
@@ -42,31 +53,46 @@ def lasting(outcome: Scored) -> bool:
     return outcome.value is not None and isinstance(evaluation, Rejected | CompileFailed | Wrong | Unmeasured | Measured)
 
 
-def fault_of(outcome: Scored) -> str:
+def fault_of(outcome: Scored, task: Task) -> str:
     """What is wrong with a candidate, or why its value is unknown; empty where neither is so."""
     if outcome.basis == "failed" and outcome.evaluation.passed:
         return "its time is implausible: it is far under the roofline"
-    return outcome.evaluation.fault or why_unknown(outcome)
+    return outcome.evaluation.fault or why_unknown(outcome, task)
 
 
-def why_unknown(outcome: Scored) -> str:
+def caveat_of(outcome: Scored, task: Task) -> str:
+    """What a module's reward lacks: a compiled baseline; empty where there is one, or no reward."""
+    evaluation = outcome.evaluation
+    if outcome.basis != "measured" or not isinstance(evaluation, Measured) or not isinstance(task, ModuleTask):
+        return ""
+    yardstick = yardstick_of(evaluation)
+    if yardstick is None or any(each.name in (COMPILED, MAX_AUTOTUNE) for each in evaluation.baselines):
+        return ""
+    return f"no compiled baseline was measured; the reward is over {yardstick.name}"
+
+
+def why_unknown(outcome: Scored, task: Task) -> str:
     """Why an outcome has no value, and what to do about it; empty where it has one."""
     evaluation = outcome.evaluation
     if outcome.value is not None:
         return ""
+    if _unsound(task):
+        return f"the task is unsound, so that nothing is rewarded: {task.soundness.reason if task.soundness else ''}"
     if isinstance(evaluation, Unmeasured):
         return (
             f"a kernel was not executed: {evaluation.reason}" if evaluation.reason else "no model predicts the time of a kernel"
         )
     if isinstance(evaluation, Measured) and yardstick_of(evaluation) is None:
+        if isinstance(task, ModuleTask):
+            return "no baseline of PyTorch ran, and rewards are relative to the fastest; see the notes of the evaluation"
         return "the cuBLASLt baseline is missing, and rewards are relative to it; pip install nvmath-python"
     witness = evaluation.witness if isinstance(evaluation, Measured) else None
     return f"no second witness confirms a kernel that a model wrote: {witness.reason if witness else 'it was not asked'}"
 
 
-def _valued(
-    candidate: AnyCandidate, evaluation: Evaluation, task: GemmTask, chip: Chip
-) -> tuple[float, Basis] | tuple[None, None]:
+def _valued(candidate: AnyCandidate, evaluation: Evaluation, task: Task, chip: Chip) -> tuple[float, Basis] | tuple[None, None]:
+    if _unsound(task):
+        return None, None
     if evaluation.failed or (isinstance(evaluation, Measured) and beyond_roofline(evaluation, task, chip)):
         return FLOOR, "failed"
     if isinstance(evaluation, Measured):
@@ -74,3 +100,7 @@ def _valued(
         return (None, None) if gained is None else (gained, "measured")
     foreseen = predicted_value(evaluation, task, chip)
     return (None, None) if foreseen is None else (foreseen, "predicted")
+
+
+def _unsound(task: Task) -> TypeGuard[ModuleTask]:
+    return isinstance(task, ModuleTask) and task.soundness is not None and task.soundness.status == "unsound"

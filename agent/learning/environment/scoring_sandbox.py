@@ -21,7 +21,8 @@ from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import Evaluation, Measured
-from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.reward.reward import beyond_roofline
 from cudal2_agent.contract.reward.score import TaskCandidates
 from cudal2_agent.contract.settings.settings import Settings
@@ -109,7 +110,7 @@ class ScoringSandbox:
                         raise WorkerError("the score was closed")
                 first += len(group.candidates)
 
-    def _of_task(self, ahead: "BuildsAhead", number: int, task: GemmTask) -> Iterator[WorkerOutcome]:
+    def _of_task(self, ahead: "BuildsAhead", number: int, task: Task) -> Iterator[WorkerOutcome]:
         """The outcomes of one task's candidates, in the order in which their builds end."""
         builds = ahead.of(number)
         while finished := builds.ready(wait=True):
@@ -126,7 +127,7 @@ class ScoringSandbox:
         if self._working.acquire(timeout=END_PATIENCE_S):
             self._working.release()
 
-    def _executed(self, built: Sequence[tuple[int, Built]], task: GemmTask) -> Iterator[tuple[int, Evaluation]]:
+    def _executed(self, built: Sequence[tuple[int, Built]], task: Task) -> Iterator[tuple[int, Evaluation]]:
         screened = [each for each in built if self._sandbox.can_measure and each[1].candidate.origin.trusted_writer]
         if screened:
             for place, evaluation in self._sandbox.screen([one for _, one in screened], task):
@@ -135,7 +136,7 @@ class ScoringSandbox:
             if (position, one) not in screened:
                 yield position, self._proved(one, task)
 
-    def _proved(self, built: Built, task: GemmTask) -> Evaluation:
+    def _proved(self, built: Built, task: Task) -> Evaluation:
         """The evaluation, with the verdict of the emulator where a GPU measured it."""
         evaluation = self._sandbox.evaluate(built, task, "quick")
         if not isinstance(evaluation, Measured) or beyond_roofline(evaluation, task, self._sandbox.chip):

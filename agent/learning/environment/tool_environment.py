@@ -8,25 +8,31 @@ import re
 from collections import deque
 from collections.abc import Sequence
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from cudal2_agent.agent.learning.environment.answers import Answer
 from cudal2_agent.agent.learning.environment.kernel_environment import (
     TURNS,
     UNSCORED,
     KernelEnvironment,
+    StepInfo,
     StepResult,
     step_together,
 )
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.records.module_task import gemm
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.plan.chip import Chip
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.contract.reward.reward import FLOOR
 from cudal2_agent.contract.reward.score import Score
+from cudal2_agent.policies.chat.prompts.modules import required_sections
+from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
 from cudal2_agent.policies.chat.prompts.schedules import schedule_values
+from cudal2_agent.policies.fusion.fused_source import FAMILY
+from cudal2_agent.policies.fusion.named_axes import TaskAxes
 
-PROMPT = "Write a fast kernel for a matrix product. Submit kernels by calling tools, and read what becomes of them.\n\n"
+PROMPT = "Write fast kernels for the task. Submit them by calling tools, and read what becomes of them.\n\n"
+_TASK: TypeAdapter[Task] = TypeAdapter(Task)
 TASK_TOKENS = 4000  # of the text that describes a task
 RECEIVED = "received; it is scored when the conversation ends"
 
@@ -43,7 +49,7 @@ class ToolEnvironments:
     def __init__(
         self,
         score: Score,
-        tasks: Sequence[GemmTask],
+        tasks: Sequence[Task],
         *,
         turns: int = TURNS,
         sources: bool = False,
@@ -65,12 +71,12 @@ class ToolEnvironments:
         prompt = [{"role": "user", "content": PROMPT}]
         return [{"prompt": prompt, "task": task.model_dump_json()} for task in self._tasks]
 
-    def _task(self, column: object) -> GemmTask:
+    def _task(self, column: object) -> Task:
         """Raises: UsageError. All rollouts of a group must have the same task, so that none is drawn here."""
         if column is None and len(self._tasks) == 1:
             return self._tasks[0]
         try:
-            return GemmTask.model_validate_json(str(column or ""))
+            return _TASK.validate_json(str(column or ""))
         except ValidationError as exc:
             raise UsageError("a row has no task in its column 'task'; make the data set of ToolEnvironments.rows()") from exc
 
@@ -157,7 +163,9 @@ class KernelTools(ScheduleTools):
 
 
 def _described(observation: Observation, turns: int) -> str:
-    task, chip = gemm(observation.task, "this environment"), observation.chip
+    task, chip = observation.task, observation.chip
+    if isinstance(task, ModuleTask):
+        return _of_module(task, chip, turns)
     said = (
         f"D = A·B with M = {task.m}, N = {task.n}, K = {task.k}, {task.element}, accumulated in {task.accumulate}, "
         f"layout {task.layout}, on {chip.name} ({task.arch}). Submissions: at most {turns}. The fastest right kernel counts."
@@ -165,11 +173,26 @@ def _described(observation: Observation, turns: int) -> str:
     return f"{said}\n\n{schedule_values(observation, TASK_TOKENS)['families']}"
 
 
+def _of_module(task: ModuleTask, chip: Chip, turns: int) -> str:
+    said = (
+        f"The module {inline(task.name)} in {task.arithmetic}, on {chip.name} ({task.arch}). Submissions: at most {turns}. "
+        "The fastest right plan counts."
+    )
+    sections = [f"# {title}\n\n{text(TASK_TOKENS)}" for title, text in required_sections(task).items()]
+    kernels = fenced("\n".join(TaskAxes(task, chip).lines()))
+    family = f'# Kernels and their axes\n\nThe family is "{FAMILY}". Its axes are the kernels, each with one of these texts:'
+    return "\n\n".join([said, *sections, family, kernels])
+
+
+def _yardstick(info: StepInfo) -> str:
+    return "PyTorch's fastest" if isinstance(info.task, ModuleTask) else "cuBLASLt-AutoTuning"
+
+
 def _told(step: StepResult) -> str:
     info = step.info
     doubt = f"; {info.message}" if info.message else ""
     if info.time_us is not None:
-        compared = f", {info.speedup:.3f} times as fast as cuBLASLt-AutoTuning" if info.speedup else ""
+        compared = f", {info.speedup:.3f} times as fast as {_yardstick(info)}" if info.speedup else ""
         return f"measured: {info.time_us:.2f} us{compared}{doubt}"
     if info.predicted_us is not None:
         verified = "verified by the emulator: " if info.outcomes[0].evaluation.passed else ""

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Candidate, Origin
-from cudal2_agent.contract.records.module_task import Task, gemm
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.settings.options import ReplyKind
 from cudal2_agent.policies.chat.prompts.quoting import inline
 from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, Malformed
 from cudal2_agent.policies.chat.replies.forms import ReadReply, file_problem, has_plan
 from cudal2_agent.policies.chat.replies.patch import Patch, apply_patch, choose_base
 from cudal2_agent.policies.chat.replies.schedule_json import NamedSchedules
-from cudal2_agent.policies.schedule.named_schedules import Unwritable, schedules_for
+from cudal2_agent.policies.fusion.named_axes import named_for
+from cudal2_agent.policies.schedule.named_schedules import Unwritable
 
 PROBLEM_CHARS = 1500
 
@@ -103,7 +104,7 @@ def _from_schedules(named: NamedSchedules, context: ReplyContext) -> GivenCandid
     tried: list[str] = []
     for number, values in enumerate(named.values, 1):
         label = f"schedule {number}: " if count > 1 else ""
-        written = schedules_for(gemm(context.task, "a schedule of a reply"), context.chip).expand(values)
+        written = named_for(context.task, context.chip).expand(values)
         if isinstance(written, Unwritable):
             wrong.append(label + "; ".join(written.reasons))
         elif written.id in context.known or written.id in made:

@@ -11,6 +11,7 @@ from cudal2_agent.contract.errors import MachineError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.reward.score import Scored
 from tests.doubles import CHIP, measured, unmeasured
@@ -26,8 +27,9 @@ class FixedScore:
     """
 
     def __init__(self, slow_s: dict[GemmTask, float] | None = None, *, emulates: bool = False, speed: float = 1.0) -> None:
-        self._slow_s, self._emulates, self._speed = slow_s or {}, emulates, speed
-        self.calls: list[tuple[GemmTask, list[str]]] = []
+        self._slow_s = {task.id: seconds for task, seconds in (slow_s or {}).items()}
+        self._emulates, self._speed = emulates, speed
+        self.calls: list[tuple[Task, list[str]]] = []
         self.error: MachineError | None = None
         self._lock = threading.Lock()
 
@@ -35,12 +37,12 @@ class FixedScore:
     def chip(self) -> Chip:
         return CHIP
 
-    def score(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored]:
+    def score(self, task: Task, candidates: Sequence[AnyCandidate]) -> list[Scored]:
         if self.error is not None:
             raise self.error
         with self._lock:
             self.calls.append((task, [one.id for one in candidates]))
-        time.sleep(self._slow_s.get(task, 0.0))
+        time.sleep(self._slow_s.get(task.id, 0.0))
         return [scored(one, self._evaluation(one), task, CHIP, seconds=0.5) for one in candidates]
 
     def _evaluation(self, candidate: AnyCandidate) -> Evaluation:
@@ -54,7 +56,7 @@ class FixedScore:
 class RememberingScore(FixedScore):
     """It knows what it was asked before, even where the answer is still under way."""
 
-    def known(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored | None]:
+    def known(self, task: Task, candidates: Sequence[AnyCandidate]) -> list[Scored | None]:
         return [
             scored(one, self._evaluation(one), task, CHIP, cached=True) if place == 0 else None
             for place, one in enumerate(candidates)
