@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.harness import execute, script
 from benchmarks.modules.crew import Crew
-from benchmarks.modules.measuring import LARGE_BYTES, LARGE_CANDIDATES, Measuring
+from benchmarks.modules.measuring import Measuring, candidates_of
 from benchmarks.modules.queueing import PROCESS_BYTES, Board, Item, item_of
 from benchmarks.modules.rows import Row, head_of, nodes_of, place_of
 from benchmarks.modules.summary import summary
@@ -64,8 +64,8 @@ def dry(board: Board, candidates: int) -> None:
     """Print the queue, most work first, with what each task's candidates are."""
     for item in board.waiting:
         task, policy = ModuleTask.model_validate_json(item.file.read_text("utf-8")), FusionPolicy()
-        count = min(candidates, LARGE_CANDIDATES) if task.operand_bytes > LARGE_BYTES else candidates
-        found = policy.propose(Observation(task=task, chip=REFERENCE_CHIPS[task.arch], round=0, seed=0), count)
+        asked = Observation(task=task, chip=REFERENCE_CHIPS[task.arch], round=0, seed=0)
+        found = policy.propose(asked, candidates_of(task, candidates))
         plans = ", ".join("{}+{}".format(*nodes_of(each)) for each in found) or policy.exhausted
         size = f"{task.operand_bytes / 1e9:6.2f} GB, needs {item.need_bytes / 1e9:5.1f}"
         print(f"{item.work_s:6.1f} s  {size}  {head_of(task)['class']:28} {item.name}: {plans}", flush=True)

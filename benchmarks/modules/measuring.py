@@ -10,7 +10,8 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from cudal2_agent.sandbox.building.builder import Builder
 from cudal2_agent.sandbox.workers.messages import CandidateBatch, Done, Evaluate, StageEntered
 
 LARGE_BYTES = 2_000_000_000  # of operands, from which candidates are evaluated whole, one after another, and few
+VERY_LARGE_BYTES = 6_000_000_000  # from which one candidate is, on one set of fresh data
 LARGE_CANDIDATES = 2
 FINALISTS, CLOSE = 2, 1.03  # of a screen, and how far behind the first one
 
@@ -54,7 +56,16 @@ class Stages:
     def __init__(self, say: Callable[[Row], None], turn: GpuTurn | None) -> None:
         self._say, self._turn = say, turn
         self.seconds: dict[str, float] = {}
-        self._stage, self._begin_s = "", 0.0
+        self._stage, self._begin_s, self._keeps = "", 0.0, False
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Once the GPU is had alone, keep it so: many short stages would wait for it each."""
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps = False
 
     def __call__(self, message: Any) -> None:
         if isinstance(message, StageEntered) and message.stage != self._stage:
@@ -63,7 +74,7 @@ class Stages:
     def enter(self, stage: str) -> None:
         """`time` has the GPU alone, `cpu` does not use it."""
         self.end()
-        if self._turn is not None:
+        if self._turn is not None and not (self._keeps and self._turn.held == "alone"):
             self._say({"stage": "wait"})
             begin = time.monotonic()
             {"time": self._turn.alone, "cpu": self._turn.leave}.get(stage, self._turn.share)()
@@ -82,6 +93,13 @@ class Stages:
 
     def _add(self, stage: str, seconds: float) -> None:
         self.seconds[stage] = round(self.seconds.get(stage, 0.0) + seconds, 3)
+
+
+def candidates_of(task: ModuleTask, asked: int) -> int:
+    """How many candidates of a task are measured."""
+    if task.operand_bytes > VERY_LARGE_BYTES:
+        return min(asked, 1)
+    return min(asked, LARGE_CANDIDATES) if task.operand_bytes > LARGE_BYTES else asked
 
 
 class Measurer:
@@ -106,7 +124,7 @@ class Measurer:
     def _measured(self, task: ModuleTask) -> Row:
         self._stages.enter("cpu")
         policy, large = FusionPolicy(), task.operand_bytes > LARGE_BYTES
-        count = min(self._options.candidates, LARGE_CANDIDATES) if large else self._options.candidates
+        count = candidates_of(task, self._options.candidates)
         candidates = policy.propose(Observation(task=task, chip=self._chip, round=0, seed=0), count)
         if not candidates:
             return {"status": "no candidate", "message": policy.exhausted}
@@ -135,8 +153,9 @@ class Measurer:
     def _one_by_one(self, task: ModuleTask, built: Sequence[Built]) -> tuple[Built, Measured] | None:
         """Of a large task: one candidate's memory at a time."""
         found: list[tuple[Built, Measured]] = []
+        verify = VerifyOptions(rounds=1) if task.operand_bytes > VERY_LARGE_BYTES else VerifyOptions()
         for one in built:
-            request = Evaluate(built=one, task=task, verify=VerifyOptions(), time=self._options_of(task), effort="full")
+            request = Evaluate(built=one, task=task, verify=verify, time=self._options_of(task), effort="full")
             answer = self._evaluator.evaluate(request)
             assert isinstance(answer, Done)  # a time was asked for
             self.tried[one.candidate.id] = one.candidate, answer.evaluation
@@ -152,7 +171,9 @@ class Measurer:
             return list(built)
         brief = SCREEN_TIME.model_copy(update={"max_autotune": False})
         times: dict[int, float] = {}
-        for done in self._batch("screen", task, built, brief):
+        with self._stages.keeping():
+            screened = self._batch("screen", task, built, brief)
+        for done in screened:
             if isinstance(done.evaluation, Measured):
                 times[done.position] = median_us(done.evaluation.timing)
         return [built[position] for position in sorted(times, key=lambda position: times[position])]

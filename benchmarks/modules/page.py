@@ -1,9 +1,10 @@
 """The page of results of modules: its tables from committed rows.
 
-    python -m benchmarks.modules.page ROWS... [--counters FILE...] [--soundness FILE...] [--page docs/results/modules.md]
+    python -m benchmarks.modules.page [FOLDER] [--out PAGE]
 
-Rows are JSON lines of `kernelbench`, compressed or not. Of several rows of a task and arithmetic the last one counts, in the
-order of the files; of max-autotune the last row that has it.
+FOLDER holds `*modules_rows_*`, `*modules_counters_*` and `*modules_soundness_*`: JSON lines of `kernelbench`, of `counters` and
+of `cudal2-agent tasks check --rows`, compressed or not, by default the committed ones. Of several rows of a task and arithmetic
+the last one counts, in the order of the files' dates; of max-autotune the last row that has it.
 """
 
 import gzip
@@ -14,12 +15,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.harness import execute, fill, marks_of, script, shown, table
+from benchmarks.harness import ROOT, execute, fill, marks_of, script, shown, table
 from benchmarks.modules.rows import Row, geometric_mean, place_of
 from benchmarks.modules.summary import over_eager, summary
 from cudal2_agent.contract.records.evaluation import MAX_AUTOTUNE, MODULE_BASELINES
 
-MARKS = marks_of(__file__)
+MARKS, PAGE = marks_of(__file__), ROOT / "docs" / "results" / "modules.md"
 DRAM_TBPS = {"H100": 3.35, "H200": 4.8}  # of the data sheets
 TFLOPS = {"f32": 67.0, "f16": 989.0}  # the same: fused multiply-adds, and tensor cores
 BUSY_PCT = 70.0  # of a unit's peak, from which it is what a kernel waits for
@@ -208,20 +209,23 @@ def waits_for(launch: Row) -> str:
     return f"latency: {max(stalls, key=lambda name: stalls[name]).replace('_', ' ')}" if stalls else "latency"
 
 
+def text_of(folder: Path) -> str:
+    """The page's tables from the files of a folder."""
+
+    def lines(kind: str) -> list[Row]:
+        files = folder.glob(f"*modules_{kind}_*")
+        return [row for file in sorted(files, key=lambda file: file.name.partition(kind)[2]) for row in read_lines(file)]
+
+    sound = {place_of(row["name"]): row["status"] for row in lines("soundness")}
+    return page_text([with_soundness(row, sound) for row in lines("rows")], lines("counters"))
+
+
 def main() -> None:
     parser = script(__file__, __doc__)
-    parser.add_argument("rows", type=Path, nargs="+")
-    parser.add_argument("--counters", type=Path, nargs="*", default=[])
-    parser.add_argument("--soundness", type=Path, nargs="*", default=[], help="rows of `cudal2-agent tasks check --rows`")
-    parser.add_argument("--page", type=Path, help="a page whose tables are replaced; else they are printed")
+    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=PAGE, help="the page whose tables are replaced")
     given = parser.parse_args()
-    sound = {place_of(row["name"]): row["status"] for path in given.soundness for row in read_lines(path)}
-    rows = [with_soundness(row, sound) for path in given.rows for row in read_lines(path)]
-    text = page_text(rows, [row for path in given.counters for row in read_lines(path)])
-    if given.page:
-        fill(given.page, MARKS, text)
-    else:
-        print(text)
+    fill(given.out, MARKS, text_of(given.folder))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def over_eager(row: Row) -> float | None:
 
 
 def _figures(rows: Sequence[Row]) -> list[object]:
-    counted = [row for row in rows if row.get("soundness") != "unsound"]
+    counted = [row for row in rows if row.get("soundness") in (None, "sound")]
     measured = [row for row in counted if row["status"] == "measured" and row.get("speedup")]
     faster = [row for row in measured if row["speedup"][1] > 1]
     slower = [row for row in measured if row["speedup"][2] < 1]

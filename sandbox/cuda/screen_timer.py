@@ -34,11 +34,10 @@ class ScreenTimer:
 
     def __init__(self, timer: Timer, task: Task, pci_bus_id: str, options: TimeOptions) -> None:
         self._timer, self._task, self._pci_bus_id, self._options = timer, task, pci_bus_id, options
-        self._track = timer.track_for(RACE_TIME)  # cuBLASLt is tuned by whole samples, and a final follows
-        self._baselines = timer.open_baselines(options)
         self._secret = secrets.randbits(64) if options.secret is None else options.secret
         self._draw = random.Random(self._secret)
-        self._track.pools.renew(self._draw)
+        self._track = timer.track_for(RACE_TIME, self._draw)  # cuBLASLt is tuned by whole samples, and a final follows
+        self._baselines = timer.open_baselines(options)
         self._launches = timer.launches_of(options)
         standing = self._baselines.contenders.items()
         self._libraries = {f"{name}/{rank}": one for name, found in standing for rank, one in enumerate(found)}

@@ -118,8 +118,8 @@ class Timer:
             self._opened.pools.renew(random.Random(secrets.randbits(64)))
         return self._opened
 
-    def track_for(self, options: TimeOptions) -> BaseTrack:
-        """The memory of the task, and from now on baselines sampled as these options say.
+    def track_for(self, options: TimeOptions, draw: random.Random | None = None) -> BaseTrack:
+        """The memory of the task, and from now on baselines sampled as these options say. `draw`: of new numbers in it.
 
         It is opened again where it holds fewer launches than such a sample has.
         """
@@ -128,6 +128,9 @@ class Timer:
         if _sample_of(options) != _sample_of(self._options):
             self._lanes = {}
         self._options = options
+        if draw is not None:
+            self._opened = self._opened or self._open_track()
+            self._opened.pools.renew(draw)
         return self._track
 
     def launches_of(self, options: TimeOptions) -> int:
@@ -156,11 +159,10 @@ class Timer:
 
         Raises: Fault where the candidate cannot be captured in a graph, WrongWhileTimed for a fault of its timed launches.
         """
-        self.track_for(options)
         secret = secrets.randbits(64) if options.secret is None else options.secret
         draw = random.Random(secret)
+        self.track_for(options, draw)
         baselines = self.open_baselines(options)
-        self._track.pools.renew(draw)
         standing = {name: list(found) for name, found in baselines.contenders.items()}
         lane = open_lane(self._track, contender, options, draw)
         lanes: dict[str, Lane] = {CANDIDATE: lane}

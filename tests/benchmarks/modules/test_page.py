@@ -3,8 +3,9 @@
 import gzip
 import json
 
+from benchmarks.harness import ROOT, filled
 from benchmarks.modules.counters import chosen, counted
-from benchmarks.modules.page import floor_us, latest, page_text, read_lines, waits_for, with_soundness
+from benchmarks.modules.page import MARKS, PAGE, floor_us, latest, page_text, read_lines, text_of, waits_for, with_soundness
 from cudal2_agent.contract.records.profile import LaunchProfile
 
 
@@ -47,6 +48,18 @@ def test_the_last_row_of_a_task_counts_and_tasks_come_in_order():
 def test_soundness_is_the_tasks_wherever_it_was_found():
     assert with_soundness(row("1/19_ReLU", 2.0), {(1, 19): "unsound"})["soundness"] == "unsound"
     assert with_soundness(row("1/19_ReLU", 2.0), {(2, 19): "unsound"})["soundness"] == "sound"
+
+
+def test_the_page_in_docs_is_of_the_committed_files():
+    assert filled(PAGE.read_text("utf-8"), MARKS, text_of(ROOT / "benchmarks" / "results")) == PAGE.read_text("utf-8")
+
+
+def test_files_count_in_the_order_of_their_dates(tmp_path):
+    (tmp_path / "h200_modules_rows_2026-11-27.jsonl").write_text(json.dumps(row("1/19_ReLU", 2.0)))
+    (tmp_path / "h100_modules_rows_2026-11-28.jsonl").write_text(json.dumps(row("1/19_ReLU", 4.0)))
+    (tmp_path / "modules_soundness_2026-11-28.jsonl").write_text(json.dumps({"name": "level1/19_ReLU", "status": "unsound"}))
+    assert "4.000 (4.000–4.000)" in text_of(tmp_path)
+    assert "Soundness: 1 unsound." in text_of(tmp_path)
 
 
 def test_the_floor_is_of_the_card_that_measured():

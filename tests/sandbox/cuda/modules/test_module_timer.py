@@ -207,3 +207,13 @@ def test_a_launch_that_does_not_wait_for_its_predecessor_is_a_fault(measure, mon
 def test_the_options_say_which_baselines_run(options, left_out):
     wanted = torch_baselines.ModuleBaselines.wanted(OPTIONS.model_copy(update=options))
     assert set(MODULE_BASELINES) - set(wanted) == left_out
+
+
+def test_numbers_are_drawn_once_for_a_measurement(measure, monkeypatch):
+    """References of large outputs take seconds."""
+    from cudal2_agent.sandbox.cuda.modules.value_pools import ValuePools
+
+    renewed, renew = [], ValuePools.renew
+    monkeypatch.setattr(ValuePools, "renew", lambda pools, draw: (renewed.append(pools), renew(pools, draw))[1])
+    measure(right)
+    assert len(renewed) == 1
