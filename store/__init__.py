@@ -14,7 +14,7 @@
 - `importing.py`, `incoming.py`: exported files into a store, in one transaction, and what their lines hold.
 - `merging.py`: another store into a store.
 - `campaign_queue.py`: the tasks of a campaign, claimed by workers one at a time.
-- `campaign_results.py`: what was found for each task, by filters, and tuned baselines.
+- `campaign_results.py`: what was found for each shape and each module, by filters, and tuned baselines.
 - `statistics.py`: lists and counts, by SQL alone.
 - `checking.py`: every hash, packed record, reference and repeated column.
 - `pruning.py`: deletes steps and runs, and what nothing else refers to.

@@ -10,21 +10,30 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, case, func, insert, or_, select, update
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, and_, bindparam, case, delete, func, insert, or_, select, update
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.records.campaign import ShapeResult
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_campaign import AskedModule, CampaignResult, CampaignTask, ModuleResult
 from cudal2_agent.contract.settings.run_settings import RunSettings
-from cudal2_agent.store.campaign_results import ResultFilter, StoredResult, add_result, read_results
+from cudal2_agent.store.campaign_results import (
+    ResultFilter,
+    StoredModule,
+    StoredResult,
+    add_module,
+    add_result,
+    read_modules,
+    read_results,
+)
 from cudal2_agent.store.filters import sortable
 from cudal2_agent.store.store import Store
-from cudal2_agent.store.tables import campaign_items, campaigns, shape_results
+from cudal2_agent.store.tables import campaign_items, campaigns, module_results, shape_results
 
 LEASE_S = 30.0
 MAX_ATTEMPTS = 3
 _OWN = campaign_items.c
+_TASK: TypeAdapter[CampaignTask] = TypeAdapter(CampaignTask)
 
 
 class CampaignRecord(Record):
@@ -57,14 +66,14 @@ class Claim(NamedTuple):
 
     item: int
     worker: str
-    task: GemmTask
+    task: CampaignTask
     attempt: int
 
 
 class FailedItem(NamedTuple):
     """A task without a result, and why."""
 
-    task: GemmTask
+    task: CampaignTask
     attempts: int
     reason: str
 
@@ -106,7 +115,7 @@ class CampaignQueue:
             raise UsageError(f"there is no campaign {self.name!r} (there are: {known}); start it with `campaign run --name`")
         return CampaignRecord.model_validate_json(text)
 
-    def add(self, tasks: Mapping[GemmTask, float], seed: int) -> int:
+    def add(self, tasks: Mapping[CampaignTask, float], seed: int) -> int:
         """Add tasks with their weights in a random order that the seed decides; those known keep their place.
 
         A task of which the campaign has a result is done. Returns the number of new items.
@@ -114,12 +123,26 @@ class CampaignQueue:
         with self._store.writing() as connection:
             campaign = self._key(connection)
             known = set(connection.execute(select(_OWN.task).where(_OWN.campaign == campaign)).scalars())
-            has_result = select(shape_results.c.task).where(shape_results.c.campaign == campaign)
-            done = set(connection.execute(has_result).scalars())
+            done = {
+                task
+                for table in (shape_results, module_results)
+                for task in connection.execute(select(table.c.task).where(table.c.campaign == campaign)).scalars()
+            }
             rows = [_item(campaign, task, weight, seed, done) for task, weight in tasks.items() if task.id not in known]
             if rows:
                 connection.execute(insert(campaign_items), rows)
         return len(rows)
+
+    def replace(self, tasks: Iterable[AskedModule]) -> int:
+        """Take out what is not done of the modules that are asked with another text now; how many these are."""
+        wanted = {task.place: task.id for task in tasks}
+        with self._store.writing() as connection:
+            left = (_OWN.campaign == self._key(connection), _OWN.status.in_(("pending", "failed")))
+            held = [(key, read_task(text)) for key, text in connection.execute(select(_OWN.key, _OWN.record).where(*left))]
+            old = [key for key, task in held if isinstance(task, AskedModule) and wanted.get(task.place, task.id) != task.id]
+            for key in old:
+                connection.execute(delete(campaign_items).where(_OWN.key == key))
+        return len(old)
 
     def claim(self, worker: str, now_s: float | None = None) -> Claim | None:
         """The next task, which is this worker's for LEASE_S; None where none is free now.
@@ -145,19 +168,19 @@ class CampaignQueue:
                 return None
             held = {"status": "running", "worker": worker, "lease_until": now_s + LEASE_S, "attempts": row.attempts + 1}
             connection.execute(update(campaign_items).where(_OWN.key == row.key).values(**held))
-        return Claim(row.key, worker, GemmTask.model_validate_json(row.record), row.attempts + 1)
+        return Claim(row.key, worker, read_task(row.record), row.attempts + 1)
 
     def renew(self, claim: Claim) -> bool:
         """Whether the item is still this worker's; then for another LEASE_S."""
         with self._store.writing() as connection:
             return _change(connection, claim, lease_until=time.time() + LEASE_S)
 
-    def finish(self, claim: Claim, result: ShapeResult) -> bool:
+    def finish(self, claim: Claim, result: CampaignResult) -> bool:
         """Record the result and end the item, or nothing where the item was lost to another worker."""
         with self._store.writing() as connection:
             ended = _change(connection, claim, status="done", worker=None, lease_until=None, reason="")
             if ended:
-                add_result(connection, self._key(connection), result)
+                _add(connection, self._key(connection), result)
             return ended
 
     def fail(self, claim: Claim, reason: str, *, for_good: bool = False) -> None:
@@ -187,12 +210,12 @@ class CampaignQueue:
             query = select(status, func.count()).where(_OWN.campaign == self._key(connection)).group_by(status)
             return QueueCounts(**{row[0]: row[1] for row in connection.execute(query)})
 
-    def running(self) -> dict[str, GemmTask]:
+    def running(self) -> dict[str, CampaignTask]:
         """The tasks that are being searched, by worker."""
         with self._store.reading() as (connection, _):
             held = (_OWN.campaign == self._key(connection), _OWN.status == "running", _OWN.lease_until >= time.time())
             found = connection.execute(select(_OWN.worker, _OWN.record).where(*held)).all()
-        return {worker: GemmTask.model_validate_json(text) for worker, text in found}
+        return {worker: read_task(text) for worker, text in found}
 
     def failed(self) -> list[FailedItem]:
         """The tasks that are not tried again."""
@@ -201,12 +224,17 @@ class CampaignQueue:
                 _OWN.campaign == self._key(connection), _OWN.status == "failed", _OWN.attempts >= MAX_ATTEMPTS
             )
             found = connection.execute(query.order_by(_OWN.place)).all()
-        return [FailedItem(GemmTask.model_validate_json(text), attempts, reason) for text, attempts, reason in found]
+        return [FailedItem(read_task(text), attempts, reason) for text, attempts, reason in found]
 
     def results(self, after: int = 0) -> list[StoredResult]:
         """Results with a key above `after`."""
         with self._store.reading() as (connection, _):
             return read_results(connection, ResultFilter(campaigns=(self.name,)), after)
+
+    def modules(self, after: int = 0) -> list[StoredModule]:
+        """Rows of modules with a key above `after`."""
+        with self._store.reading() as (connection, _):
+            return read_modules(connection, ResultFilter(campaigns=(self.name,)), after)
 
     def unproved(self) -> int:
         """The number of winners without a verdict of the second witness."""
@@ -215,14 +243,14 @@ class CampaignQueue:
             open_ = (own.campaign == self._key(connection), own.witness == "", own.ratio.is_not(None))
             return connection.execute(select(func.count()).select_from(shape_results).where(*open_)).scalar_one()
 
-    def take_over(self, results: Iterable[ShapeResult]) -> int:
+    def take_over(self, results: Iterable[CampaignResult]) -> int:
         """Add results of another store; items of their tasks are done. Returns the number of new results."""
         with self._store.writing() as connection:
             campaign, added = self._key(connection), 0
             ended = {"status": "done", "worker": None, "lease_until": None, "reason": ""}
             item = update(campaign_items).where(_OWN.campaign == campaign, _OWN.task == bindparam("of")).values(**ended)
             for result in results:
-                added += add_result(connection, campaign, result)
+                added += _add(connection, campaign, result)
                 connection.execute(item, {"of": result.task.id})
         return added
 
@@ -242,7 +270,19 @@ class CampaignQueue:
         connection.execute(update(campaign_items).where(*lost).values(**values))
 
 
-def _item(campaign: int, task: GemmTask, weight: float, seed: int, done: set[str]) -> dict[str, Any]:
+def read_task(text: str) -> CampaignTask:
+    """The task in the record of an item. Raises: ValueError."""
+    found: CampaignTask = _TASK.validate_json(text)
+    return found
+
+
+def _add(connection: Connection, campaign: int, result: CampaignResult) -> bool:
+    if isinstance(result, ModuleResult):
+        return add_module(connection, campaign, result)
+    return add_result(connection, campaign, result)
+
+
+def _item(campaign: int, task: CampaignTask, weight: float, seed: int, done: set[str]) -> dict[str, Any]:
     return {
         "campaign": campaign,
         "task": task.id,

@@ -1,5 +1,6 @@
-"""Results of campaigns: rows that are recorded, filtered, and changed once their winner is proved; tuned baselines.
+"""Results of campaigns: rows of shapes and of modules, recorded and filtered; tuned baselines.
 
+The row of a shape changes once its winner is proved.
 Of a task and environment the last tuned baseline is kept.
 """
 
@@ -11,10 +12,11 @@ from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, upd
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.module_campaign import ModuleResult
 from cudal2_agent.contract.records.task import Arch, GemmTask, Layout, TimingMode
 from cudal2_agent.store.filters import one_of, sortable
 from cudal2_agent.store.packing import named
-from cudal2_agent.store.tables import campaigns, shape_results, tuned_baselines
+from cudal2_agent.store.tables import campaigns, module_results, shape_results, tuned_baselines
 
 PROOF_LEASE_S = 900.0  # longer than the proof of one winner takes
 
@@ -127,6 +129,61 @@ def _conditions(wanted: ResultFilter) -> ColumnElement[bool]:
         one_of(own.arch, [arch.value for arch in wanted.archs]),
         one_of(own.environment, wanted.environments),
     )
+
+
+class StoredModule(NamedTuple):
+    """A row with the name of its campaign and its key in the store."""
+
+    key: int
+    campaign: str
+    result: ModuleResult
+
+
+def read_modules(connection: Connection, wanted: ResultFilter = ALL_RESULTS, after: int = 0) -> list[StoredModule]:
+    """The wanted rows with a key above `after`, by name; of one task, the oldest first. A filter by layout selects none."""
+    if wanted.layouts:
+        return []
+    conditions = and_(
+        one_of(campaigns.c.name, wanted.campaigns),
+        one_of(module_results.c.mode, [mode.value for mode in wanted.modes]),
+        one_of(module_results.c.arch, [arch.value for arch in wanted.archs]),
+        one_of(module_results.c.environment, wanted.environments),
+    )
+    query = (
+        select(module_results.c.key, campaigns.c.name, module_results.c.record)
+        .join_from(module_results, campaigns, campaigns.c.key == module_results.c.campaign)
+        .where(conditions, module_results.c.key > after)
+        .order_by(module_results.c.name, module_results.c.finished_at)
+    )
+    return [StoredModule(key, name, ModuleResult.model_validate_json(text)) for key, name, text in connection.execute(query)]
+
+
+def add_module(connection: Connection, campaign: int, result: ModuleResult) -> bool:
+    """Record a row; whether it was new."""
+    row = module_row(result)
+    same = select(module_results.c.key).where(
+        module_results.c.task == row["task"], module_results.c.finished_at == row["finished_at"]
+    )
+    if connection.execute(same).first() is not None:
+        return False
+    connection.execute(insert(module_results).values(campaign=campaign, **row))
+    return True
+
+
+def module_row(result: ModuleResult) -> dict[str, Any]:
+    task, record = result.task, result.model_dump_json()
+    return {
+        "task": task.id,
+        "name": task.name,
+        "mode": task.mode.value,
+        "arch": task.arch.value,
+        "environment": result.environment,
+        "status": result.status,
+        "ratio": result.speedup.ratio if result.speedup else None,
+        "finished_at": sortable(result.finished_at),
+        "hash": named(digest(record)),
+        "record": record,
+    }
 
 
 _OWN = tuned_baselines.c

@@ -16,14 +16,15 @@ from cudal2_agent.contract.errors import StoreError
 from cudal2_agent.contract.events import Emit, StoreProgress, ignore
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.campaign import ShapeResult
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_campaign import ModuleResult
 from cudal2_agent.store import tables
-from cudal2_agent.store.campaign_results import result_row, tuned_row
+from cudal2_agent.store.campaign_queue import read_task
+from cudal2_agent.store.campaign_results import module_row, result_row, tuned_row
 from cudal2_agent.store.packing import Packer, named
 from cudal2_agent.store.plain_records import content_id, exchange_hash, figures, observation_hash, step_hash
 from cudal2_agent.store.reader import PlainReader, unnamed
 from cudal2_agent.store.store import Store
-from cudal2_agent.store.tables import campaign_items, shape_results, tuned_baselines
+from cudal2_agent.store.tables import campaign_items, module_results, shape_results, tuned_baselines
 from cudal2_agent.store.writer import run_columns
 
 KINDS = frozenset({"candidate", "prompt", "chunk", "profile"})
@@ -248,7 +249,8 @@ def campaign_faults(connection: Connection) -> Iterator[str]:
     """One line each."""
     yield from _faults(connection, shape_results, "result", lambda text: result_row(ShapeResult.model_validate_json(text)))
     yield from _faults(connection, tuned_baselines, "baseline", lambda text: tuned_row(TunedBaseline.model_validate_json(text)))
-    yield from _faults(connection, campaign_items, "item", lambda text: {"task": GemmTask.model_validate_json(text).id})
+    yield from _faults(connection, module_results, "module", lambda text: module_row(ModuleResult.model_validate_json(text)))
+    yield from _faults(connection, campaign_items, "item", lambda text: {"task": read_task(text).id})
 
 
 def _faults(connection: Connection, table: Table, what: str, expected: Expected) -> Iterator[str]:

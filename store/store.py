@@ -12,10 +12,11 @@ from cudal2_agent.contract.protocols import TrajectoryStore
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.module_campaign import ModuleResult
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
 from cudal2_agent.store import tables
-from cudal2_agent.store.campaign_results import ALL_RESULTS, ResultFilter, find_tuned, keep_tuned, read_results
+from cudal2_agent.store.campaign_results import ALL_RESULTS, ResultFilter, find_tuned, keep_tuned, read_modules, read_results
 from cudal2_agent.store.engine import BUSY_TIMEOUT_S, compact, open_engine, translated, writing
 from cudal2_agent.store.filters import ALL_STEPS, StepFilter, run_conditions, step_conditions
 from cudal2_agent.store.packing import Packer, named
@@ -183,6 +184,11 @@ class Store:
         """Results of campaigns by shape, layout and mode; of one task the oldest first. `campaign_queue.py` records them."""
         with self.reading() as (connection, _):
             return [stored.result for stored in read_results(connection, wanted)]
+
+    def modules(self, wanted: ResultFilter = ALL_RESULTS) -> list[ModuleResult]:
+        """Rows of modules by name; of one module the oldest first."""
+        with self.reading() as (connection, _):
+            return [stored.result for stored in read_modules(connection, wanted)]
 
     def tuned(self, task: GemmTask, environment: str) -> TunedBaseline | None:
         """None where the task was never tuned there."""

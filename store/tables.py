@@ -1,4 +1,4 @@
-"""Tables of the trajectory store, version 3. `migrations/` leads to them from every earlier version.
+"""Tables of the trajectory store, version 4. `migrations/` leads to them from every earlier version.
 
 A record is stored as packed JSON (`packing.py`): a zstd frame in `data`, made with the dictionary that `dictionary` names. The
 other columns hold what lists, filters and joins need. A hash is written as its algorithm and its digits, `sha256:0123…`.
@@ -28,7 +28,7 @@ from sqlalchemy import (
     update,
 )
 
-VERSION = "0003"  # of the newest migration
+VERSION = "0004"  # of the newest migration
 SHAPE_CHARS = 40  # of what tells a task from others in a list
 SCHEMA = "2"  # in `cudal2_meta`, where version 0.1 looks and then refuses the store
 
@@ -189,7 +189,7 @@ campaign_items = Table(
     metadata,
     _key(),
     Column("campaign", ForeignKey("campaigns.key"), nullable=False),
-    Column("task", String(80), nullable=False),  # `GemmTask.id`
+    Column("task", String(80), nullable=False),  # its id
     Column("record", Text, nullable=False),  # the task
     Column("weight", Float, nullable=False),
     Column("place", Float, nullable=False),
@@ -227,6 +227,26 @@ shape_results = Table(
     Column("record", Text, nullable=False),
     UniqueConstraint("task", "finished_at"),
     Index("shape_results_by_campaign", "campaign"),
+)
+
+# One row per `ModuleResult`; columns repeat what filters need.
+module_results = Table(
+    "module_results",
+    metadata,
+    _key(),
+    Column("campaign", ForeignKey("campaigns.key"), nullable=False),
+    Column("task", String(80), nullable=False),  # `AskedModule.id`
+    Column("name", String(200), nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("arch", String(16), nullable=False),
+    Column("environment", String(255)),
+    Column("status", String(16), nullable=False),
+    Column("ratio", Float),  # over the fastest baseline
+    Column("finished_at", String(40), nullable=False),
+    Column("hash", String(80), nullable=False),  # of the text in `record`
+    Column("record", Text, nullable=False),
+    UniqueConstraint("task", "finished_at"),
+    Index("module_results_by_campaign", "campaign"),
 )
 
 tuned_baselines = Table(

@@ -20,8 +20,7 @@ from cudal2_agent.agent.wiring.host_use import HostMeter
 from cudal2_agent.contract.errors import Cudal2Error, StoreError, UsageError, WorkerError
 from cudal2_agent.contract.events import Event, StageStarted, StepFinished
 from cudal2_agent.contract.file_system import require_local
-from cudal2_agent.contract.records.campaign import ShapeResult
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.module_campaign import CampaignResult, CampaignTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.processes.child import ParentLine
 from cudal2_agent.store.campaign_queue import LEASE_S, CampaignQueue, Claim
@@ -33,14 +32,14 @@ logger = logging.getLogger(__name__)
 
 
 class Searches(Protocol):
-    def search(self, task: GemmTask) -> ShapeResult: ...
+    def search(self, task: CampaignTask) -> CampaignResult: ...
 
     def close(self) -> None:
         """Give back the memory of the GPU; the next search takes it again. Idempotent."""
 
 
 # Called when a task begins (None) and when it ended with a result.
-OnTask = Callable[[GemmTask, ShapeResult | None], None]
+OnTask = Callable[[CampaignTask, CampaignResult | None], None]
 
 
 def work(queue: CampaignQueue, searches: Searches, worker: str, on_task: OnTask, deadline_s: float | None = None) -> None:
@@ -163,7 +162,7 @@ class _TaskNews:
             case StageStarted(stage=stage):
                 self._say(stage)
 
-    def on_task(self, task: GemmTask, result: ShapeResult | None) -> None:
+    def on_task(self, task: CampaignTask, result: CampaignResult | None) -> None:
         self._task = task.shape if result is None else ""
         self._say("building" if result is None else "claiming")
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from cudal2_agent.contract.errors import StoreError, UsageError
-from cudal2_agent.contract.foreign import parse_record, read_lines
+from cudal2_agent.contract.foreign import parse_json, parse_record, read_lines
 from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.module_campaign import CampaignResult, ModuleResult
 from cudal2_agent.contract.records.task import TimingMode
 from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.contract.whole_file import whole_file
@@ -20,7 +21,7 @@ from cudal2_agent.store.store import Store
 SUFFIX = ".jsonl.gz"
 
 
-def write_results(path: Path, rows: Iterable[ShapeResult]) -> int:
+def write_results(path: Path, rows: Iterable[CampaignResult]) -> int:
     """Write a whole file, in the order of the tasks; the number of rows. Raises: StoreError."""
     lines = [row.model_dump_json().encode() + b"\n" for row in sorted(rows, key=place)]
     content = b"".join(lines)
@@ -32,7 +33,7 @@ def write_results(path: Path, rows: Iterable[ShapeResult]) -> int:
     return len(lines)
 
 
-def read_results(paths: Sequence[Path]) -> list[ShapeResult]:
+def read_results(paths: Sequence[Path]) -> list[CampaignResult]:
     """All rows of the files, and of the files in the folders. Raises: UsageError, with the line number."""
     return [row for path in paths for file in _files(path) for row in _read(file)]
 
@@ -49,11 +50,13 @@ def import_results(store: Store, paths: Sequence[Path], name: str) -> tuple[int,
     return queue.take_over(rows), len(rows)
 
 
-def place(row: ShapeResult) -> tuple[object, ...]:
-    """The order of rows: by mode, kind of product and sizes, then by environment and age."""
+def place(row: CampaignResult) -> tuple[object, ...]:
+    """The order of rows: by mode, kind of product and sizes, then by environment and age; then modules by level and name."""
+    if isinstance(row, ModuleResult):
+        return (1, row.task.level, row.task.name, row.task.id, row.environment or "", row.finished_at)
     task = row.task
     kind = (list(TimingMode).index(task.mode), task.layout.value, task.element.value, task.accumulate.value)
-    return (*kind, task.m, task.n, task.k, row.environment or "", row.finished_at)
+    return (0, *kind, task.m, task.n, task.k, row.environment or "", row.finished_at)
 
 
 def _files(path: Path) -> list[Path]:
@@ -64,16 +67,21 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _read(path: Path) -> Iterator[ShapeResult]:
+def _read(path: Path) -> Iterator[CampaignResult]:
     try:
         lines = list(read_lines(path))
     except (OSError, ValueError) as exc:
         raise UsageError(f"{path} cannot be read as a file of JSON lines: {exc}") from exc
     for number, line in enumerate(lines, 1):
         try:
-            yield parse_record(ShapeResult, line)
+            yield parse_record(ModuleResult if _is_module(line) else ShapeResult, line)
         except ValueError as exc:
             raise UsageError(f"{path}, line {number} is not a campaign result: {exc}") from exc
+
+
+def _is_module(line: str) -> bool:
+    told = parse_json(line)
+    return isinstance(told, dict) and told.get("kind") == "module"
 
 
 def counting(rows: Iterable[ShapeResult], environment: str | None = None) -> list[ShapeResult]:

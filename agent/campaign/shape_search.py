@@ -3,19 +3,23 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from cudal2_agent.agent.campaign.module_search import search_module
 from cudal2_agent.agent.campaign.winners import shape_result
 from cudal2_agent.agent.index.default_index import EmptyRetriever
 from cudal2_agent.agent.run.lifecycle import name_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.agent.wiring.parts import joined
-from cudal2_agent.agent.wiring.policy import open_policy
+from cudal2_agent.agent.wiring.policy import open_policy, with_policy_of
 from cudal2_agent.agent.wiring.run_workbench import RunWorkbench
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
+from cudal2_agent.agent.wiring.schedule_prior import with_budget
 from cudal2_agent.contract.events import Emit
 from cudal2_agent.contract.protocols import Sandbox
-from cudal2_agent.contract.records.campaign import ShapeResult
-from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.module_campaign import AskedModule, CampaignResult, CampaignTask, ModuleResult
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
+from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.sandbox.modules.tracing.tracer import open_tracer
 from cudal2_agent.store.store import Store
 
 
@@ -35,8 +39,10 @@ class ShapeSearch:
         """Open the sandbox before the first task. Raises: CompilerMissing, MachineError, WorkerError."""
         self._sandbox(arch)
 
-    def search(self, task: GemmTask) -> ShapeResult:
+    def search(self, task: CampaignTask) -> CampaignResult:
         """Raises: Interrupted; UsageError where the task is impossible; MachineError, WorkerError, StoreError."""
+        if isinstance(task, AskedModule):
+            return self._module(task)
         result = self._run(task)
         if result.run.status == "interrupted":
             raise Interrupted
@@ -47,22 +53,35 @@ class ShapeSearch:
         self._open = None
         self._stack.close()
 
-    def _run(self, task: GemmTask) -> RunResult:
+    def _module(self, asked: AskedModule) -> ModuleResult:
+        from cudal2_agent.sandbox.modules.soundness import check  # it needs PyTorch, and products do not
+
+        self._sandbox(asked.arch)
+        found = search_module(asked, self._tracer, check, self._settings.seed, self._run, self._commit)
+        if found is None:
+            raise Interrupted
+        return found
+
+    def _run(self, task: Task) -> RunResult:
         sandbox, run_id, retriever = self._sandbox(task.arch), name_run(task), EmptyRetriever()
+        settings = (
+            with_budget(with_policy_of(self._settings, task), task, sandbox.chip, measures=sandbox.can_measure)
+            if isinstance(task, ModuleTask)
+            else self._settings
+        )
         workbench = RunWorkbench(task)
         workbench.connect(sandbox, retriever)
-        with open_policy(task, self._settings, self._store, run_id, self._emit, workbench) as policy:
+        with open_policy(task, settings, self._store, run_id, self._emit, workbench) as policy:
             parts = joined(sandbox, policy, retriever, self._store)
             # A shape takes seconds, so that a killed one starts anew: no checkpoint, no folder.
-            return start_run(run_id, task, self._settings, parts, self._emit, resumable=False)
+            return start_run(run_id, task, settings, parts, self._emit, resumable=False)
 
     def _sandbox(self, arch: Arch) -> Sandbox:
         if self._open is None or self._open[0] is not arch:
             self.close()
-            self._open = (
-                arch,
-                self._stack.enter_context(open_sandbox_of(arch, self._settings, self._emit, baselines=self._store)),
-            )
+            self._tracer = self._stack.enter_context(open_tracer())
+            sandbox = open_sandbox_of(arch, self._settings, self._emit, baselines=self._store, tracer=self._tracer)
+            self._open = arch, self._stack.enter_context(sandbox)
         return self._open[1]
 
 

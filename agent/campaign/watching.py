@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Protocol
 
+from cudal2_agent.agent.campaign.module_figures import ModuleFigures, module_figures
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.module_campaign import CampaignResult
 from cudal2_agent.store.campaign_queue import CampaignQueue
 
 # Classes by the time of cuBLASLt-AutoTuning: name, and the time in microseconds below which a shape belongs to it.
@@ -38,7 +40,7 @@ class CampaignCost(Record):
     campaign_peak_mib: float | None = None
 
 
-def cost_of(results: Sequence[ShapeResult]) -> CampaignCost:
+def cost_of(results: Sequence[CampaignResult]) -> CampaignCost:
     if not results:
         return CampaignCost()
     hosts = [one.host for one in results if one.host is not None]
@@ -109,6 +111,7 @@ class Overview:
     busy: float | None
     classes: Sequence[ClassFigures]
     workers: Sequence[WorkerView]
+    modules: Sequence[ModuleFigures] = ()
 
 
 def leaves_time(deadline_s: float | None, took_s: Sequence[float]) -> bool:
@@ -125,7 +128,7 @@ def leaves_time(deadline_s: float | None, took_s: Sequence[float]) -> bool:
 class Display(Protocol):
     """Where a campaign shows what it does."""
 
-    def finished(self, result: ShapeResult) -> None: ...
+    def finished(self, result: CampaignResult) -> None: ...
     def show(self, overview: Overview) -> None: ...
     def note(self, message: str) -> None: ...
 
@@ -140,14 +143,17 @@ class CampaignWatch:
         stored = queue.results()
         self._results = [one.result for one in stored]
         self._last_key = max((one.key for one in stored), default=0)
-        self._known = len(stored)
+        held = queue.modules()
+        self._modules = [one.result for one in held]
+        self._last_module = max((one.key for one in held), default=0)
+        self._new: list[CampaignResult] = []
 
     def is_late(self, grace_s: float = 0.0) -> bool:
         return self.deadline_s is not None and time.time() >= self.deadline_s + grace_s
 
     def leaves_time(self) -> bool:
         """Whether another search may begin, by the time that those since this process began took."""
-        return leaves_time(self.deadline_s, [row.seconds for row in self._results[self._known :]])
+        return leaves_time(self.deadline_s, [row.seconds for row in self._new])
 
     def look(self, workers: Sequence[WorkerView], *, at_once: bool = False) -> None:
         """Every LOOK_S: show what came to the store."""
@@ -156,13 +162,21 @@ class CampaignWatch:
         for stored in sorted(self._queue.results(self._last_key)):
             self._last_key = stored.key
             self._results.append(stored.result)
-            self._display.finished(stored.result)
+            self._tell(stored.result)
+        for module in sorted(self._queue.modules(self._last_module)):
+            self._last_module = module.key
+            self._modules.append(module.result)
+            self._tell(module.result)
         self._display.show(self._overview(workers))
         self._looked_s = time.monotonic()
 
+    def _tell(self, result: CampaignResult) -> None:
+        self._new.append(result)
+        self._display.finished(result)
+
     def _overview(self, workers: Sequence[WorkerView]) -> Overview:
         counts, spent_s = self._queue.counts(), time.monotonic() - self._begin_s
-        new = self._results[self._known :]
+        new = self._new
         left_s = spent_s / len(new) * counts.left if new else None
         if left_s is not None and self.deadline_s is not None:
             left_s = min(left_s, max(self.deadline_s - time.time(), 0.0))
@@ -178,6 +192,7 @@ class CampaignWatch:
             left_s=left_s,
             candidates_per_s=candidates / max(spent_s, 1.0),
             busy=sum(one.gpu_seconds for one in new) / (spent_s * len(gpus)) if new and gpus else None,
-            classes=class_figures(self._results),
+            classes=class_figures(self._results) if self._results or not self._modules else [],
+            modules=module_figures(self._modules),
             workers=workers,
         )

@@ -27,7 +27,7 @@ def shape_result(run: RunResult, commit: str = "") -> ShapeResult:
     return ShapeResult(
         task=task,
         run_id=run.run.run_id,
-        environment=_environment(run.steps),
+        environment=environment_of(run.steps),
         best=best,
         best_without=best_without,
         baselines_us=baselines_beside(deciding, best),
@@ -130,7 +130,7 @@ def _effort(step: Step) -> str | None:
     return step.evaluation.effort if isinstance(step.evaluation, Measured) else None
 
 
-def _environment(steps: Sequence[Step]) -> str | None:
+def environment_of(steps: Sequence[Step]) -> str | None:
     return next((step.evaluation.environment.key for step in steps if isinstance(step.evaluation, Measured)), None)
 
 

@@ -10,6 +10,7 @@ from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.module_graph import FalseAnswer, Soundness
 from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
+from cudal2_agent.contract.records.task import Arch, TimingMode
 from cudal2_agent.sandbox.modules.tracing.tracer import Tracer
 
 CHECKED_WORK = 1 << 18  # elements of all results: wrong programs are tried at sizes with about so many
@@ -44,6 +45,8 @@ class CheckHow(NamedTuple):
     training: bool = False
     seed: int = 0
     soundness: Check | None = None
+    arch: Arch = Arch.SM_90A
+    mode: TimingMode = TimingMode.OFFLINE
 
 
 class CheckRows(NamedTuple):
@@ -82,7 +85,7 @@ def check_problems(
 def checked(name: str, text: str, tracer: Tracer, how: CheckHow, key: str, started: float) -> tuple[TaskRow, ModuleTask | None]:
     """The row of one problem, and its task; None where it is none. Raises: MachineError, WorkerError."""
     try:
-        task = tracer.trace(text, name, arithmetic=how.arithmetic, training=how.training)
+        task = tracer.trace(text, name, arithmetic=how.arithmetic, training=how.training, arch=how.arch, mode=how.mode)
     except UsageError as exc:
         reason = str(exc).removeprefix(f"{name}: ")
         return TaskRow(name=name, key=key, status="untraceable", reason=reason, seconds=time.monotonic() - started), None

@@ -1,7 +1,7 @@
 """Opens the sandbox as the settings say. Commands that only evaluate need no other part."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 
 from cudal2_agent.agent.wiring.modules import predicted, resized_by, rewritten
@@ -14,7 +14,7 @@ from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.building.headers import find_headers
 from cudal2_agent.sandbox.building.toolchain import nvrtc_version
 from cudal2_agent.sandbox.local import LocalSandbox, open_sandbox
-from cudal2_agent.sandbox.modules.tracing.tracer import open_tracer
+from cudal2_agent.sandbox.modules.tracing.tracer import Tracer, open_tracer
 
 
 @contextmanager
@@ -26,17 +26,18 @@ def open_sandbox_of(
     trust_host: bool = False,
     baselines: BaselineBook | None = None,
     tier: Tier = "all",
+    tracer: Tracer | None = None,
 ) -> Iterator[LocalSandbox]:
     """The sandbox for all tasks of an arch. `trust_host`: true only for files that the user names, never for a policy's.
     `baselines`: where tuned baselines are kept; without it, each is tuned once in the life of a worker's task.
-    `tier`: of verification.
+    `tier`: of verification. `tracer`: of modules at other sizes; one of its own where none is given.
 
     Raises: CompilerMissing, DeviceUnavailable.
     """
     nvrtc_version()
     find_headers()
     with (
-        closing(open_tracer()) as tracer,
+        nullcontext(tracer) if tracer is not None else closing(open_tracer()) as tracing,
         closing(
             open_sandbox(
                 arch=arch,
@@ -51,7 +52,7 @@ def open_sandbox_of(
                 profile=settings.profiler,
                 emulate=settings.emulate,
                 rewrite=rewritten,
-                resize=resized_by(tracer),
+                resize=resized_by(tracing),
                 race=settings.race_options(),
                 baselines=baselines,
             )

@@ -126,8 +126,17 @@ class LaunchPlan(Record):
     @property
     def kernels(self) -> tuple[Launch, ...]:
         """The kernel launches as they are written, those of repeats included."""
+        return tuple(node for node in self._nodes if isinstance(node, Launch))
+
+    @property
+    def library_calls(self) -> tuple[LibraryCall, ...]:
+        """The library calls as they are written, those of repeats included."""
+        return tuple(node for node in self._nodes if isinstance(node, LibraryCall))
+
+    @property
+    def _nodes(self) -> tuple[Launch | LibraryCall, ...]:
         inner = (node.launches if isinstance(node, Repeat) else (node,) for node in self.launches)
-        return tuple(node for nodes in inner for node in nodes if isinstance(node, Launch))
+        return tuple(node for nodes in inner for node in nodes)
 
 
 class ResolvedLaunch(Record):

@@ -12,6 +12,6 @@ The outcome:
 - `baseline`: the tuned baseline of a task
 - `diagnosis`, `profile`, `symptoms`: bottlenecks, counters of Nsight Compute, what a wrong result looks like
 - `exchange`, `trajectory`: a request to a chat server; runs, steps and observations
-- `campaign`, `library`: rows of many shapes; entries of a kernel library
+- `campaign`, `module_campaign`, `library`: rows of many shapes and of many modules; entries of a kernel library
 - `knowledge`: records and protocols of the knowledge base
 """

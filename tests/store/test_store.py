@@ -133,7 +133,7 @@ def test_a_store_of_a_newer_version_is_refused_and_left_untouched(store: Store, 
         connection.execute("UPDATE alembic_version SET version_num = '0099'")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="has schema 0099, this version reads 0003; update cudal2-agent"):
+    with pytest.raises(StoreError, match="has schema 0099, this version reads 0004; update cudal2-agent"):
         open_store(url)
     assert path.read_bytes() == before
 

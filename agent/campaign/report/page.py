@@ -7,6 +7,7 @@ from typing import Any
 
 import jinja2
 
+from cudal2_agent.agent.campaign.module_figures import module_figures
 from cudal2_agent.agent.campaign.report.figures import (
     CLASS_NAMES,
     CLASSES,
@@ -20,6 +21,8 @@ from cudal2_agent.agent.campaign.report.panel import Winners, kinds_of, schedule
 from cudal2_agent.agent.campaign.report.reasons import reason_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.campaign import ShapeResult
+from cudal2_agent.contract.records.evaluation import MODULE_BASELINES
+from cudal2_agent.contract.records.module_campaign import CampaignResult, ModuleResult
 from cudal2_agent.contract.records.trajectory import Step
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -45,30 +48,39 @@ class SlowResult:
     reason: str
 
 
-def build_page(rows: Sequence[ShapeResult], held_out: Iterable[str] = (), steps: Iterable[Step] = ()) -> str:
+def build_page(
+    rows: Sequence[ShapeResult],
+    held_out: Iterable[str] = (),
+    steps: Iterable[Step] = (),
+    modules: Sequence[ModuleResult] = (),
+) -> str:
     """The page as HTML.
 
     `rows`: one per task, of one environment. `held_out`: shapes that nothing was tuned on, reported apart. `steps`: winners in
-    the store; where a step is given, the page has its samples, counters and diagnosis. Raises: UsageError without bokeh.
+    the store; where a step is given, the page has its samples, counters and diagnosis. `modules`: their table needs no bokeh.
+    Raises: UsageError without bokeh, and where there is nothing to report.
     """
-    if not rows:
+    if not rows and not modules:
         raise UsageError("there is no campaign result to report; run `cudal2-agent campaign` first")
     kinds = kinds_of(rows)
     apart = frozenset(held_out)
     known = {(step.run_id, step.index): step for step in steps}
-    script, parts, inline = _charts(kinds, apart, known)
+    script, parts, inline = _charts(kinds, apart, known) if rows else ("", {}, "")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     return environment.get_template("page.html").render(
-        title=f"Campaign on {_environment(rows)}",
-        newest=max(row.finished_at for row in rows),
-        commits=sorted({row.commit for row in rows if row.commit}),
+        title=f"Campaign on {_environment([*rows, *modules])}",
+        newest=max(row.finished_at for row in (*rows, *modules)),
+        commits=sorted({row.commit for row in (*rows, *modules) if row.commit}),
         lines=_lines(kinds, apart),
         classes=[(name, CLASS_NAMES[name]) for name in CLASSES],
         kinds=list(kinds),
         worst={kind: _worst(members, known) for kind, members in kinds.items()},
         lost=[row for row in rows if not has_result(row)],
+        modules=modules,
+        module_figures=module_figures(modules),
+        baselines=[name for name in MODULE_BASELINES if any(name in row.baselines_us for row in modules)],
         scripts=inline,
         script=script,
         parts=parts,
@@ -93,8 +105,8 @@ def _worst(rows: Sequence[ShapeResult], steps: Winners) -> list[SlowResult]:
     return [SlowResult(row, schedule_of(row.best), reason_of(row, step_of(row, steps))) for row in slow if row.best is not None]
 
 
-def _environment(rows: Sequence[ShapeResult]) -> str:
-    return next((row.environment for row in rows if row.environment), "an unknown machine")
+def _environment(rows: Sequence[CampaignResult]) -> str:
+    return next((row.environment for row in rows if row.environment), "a machine without a measurement")
 
 
 def _charts(kinds: dict[str, list[ShapeResult]], apart: frozenset[str], steps: Winners) -> tuple[Any, Any, Any]:

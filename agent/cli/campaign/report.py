@@ -49,8 +49,11 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write campaign results as one HTML page that works offline. Samples and counters come from the store, if it has them."""
+    from cudal2_agent.agent.campaign.module_figures import latest_modules
     from cudal2_agent.agent.campaign.report.page import build_page
     from cudal2_agent.agent.campaign.result_files import counting, read_results, write_results
+    from cudal2_agent.contract.records.campaign import ShapeResult
+    from cudal2_agent.contract.records.module_campaign import ModuleResult
     from cudal2_agent.contract.settings.settings import load_settings
     from cudal2_agent.contract.whole_file import whole_file
     from cudal2_agent.store.campaign_results import ResultFilter
@@ -59,17 +62,22 @@ def report(
     if results and name:
         raise UsageError("--name chooses campaigns of the store; give either files of rows or --name")
     with open_store(load_settings().store_url) as store:
-        found = read_results(results) if results else store.results(ResultFilter(campaigns=tuple(name or ())))
-        if name and not found:
+        wanted = ResultFilter(campaigns=tuple(name or ()))
+        told = read_results(results) if results else [*store.results(wanted), *store.modules(wanted)]
+        found = [row for row in told if isinstance(row, ShapeResult)]
+        modules = latest_modules(
+            row for row in told if isinstance(row, ModuleResult) and environment in (None, row.environment)
+        )
+        if name and not told:
             raise UsageError(f"campaign {' or '.join(map(repr, name))} has no result; see `cudal2-agent campaign status`")
-        rows = counting(found, environment)
+        rows = counting(found, environment) if found or not modules else []
         if rows_out is not None:
             with _writing(rows_out):
-                write_results(rows_out, rows)
-        page = build_page(rows, held_out_shapes(held_out), _winning_steps(rows, store))
+                write_results(rows_out, [*rows, *modules])
+        page = build_page(rows, held_out_shapes(held_out), _winning_steps(rows, store), modules)
     with _writing(out), whole_file(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
-    print(json.dumps({"out": str(out), "results": len(rows)}) if as_json else out)
+    print(json.dumps({"out": str(out), "results": len(rows) + len(modules)}) if as_json else out)
 
 
 @contextmanager

@@ -32,12 +32,16 @@ def results(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The row of each shape: the best kernel with and without programmatic launch, over cuBLASLt-AutoTuning."""
+    """The row of each shape: the best kernel with and without programmatic launch, over cuBLASLt-AutoTuning.
+
+    Of each module: the best plan, over the fastest baseline of PyTorch.
+    """
     from cudal2_agent.agent.campaign.result_files import write_results
     from cudal2_agent.agent.cli.arguments import choice
+    from cudal2_agent.agent.cli.render.campaign_table import module_line
     from cudal2_agent.contract.records.task import Layout, TimingMode
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.store.campaign_results import ResultFilter, read_results
+    from cudal2_agent.store.campaign_results import ResultFilter, read_modules, read_results
     from cudal2_agent.store.store import open_store
 
     wanted = ResultFilter(
@@ -48,12 +52,13 @@ def results(
     )
     with open_store(load_settings().store_url) as store, store.reading() as (connection, _):
         rows = [one.result for one in read_results(connection, wanted)]
+        modules = [one.result for one in read_modules(connection, wanted)]
     if out is not None:
-        print(f"{write_results(out, rows):,} rows in {out}")
+        print(f"{write_results(out, [*rows, *modules]):,} rows in {out}")
     elif as_json:
-        print("".join(f"{row.model_dump_json()}\n" for row in rows), end="")
+        print("".join(f"{row.model_dump_json()}\n" for row in [*rows, *modules]), end="")
     else:
-        print("\n".join(_lines(rows)))
+        print("\n".join([*(_lines(rows) if rows or not modules else []), *map(module_line, modules)]))
 
 
 def _lines(rows: "list[ShapeResult]") -> list[str]:

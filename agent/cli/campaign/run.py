@@ -9,11 +9,12 @@ from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from cudal2_agent.contract.records.task import GemmTask
+    from cudal2_agent.contract.records.module_campaign import CampaignTask
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent campaign run --shapes grid1000 --gpus all --hours 2\n"
-    "  cudal2-agent campaign run --shapes 512x512x512,64x4096x64 --gpus 0,1 --budget 48 --name small"
+    "  cudal2-agent campaign run --shapes 512x512x512,64x4096x64 --gpus 0,1 --budget 48 --name small\n"
+    "  cudal2-agent campaign run --problems kernelbench --levels 1,2 --name modules"
 )
 NAME = "main"
 EMULATOR = "emulator"
@@ -36,6 +37,21 @@ def run(
             show_default=False,
         ),
     ] = None,
+    problems: Annotated[
+        str | None,
+        typer.Option(
+            "--problems", metavar="SOURCE", help="Modules: a folder, kernelbench or kernelbench:1.", show_default=False
+        ),
+    ] = None,
+    levels: Annotated[str | None, typer.Option("--levels", help="Of --problems: levels, like 1,2.", show_default="all")] = None,
+    names: Annotated[
+        str | None, typer.Option("--names", help="Of --problems: names, like 1/19 or *gelu*, with commas.", show_default="all")
+    ] = None,
+    arithmetic: Annotated[str, typer.Option("--arithmetic", help="Of modules: f32, tf32, f16 or bf16.")] = "f32",
+    training: Annotated[bool, typer.Option("--training", help="Modules in training mode.")] = False,
+    small: Annotated[
+        bool, typer.Option("--small", help="Modules at the sizes at which soundness is tried, not the files'.")
+    ] = False,
     layout: LayoutName = "nn",
     element: Element = "f16",
     accumulate: Accumulate = "f32",
@@ -61,20 +77,40 @@ def run(
     name: CampaignName = NAME,
     as_json: AsJson = False,
 ) -> None:
-    """Search a kernel for every shape of a campaign, or go on with it: a shape that has a result is not searched again."""
+    """Search a kernel for every shape or module of a campaign, or go on with it: what has a result is not searched again."""
+    from cudal2_agent.agent.campaign.asked_modules import AskedHow, asked_modules
     from cudal2_agent.agent.campaign.shapes import read_shapes
+    from cudal2_agent.agent.cli.arguments import choice
     from cudal2_agent.agent.cli.campaign.running import run_campaign
+    from cudal2_agent.agent.cli.module_flags import read_problem
     from cudal2_agent.agent.run.versions import own_commit
+    from cudal2_agent.contract.records.module_task import Arithmetic
+    from cudal2_agent.contract.records.task import TimingMode
     from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(budget=budget, minutes=minutes, seed=seed, use_knowledge=False, profile="off")
     wanted, notices = read_shapes(shapes or [])
     if shapes and not wanted:
         raise UsageError("--shapes names no shape this version can search: " + "; ".join(notices or ["it is empty"]))
+    if shapes and problems:
+        raise UsageError("--shapes and --problems name two kinds of tasks; start two campaigns")
+    of_modules = {"--levels": levels, "--names": names, "--arithmetic": arithmetic != "f32", "--training": training}
+    if not problems and (alone := [flag for flag, given in (of_modules | {"--small": small}).items() if given]):
+        raise UsageError(f"{alone[0]} is about modules; name them with --problems")
+    of_shapes = {"--layout": layout != "nn", "--element": element != "f16", "--accumulate": accumulate != "f32"}
+    if problems and (foreign := [flag for flag, given in of_shapes.items() if given]):
+        raise UsageError(f"modules have no {foreign[0]}; leave it out")
     devices = devices_named(gpus) if ray is None or gpus.startswith(EMULATOR) else ()
     on = settings.model_copy(update={"device": devices[0].partition("/")[0] if devices else "auto"})
     chosen = read_task("16x16x16", accumulate, element, layout, arch, mode, on).arch
-    tasks: dict[GemmTask, float] = {}
+    tasks: dict[CampaignTask, float] = {}
+    if problems:
+        how = AskedHow(
+            choice("--arithmetic", Arithmetic, arithmetic), training, small, chosen, choice("--mode", TimingMode, mode)
+        )
+        patterns = [each.strip() for each in (names or "").split(",") if each.strip()]
+        asked = asked_modules(problems, read_levels(levels), patterns, settings.home, read_problem, how)
+        tasks |= dict.fromkeys(asked, 1.0)
     for one in wanted:
         shape, own_layout = f"{one.m}x{one.n}x{one.k}", one.layout or layout
         tasks[read_task(shape, accumulate, element, own_layout, chosen, mode, settings)] = one.weight
@@ -86,12 +122,20 @@ def run(
         devices=devices,
         ray=ray,
         hours=hours,
-        provers=0 if gpus.startswith(EMULATOR) else provers,
+        provers=0 if gpus.startswith(EMULATOR) or problems else provers,  # a search proves its own modules
         commit=own_commit(),
         notices=notices,
         as_json=as_json,
     )
     raise typer.Exit(code)
+
+
+def read_levels(text: str | None) -> set[int]:
+    """`1,2` as numbers; none for all. Raises: UsageError."""
+    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if wrong := [part for part in parts if not (part.isascii() and part.isdigit())]:
+        raise UsageError(f"--levels {wrong[0]!r} is no number; write for example --levels 1,2")
+    return set(map(int, parts))
 
 
 def devices_named(gpus: str) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from cudal2_agent.agent.campaign.campaign import SEARCHES_PER_GPU, Campaign, Cam
 from cudal2_agent.agent.cli.render.campaign_table import CampaignTable, print_campaign
 from cudal2_agent.agent.wiring.gpus import visible_gpus
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.module_campaign import AskedModule, CampaignTask
+from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import open_store
@@ -17,7 +18,7 @@ INTERRUPTED = 130
 def run_campaign(
     *,
     name: str,
-    tasks: Mapping[GemmTask, float],
+    tasks: Mapping[CampaignTask, float],
     settings: Settings,
     arch: Arch,
     devices: tuple[str, ...],
@@ -33,10 +34,12 @@ def run_campaign(
         queue = CampaignQueue(store, name)
         if tasks:
             queue.open(settings.recorded())
+            if old := queue.replace(task for task in tasks if isinstance(task, AskedModule)):
+                notices = [*notices, f"{old} files have changed since they were asked, and are asked as they are now"]
             queue.add(tasks, settings.seed)
         queue.record()
         if not queue.counts().total:
-            raise UsageError(f"campaign {name!r} has no shape yet; name some with --shapes")
+            raise UsageError(f"campaign {name!r} has nothing yet; name shapes with --shapes, or modules with --problems")
         alone = [f"cuda:{gpu.index}" for gpu in visible_gpus() if gpu.exclusive and f"cuda:{gpu.index}" in devices]
         plan = CampaignPlan(
             name=name,
@@ -64,5 +67,5 @@ def run_campaign(
             except KeyboardInterrupt:
                 interrupted = True
                 table.note(f"interrupted; go on with: cudal2-agent campaign run --name {name}")
-        print_campaign(name, queue.counts(), [stored.result for stored in queue.results()], as_json=as_json)
+        print_campaign(queue, as_json=as_json)
         return INTERRUPTED if interrupted else 0

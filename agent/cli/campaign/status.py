@@ -7,7 +7,7 @@ EXAMPLE = "\b\nExample:\n  cudal2-agent campaign status --name small"
 
 
 def status(name: CampaignName = NAME, as_json: AsJson = False) -> None:
-    """How far a campaign is: shapes, speedups by class, cost, and the shapes that failed."""
+    """How far a campaign is: shapes or modules, speedups by class, cost, and what failed."""
     from cudal2_agent.agent.cli.render.campaign_table import print_campaign
     from cudal2_agent.contract.settings.settings import load_settings
     from cudal2_agent.store.campaign_queue import CampaignQueue
@@ -16,5 +16,4 @@ def status(name: CampaignName = NAME, as_json: AsJson = False) -> None:
     with open_store(load_settings().store_url) as store:
         queue = CampaignQueue(store, name)
         queue.record()
-        results = [stored.result for stored in queue.results()]
-        print_campaign(name, queue.counts(), results, queue.failed(), as_json=as_json)
+        print_campaign(queue, queue.failed(), as_json=as_json)

@@ -15,6 +15,7 @@ from cudal2_agent.contract.records.diagnosis import Diagnosis, Finding
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
 from cudal2_agent.contract.records.task import Layout, TimingMode
 from tests.doubles import measured, step
+from tests.doubles.campaign_modules import asked, module_row
 from tests.doubles.campaign_rows import campaign_rows, shape_result, winner
 
 SOME = ["64x64x64", "64x128x512", "4096x4096x64", "8192x8192x8192", "1x4096x4096", *sorted(held_out() & set(grid_shapes()))[:4]]
@@ -122,3 +123,32 @@ def test_a_schedule_is_its_family_and_its_axes() -> None:
     said = "wgmma_tma block_m=128 block_n=256 block_k=64 stages=4 cluster_m=2 programmatic"
     assert schedule_of(one) == said
     assert schedule_of(one.model_copy(update={"schedule": None})) == "kernel 0123456789abcdef, written without a schedule"
+
+
+def test_modules_are_a_table_with_every_baseline_and_need_no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    rows = [
+        module_row(asked("level1/1_relu"), 1.5),
+        module_row(asked("level1/2_gelu"), 0.5),
+        module_row(asked("level2/1_both"), None, soundness="unsound", soundness_reason="zeros are accepted"),
+        module_row(asked("level2/2_<b>"), best=None, status="no-task", reason="it is no Python"),
+    ]
+    page = build_page([], modules=rows)
+    loads = read(page)
+    words = " ".join("".join(loads.words).split())
+    assert loads.addresses == ["data:,"]
+    assert "eager, µscompiled, µsover the fastest" in words
+    assert "faster 5.0015.007.501.5001.490 to 1.5103.0002.990 to 3.010" in words
+    assert "keep PyTorch’s 5.005.002.500.500" in words
+    assert "verified by the emulator ——————" in words
+    assert "unsoundzeros are acceptedrows=32 columns=64" in words
+    assert "no task: it is no Python" in words
+    assert "level2/2_<b>" not in page
+    assert "AutoTuning" not in words
+
+
+def test_a_page_of_both_kinds_has_both(page: str) -> None:
+    both = build_page(campaign_rows(SOME), held_out(), modules=[module_row()])
+    assert 'id="figures"' in both
+    assert 'id="modules"' in both
+    assert 'id="modules"' not in page

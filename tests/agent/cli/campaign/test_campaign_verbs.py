@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,8 @@ from cudal2_agent.agent.cli.main import main
 from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import open_store
+from tests.doubles.campaign_modules import asked, module_row
+from tests.doubles.modules import PROBLEM
 from tests.store.campaigns.rows import result, tasks
 
 
@@ -112,3 +115,58 @@ def test_status_tells_the_cost(home: Path, capsys: pytest.CaptureFixture[str]) -
     cost = json.loads(capsys.readouterr().out)["cost"]
     assert set(cost) == {"gpu_s", "host_cpu_s", "candidates", "search_peak_mib", "campaign_peak_mib"}
     assert (cost["host_cpu_s"], cost["campaign_peak_mib"]) == (None, None)
+
+
+def test_modules_of_a_folder_are_asked_and_told_beside_each_other(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue is filled and nothing is searched; then rows come, and one file changes."""
+    monkeypatch.setattr("cudal2_agent.agent.cli.campaign.running.Campaign", lambda *_, **__: SimpleNamespace(run=lambda: None))
+    for name in ("level1/1_a", "level2/1_b"):
+        (tmp_path / "problems" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "problems" / f"{name}.py").write_text(PROBLEM.format(rows=32))
+    words = ["campaign", "run", "--problems", "problems", "--gpus", "emulator", "--name", "modules"]
+    assert main(words) == 0
+    assert "0 of 2 shapes done, 2 left" in capsys.readouterr().out
+    with open_store(f"sqlite:///{home / 'trajectories.sqlite'}") as store:
+        CampaignQueue(store, "modules").take_over([module_row(asked("level1/1_a"))])
+    (tmp_path / "problems" / "level2" / "1_b.py").write_text(PROBLEM.format(rows=64))
+    assert main([*words, "--json"]) == 0
+    shown = capsys.readouterr()
+    answer = json.loads(shown.out)
+    assert (answer["done"], answer["pending"], answer["modules"][-1]["faster"]) == (1, 1, 1)
+    assert "1 files have changed since they were asked" in shown.err
+    assert main(["campaign", "status", "--name", "modules"]) == 0
+    assert "1 of 2 tasks done" in capsys.readouterr().out
+    assert main(["campaign", "results", "--name", "modules"]) == 0
+    told = capsys.readouterr().out
+    assert "level1/1_a: 5.00 us, 1.500x of compiled (1.490 to 1.510), 2 kernels, 1 library call; 4 candidates, 9.0 s" in told
+    assert main(["campaign", "report", "--name", "modules", "--rows", "rows.jsonl.gz", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"] == 1
+    assert 'id="modules"' in (tmp_path / "campaign.html").read_text()
+    assert main(["campaign", "import", "rows.jsonl.gz", "--name", "other"]) == 0
+    assert "1 of 1 rows" not in capsys.readouterr().out, "the store has it already"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--problems", "none"], "'none' is no file, folder or collection"),
+        (["--problems", "empty"], "empty holds no Python file"),
+        (["--problems", "empty", "--shapes", "64x64x64"], "--shapes and --problems name two kinds of tasks"),
+        (["--problems", "empty", "--layout", "tn"], "modules have no --layout"),
+        (["--shapes", "64x64x64", "--levels", "1"], "--levels is about modules; name them with --problems"),
+        (["--problems", "full", "--levels", "one"], "--levels 'one' is no number"),
+        (["--problems", "full", "--names", "*none*"], "--names leave none of the 1 problems of full"),
+        (["--problems", "full", "--arithmetic", "f8"], "--arithmetic 'f8' is not known"),
+    ],
+)
+def test_a_wrong_choice_of_modules_is_one_line(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "relu.py").write_text(PROBLEM.format(rows=32))
+    assert main(["campaign", "run", "--gpus", "emulator", *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
