@@ -2,10 +2,11 @@
 
 Eager runs once as it is and a few times with noise in every operation (`noise.py`). The size of its differences to the
 reference, from the mean of their magnitudes, is what rounding explains at an element. So few samples may all be small by
-chance, and a right kernel may round to the other side of a kink (ReLU, clamp), so that the typical error of the row is the
-least:
+chance, and a right kernel may round to the other side of a kink (ReLU, clamp), so that the typical error of the row, and of
+what is near, is the least:
 
-    |output - reference| <= MULTIPLE max(explained_i, median of the row, |reference| median of the row's relative errors)
+    |output - reference| <= MULTIPLE max(explained_i, median of the row, |reference| median of the row's relative errors,
+                                         the least of the means near it in its row and in its column)
                             + u_out |reference| + tiny
 
 Over a whole output the median of error over what rounding explains is at most TYPICAL: that is how a narrower arithmetic shows
@@ -13,17 +14,19 @@ where sums are long. Whole numbers and booleans are exact; an index of an extrem
 is as large, within its own bound.
 """
 
+import functools
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from cudal2_agent.contract.records.module_graph import Graph
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
-from cudal2_agent.sandbox.modules.evaluations import EAGER, REFERENCE, Evaluate, Evaluations
+from cudal2_agent.sandbox.modules.evaluations import EAGER, REFERENCE, SPREAD, Evaluate, Evaluations
 from cudal2_agent.sandbox.modules.executor import STORED, Run, Values, filled
 from cudal2_agent.sandbox.modules.noise import operation, rounds
 
@@ -32,6 +35,7 @@ NOISY_RUNS = 7
 OF_MEAN = 1.25  # root mean square of what is normal, by the mean of its magnitudes
 BLOCK_ELEMENTS = 2**24
 _ROW, _MANY = 64, 256  # elements of a row at least; of an output whose typical error tells
+_REACH = 4  # neighbours on either side
 _LONG, _SAMPLED = 2**12, 2**20  # elements of a row, and of a piece of an output, that a median is taken of
 _ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-52}
 _TINY = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-126, torch.float32: 2.0**-126, torch.float64: 2.0**-1022}
@@ -79,6 +83,7 @@ class Expected:
     be exact. `element`: of the output.
 
     `free`: elements where PyTorch's own result is not finite and the reference is, or the reverse; None where there are none.
+    `may_be_nan`: elements that may be NaN whatever the reference is; None where there are none.
     `source`, `dim`: of indices, the values of which they are an extremum; `source` None elsewhere.
     """
 
@@ -86,6 +91,7 @@ class Expected:
     explained: torch.Tensor
     element: torch.dtype
     free: torch.Tensor | None = None
+    may_be_nan: torch.Tensor | None = None
     source: "Expected | None" = None
     dim: int | None = None
 
@@ -99,6 +105,7 @@ class Judge:
     """Judges outputs for one set of values. Its references are computed when it is made.
 
     `nan_is_free`: where the values hold infinities, whether a formula makes a NaN of one depends on the formula.
+    `special`: they hold infinities or NaN; a convolution may spread these, as PyTorch's own does.
     `evaluate`: evaluations of `graph_of(task)`, by default of the whole on `values`. `written`: the outputs and states that
     they have, by default all. `origins`: by output, the dimension in which it is a part of one, and where that begins there.
     """
@@ -110,6 +117,7 @@ class Judge:
         seed: int,
         *,
         nan_is_free: bool = False,
+        special: bool = False,
         evaluate: Evaluate | None = None,
         written: Collection[str] | None = None,
         origins: Mapping[str, tuple[int, int]] | None = None,
@@ -133,6 +141,10 @@ class Judge:
             if source := _source(task.graph, buffer):
                 one = replace(one, source=found[f"{buffer.name}.of"].expected(), dim=source[1])
             self.expected[buffer.name] = one
+        if special and any(operation(node) == "convolution" for node in task.graph.nodes):
+            for name, sample in evaluate(SPREAD).items():
+                if name in self.expected and sample.is_floating_point():
+                    self.expected[name] = replace(self.expected[name], may_be_nan=~sample.isfinite())
 
     @property
     def finite(self) -> float:
@@ -200,7 +212,7 @@ class _Spread:
         for errors, want in _blocks(explained, reference, length=length):
             rows, size = errors.view(-1, length), want.abs().float().view(-1, length)
             least = torch.maximum(_typical(rows), size * _typical(torch.where(size > 0, rows / size, 0.0)))
-            torch.maximum(rows, least, out=rows)
+            torch.maximum(rows, torch.maximum(least, _around(rows)), out=rows)
         return Expected(reference, explained, self._dtype, self._free if bool(self._free.any()) else None)
 
 
@@ -243,6 +255,23 @@ def _typical(errors: torch.Tensor) -> torch.Tensor:
     return found.nanmedian(dim=1, keepdim=True).values.nan_to_num(0.0)
 
 
+def _around(errors: torch.Tensor) -> torch.Tensor:
+    """The mean error near an element: of its neighbours in its row or in its column, whichever have less.
+
+    A row has elements of one scale, or a column has; so few samples of one element may all be small by chance.
+    Shape: (rows, length) in and out.
+    """
+    finite = torch.where(errors.isfinite(), errors, 0.0)[None]
+    means = []
+    for dim, size in enumerate(errors.shape):
+        reach = min(_REACH, (size - 1) // 2)
+        if reach:
+            shape = (2 * reach + 1, 1) if dim == 0 else (1, 2 * reach + 1)
+            padding = (reach, 0) if dim == 0 else (0, reach)
+            means.append(functional.avg_pool2d(finite, shape, 1, padding, count_include_pad=False)[0])
+    return functools.reduce(torch.minimum, means) if means else errors
+
+
 def _source(graph: Graph, buffer: Buffer) -> tuple[str, int | None] | None:
     """(value, dimension) of which an output holds the indices of extrema; None where it does not."""
     if buffer.element.floating:
@@ -270,17 +299,18 @@ def _compare(
     got = (output.to(STORED[buffer.element]) if output.dtype is torch.bool else output).contiguous()
     everywhere = torch.ones((), dtype=torch.bool, device=got.device)
     free = ~everywhere if expected.free is None else expected.free
+    spread = ~everywhere if expected.may_be_nan is None else expected.may_be_nan
     must = everywhere if covered is None else covered
     indices = everywhere if expected.source is None else _as_extreme(expected.source, got, expected.reference, expected.dim)
     start = 0
-    for block in _blocks(got, expected.reference, expected.explained, free, must, indices):
-        values, want, explained, spared, judged, extreme = block
+    for block in _blocks(got, expected.reference, expected.explained, free, spread, must, indices):
+        values, want, explained, spared, touched, judged, extreme = block
         plain = values.is_floating_point() and expected.free is None and covered is None
         if plain and (poison is None or values.element_size() < 8) and _all_close(verdict, values, want, explained):
             start += len(values)
             continue
         if values.is_floating_point():
-            right = _is_close(verdict, values, want, explained, judged) | spared
+            right = _is_close(verdict, values, want, explained, judged) | spared | (values.isnan() & touched)
         else:
             right = extreme if expected.source is not None else values.long() == want.long()
         old = None if poison is None else filled((len(values),), buffer.element, poison, got.device, start)

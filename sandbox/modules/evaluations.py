@@ -5,6 +5,7 @@ reductions over the axis are made of all pieces, each on what the reductions bef
 that no more than a piece of them is in memory.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,9 +18,9 @@ from cudal2_agent.sandbox.modules.axis_rules import Axis, combination
 from cudal2_agent.sandbox.modules.graph_axes import cut, part_name
 from cudal2_agent.sandbox.modules.interpreter import Around, Interpreter
 from cudal2_agent.sandbox.modules.library_calls import arithmetic_of
-from cudal2_agent.sandbox.modules.noise import Noise, summed
+from cudal2_agent.sandbox.modules.noise import Noise, operation, summed
 
-REFERENCE, EAGER = -1, 0  # numbers of evaluations; those from 1 have noise
+SPREAD, REFERENCE, EAGER = -2, -1, 0  # numbers of evaluations; those from 1 have noise
 Tensors = Mapping[str, torch.Tensor]
 Evaluate = Callable[[int], dict[str, torch.Tensor]]
 
@@ -39,13 +40,37 @@ class Evaluations:
     ) -> dict[str, torch.Tensor]:
         """Raises: as `Interpreter.run`. `terms`: how many a reduction has, of which only a part is here."""
         if number == REFERENCE:
-            return Interpreter(graph, str(self._device), BufferElement.F64).run(values)
+            return Interpreter(graph, str(self._device), BufferElement.F64).run(values, around=_wide)
+        if number == SPREAD:
+            return Interpreter(graph, str(self._device)).run(values, around=_spread)
         noise = self.noise(number)
         with arithmetic_of(self._arithmetic):
             return Interpreter(graph, str(self._device)).run(values, around=_partly(noise, terms or {}) if noise else None)
 
     def noise(self, number: int) -> Noise | None:
         return Noise(self._seed + number, self._device, self._arithmetic) if number > EAGER else None
+
+
+def _wide(node: GraphNode, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """An operation in float64. A convolution is a product of unfolded windows there; cuDNN has nothing fast for it."""
+    if operation(node) == "convolution":
+        with torch.backends.cudnn.flags(enabled=False):
+            return function(*args, **kwargs)
+    return function(*args, **kwargs)
+
+
+def _spread(node: GraphNode, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A convolution of which every output of an entry of the batch is NaN where one of its group's inputs is not finite.
+
+    So far cuDNN's algorithms may spread it, which transform tiles, or multiply by zeros outside a window.
+    """
+    result = function(*args, **kwargs)
+    if operation(node) != "convolution":
+        return result
+    x, groups = args[0], args[8]
+    touched = ~x.reshape(x.shape[0], groups, -1).isfinite().all(2)
+    channels = touched.repeat_interleave(result.shape[1] // groups, 1)
+    return result.masked_fill(channels.reshape(*channels.shape, *[1] * (result.dim() - 2)), math.nan)
 
 
 def _partly(noise: Noise, terms: Mapping[str, int]) -> Around:

@@ -1,10 +1,12 @@
 """How much memory a judge of a graph takes while it is made: the largest of all its operations, counted before any runs.
 
 Counted: the values that are alive beside each operation, in float64 or with the copies that noise makes of its operands and its
-result; what is kept of every output. Not counted: what an operation allocates inside, such as a convolution's workspace.
+result; the unfolded windows of a convolution in float64; what is kept of every output.
+Not counted: what other operations allocate inside, and the comparison's temporaries, which are those of a block.
 """
 
 import math
+from collections.abc import Mapping
 
 from cudal2_agent.contract.records.module_graph import Graph, GraphNode
 from cudal2_agent.contract.records.module_task import ModuleTask
@@ -12,7 +14,7 @@ from cudal2_agent.contract.records.named_buffer import Role
 from cudal2_agent.sandbox.modules.axis_rules import Axis
 from cudal2_agent.sandbox.modules.evaluations import needed
 from cudal2_agent.sandbox.modules.graph_axes import cut, part_name
-from cudal2_agent.sandbox.modules.noise import is_exact, is_moved
+from cudal2_agent.sandbox.modules.noise import is_exact, is_moved, operation
 from cudal2_agent.sandbox.modules.operators import packet_of
 
 WIDE, NARROW = 8, 4  # bytes of an element in the reference, and of one in eager's type, at most
@@ -26,13 +28,14 @@ _LOOKS = frozenset(
 
 def judge_bytes(task: ModuleTask, graph: Graph, axis: Axis | None = None, count: int = 0) -> int:
     """Bytes beside the values themselves. With an axis: of its largest piece of `count` indices."""
+    channels = {buffer.name: buffer.shape[0] for buffer in task.buffers if buffer.shape}
     if axis is None:
-        return _peak(graph, _elements(task, None, 0))
+        return _peak(graph, _elements(task, None, 0), channels)
     parts = cut(graph, axis, 0, count)
     sizes = _elements(task, axis, count)
     known = axis.combined
     stages = [{name: name} for name in known] + [graph.outputs]
-    return max(_peak(needed(parts, stage, known - set(stage)), sizes) for stage in stages)
+    return max(_peak(needed(parts, stage, known - set(stage)), sizes, channels) for stage in stages)
 
 
 def _elements(task: ModuleTask, axis: Axis | None, count: int) -> dict[str, int]:
@@ -47,7 +50,7 @@ def _elements(task: ModuleTask, axis: Axis | None, count: int) -> dict[str, int]
     return found | {part_name(name, place): parts[name] for name, place in narrowed if name in parts}
 
 
-def _peak(graph: Graph, buffers: dict[str, int]) -> int:
+def _peak(graph: Graph, buffers: dict[str, int], channels: Mapping[str, int]) -> int:
     """Of the reference's run, of a noisy one, and of the comparison, the largest."""
     roots, sizes = {name: name for name in buffers}, dict(buffers)
     last, kept = dict[str, int](), 0
@@ -67,11 +70,25 @@ def _peak(graph: Graph, buffers: dict[str, int]) -> int:
             alive[node.name] = sizes[node.name]
         held = sum(alive.values())
         made = sum(size for name, size in alive.items() if name not in buffers)
-        most_wide = max(most_wide, held * WIDE)
+        most_wide = max(most_wide, (held + _unfolded(node, sizes, channels)) * WIDE)
         most_narrow = max(most_narrow, made * NARROW + _of_noise(node, sizes))
         for name in [name for name in alive if last.get(name, -1) <= index]:
             del alive[name]
     return max(most_wide, most_narrow + KEPT * kept, (WIDE + KEPT) * kept)
+
+
+def _unfolded(node: GraphNode, sizes: Mapping[str, int], channels: Mapping[str, int]) -> int:
+    """Elements of the windows of one entry of the batch, which a convolution in float64 multiplies. `channels`: the first
+    dimension of parameters.
+    """
+    if operation(node) != "convolution":
+        return 0
+    x, weight = node.args[0]["node"], node.args[1]["node"]
+    batch, transposed = node.results[0].shape[0], node.args[6]
+    if not (first := channels.get(weight, 0)) or not batch:
+        return 0
+    spatial = sizes[x] // (batch * first) if transposed else math.prod(node.results[0].shape[2:])
+    return sizes[weight] // first * spatial
 
 
 def _of_noise(node: GraphNode, sizes: dict[str, int]) -> int:

@@ -46,10 +46,13 @@ class SameInAll:
 
 
 class PieceJudge:
-    """As `bounds.Judge`, whose references are made whenever they are asked for, `count` indices of an axis at a time."""
+    """As `bounds.Judge`, whose references are made whenever they are asked for, `count` indices of an axis at a time.
 
-    def __init__(self, task: ModuleTask, values: Values, seed: int, axis: Axis, count: int, *, nan_is_free: bool) -> None:
-        self._task, self._values, self._seed, self._nan_is_free = task, values, seed, nan_is_free
+    `free`: as `bounds.Judge` takes `nan_is_free` and `special`.
+    """
+
+    def __init__(self, task: ModuleTask, values: Values, seed: int, axis: Axis, count: int, **free: bool) -> None:
+        self._task, self._values, self._seed, self._free = task, values, seed, free
         device = next(iter(values.values())).device
         evaluations = Evaluations(device, seed, task.arithmetic)
         self._pieces = PieceEvaluations(graph_of(task), axis, count, as_booleans(task, values), evaluations)
@@ -77,10 +80,10 @@ class PieceJudge:
             self._task,
             self._values,
             self._seed,
-            nan_is_free=self._nan_is_free,
             evaluate=evaluate,
             written=written,
             origins=origins,
+            **self._free,
         )
 
     @property
@@ -111,13 +114,13 @@ class PieceJudge:
 AnyJudge = Judge | PieceJudge
 
 
-def judge_of(task: ModuleTask, values: Values, seed: int, *, nan_is_free: bool = False) -> AnyJudge:
-    """A judge whose references fit into the memory that is free."""
+def judge_of(task: ModuleTask, values: Values, seed: int, **free: bool) -> AnyJudge:
+    """A judge whose references fit into the memory that is free. `free`: as `PieceJudge` takes it."""
     device = next(iter(values.values())).device
     chosen = chosen_axis(task, ROOM * free_bytes(device))
     if chosen is not None:
-        return PieceJudge(task, values, seed, *chosen, nan_is_free=nan_is_free)
-    return Judge(task, values, seed, nan_is_free=nan_is_free)
+        return PieceJudge(task, values, seed, *chosen, **free)
+    return Judge(task, values, seed, **free)
 
 
 def chosen_axis(task: ModuleTask, room: float) -> tuple[Axis, int] | None:

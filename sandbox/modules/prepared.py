@@ -28,7 +28,7 @@ def prepare(task: ModuleTask, case: Case, seed: int, device: torch.device, fixed
     """
     for domain in range(1 if case.special or case.draw is None else OWN_VALUES + 1):
         values = {**draw(task, case, seed, device, domain=domain), **(fixed or {})}
-        judge = judge_of(task, values, seed, nan_is_free=case.nan_is_free)
+        judge = judge_of(task, values, seed, nan_is_free=case.nan_is_free, special=case.special)
         if judge.finite >= _ENOUGH or (case.special and judge.finite > 0):
             return DrawnCase(case, values, judge, domain)
     return None

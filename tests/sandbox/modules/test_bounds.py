@@ -1,5 +1,6 @@
 """What the bounds of a module accept and refuse: right kernels in another order or formula, narrower arithmetic, less work."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.sandbox.modules import bounds
 from cudal2_agent.sandbox.modules.bounds import Judge, Verdict
 from cudal2_agent.sandbox.modules.cases import CASES, NAN, NORMAL, OFFSET, OWN, TIES, WIDE, Case, Inputs, draw
+from cudal2_agent.sandbox.modules.evaluations import REFERENCE
 from cudal2_agent.sandbox.modules.executor import Run, filled
 from tests.sandbox.modules import small_tasks as small
 
@@ -169,3 +171,50 @@ def test_of_very_many_elements_some_tell_the_typical_error_and_all_are_judged(mo
     assert verdict(task, lambda v: torch.where(torch.arange(96) == 95, 0.0, v["x"].softmax(1))).wrong == len(
         draw(task, NORMAL, 1, CPU)["x"]
     )
+
+
+def test_few_samples_that_are_small_by_chance_refuse_no_right_kernel() -> None:
+    """A few columns have larger errors than the rest of their rows: an element's own samples alone say too little."""
+    rows, columns, source = 4096, 256, torch.Generator().manual_seed(3)
+    made = small.task([small.node("out", "aten.sigmoid.default", [small.of("x")], (rows, columns))], {"x": (rows, columns)})
+    size = torch.full((columns,), 1e-6)
+    size[:16] = 1e-4
+
+    def evaluate(number: int) -> dict[str, torch.Tensor]:
+        noise = torch.randn(rows, columns, generator=source) * size
+        return {"out": torch.ones(rows, columns, dtype=torch.float64) if number == REFERENCE else 1 + noise}
+
+    judge = Judge(made, {}, 1, evaluate=evaluate)
+    verdict = judge.judge(Run(evaluate(1)))
+    assert verdict.right
+    assert verdict.worst < 0.9
+    explained = judge.expected["out"].explained
+    assert float((explained / size).mean()) < 1.5, "no looser than the errors are"
+
+
+def convolved(groups: int = 1) -> ModuleTask:
+    args = [small.of("x"), small.of("w"), None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups]
+    return small.task(
+        [small.node("conv", "aten.convolution.default", args, (2, 4, 6, 6))], {"x": (2, 4, 6, 6)}, {"w": (4, 4 // groups, 3, 3)}
+    )
+
+
+def test_a_convolution_may_spread_nan_within_its_entry_and_group_and_in_tests_of_special_values_alone() -> None:
+    made = convolved(groups=2)
+    values = draw(made, NORMAL, 1, CPU)
+    values["x"][0, 0, 2, 2] = math.nan
+    special, plain = (Judge(made, values, 1, special=each) for each in (True, False))
+    right = special.eager["out"].clone()
+    spread = right.clone()
+    spread[0, :2] = math.nan
+    assert special.accepts({"out": right})
+    assert special.accepts({"out": spread})
+    assert not plain.accepts({"out": spread})
+    for place in [(0, 2, 5, 5), (1, 0, 5, 5)]:  # another group, another entry
+        beyond = right.clone()
+        beyond[place] = math.nan
+        assert not special.accepts({"out": beyond})
+    for place, value in [((0, 0, 2, 2), 0.0), ((0, 0, 5, 5), 7.0)]:  # what must be NaN, and a wrong number where it may be
+        wrong = right.clone()
+        wrong[place] = value
+        assert not special.accepts({"out": wrong})
