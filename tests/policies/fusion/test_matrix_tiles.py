@@ -160,3 +160,19 @@ def test_operands_that_no_box_reads_have_no_tiles_of_warpgroups(k: int, turned: 
     groups = grouped(module)
     tiles = choices(groups, REFERENCE_CHIPS[module.arch])[groups.products[0].name]
     assert {each.kind for each in tiles if isinstance(each, SumTile)} == {"mma"}
+
+
+def test_a_convolution_of_single_places_multiplies_the_matrix_of_each_image(build: Build) -> None:
+    images, inner, outer, size = 2, 64, 40, (8, 10)
+    shape = (images, outer, *size)
+    args: list[Any] = ["x", "w", "bias", [1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+    nodes = [
+        node("conv", "aten.convolution.default", *args, results=[shape]),
+        node("positive", "aten.relu.default", "conv", results=[shape]),
+    ]
+    inputs = {"x": (images, inner, *size), "w": (outer, inner, 1, 1), "bias": (outer,)}
+    module = in_half(task(inputs, nodes, "positive"))
+    candidate, _ = candidate_of(module, **{grouped(module).products[0].name: SMALL})
+    assert len(candidate.plan.launches) == 1
+    assert candidate.source.count("kWide = 8") == 2
+    assert failed(candidate, module, build) == []
