@@ -11,9 +11,9 @@ from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep,
 from cudal2_agent.policies.fusion.kernel_text import KernelText, kernel_text
 from cudal2_agent.policies.fusion.preamble import CLUSTERS, HEADERS, PREAMBLE
 from cudal2_agent.policies.fusion.product_kernels.contraction import contraction
-from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES
 from cudal2_agent.policies.fusion.product_kernels.tile_kernel import follows, main_loop, tile_kernel
 from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
+from cudal2_agent.policies.fusion.product_kernels.warpgroup_kernel import warpgroup_kernel
 from cudal2_agent.policies.fusion.programs import KernelProgram, StoredValue
 from cudal2_agent.policies.fusion.scan_text import scan_text
 from cudal2_agent.policies.fusion.values import Unplanned
@@ -43,8 +43,8 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
     scratch = (*(each for each in groups.scratch if each.name not in unused), *states)
     plan = LaunchPlan(arch=task.arch, launches=tuple(launches), scratch=scratch)
     headers = "".join(f"#include <{HEADERS[each]}>\n" for each in HEADERS if each in groups.elements.values())
-    tiled = [each.product for each in groups.products if isinstance(choices[each.name], SumTile)]
-    loops = "".join(dict.fromkeys(part for product in tiled for part in (COPIES, main_loop(product))))
+    tiled = [(each.product, tile) for each in groups.products if isinstance(tile := choices[each.name], SumTile)]
+    loops = "".join(dict.fromkeys(main_loop(product, tile) for product, tile in tiled))
     source = (
         render_plan(plan)
         + headers
@@ -61,7 +61,7 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
 
 def parsed(text: str) -> Choice:
     """Raises: ValueError."""
-    kinds = {"library": LibraryChoice, "tile": SumTile, "mma": SumTile}
+    kinds = {"library": LibraryChoice, "tile": SumTile, "mma": SumTile, "wgmma": SumTile}
     found: Choice = kinds.get(text.split(" ")[0], Axes).parse(text)
     return found
 
@@ -84,7 +84,8 @@ def _tiled(product: ProductStep, step: Step, choices: Mapping[str, Choice], grou
     store = StoredValue(value, groups.buffers[id(value)], by_row=True)
     if isinstance(step, KernelProgram):
         (store,) = step.stores
-    return tile_kernel(step.name, value, contraction(value), tile, store, groups.buffers, groups.elements)
+    write = warpgroup_kernel if tile.kind == "wgmma" else tile_kernel
+    return write(step.name, value, contraction(value), tile, store, groups.buffers, groups.elements)
 
 
 def fused_products(groups: Groups, choices: Mapping[str, Choice]) -> dict[str, str]:

@@ -6,19 +6,21 @@ from itertools import product, zip_longest
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.plan.library_call import CONVOLUTIONS
 from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.policies.fusion.axes import Axes, LibraryChoice
 from cudal2_agent.policies.fusion.fused_source import Choice, fused_products
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep
 from cudal2_agent.policies.fusion.index_algebra import Var, of
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction, contraction
-from cudal2_agent.policies.fusion.product_kernels.tiles import MATRIX_TILES, TILES, SumTile, tile_kind
+from cudal2_agent.policies.fusion.product_kernels.tiles import MATRIX_TILES, TILES, WARPGROUP_TILES, SumTile, tile_kind
+from cudal2_agent.policies.fusion.product_kernels.warpgroup_kernel import warpgroup_operands
 from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.row_kernels.row_space import row_axes
 from cudal2_agent.policies.fusion.values import Map, ProductValue
 
 _VECTOR_BYTES = 16
 _F32_SHARE = 1 / 16  # of the rate of tensor cores in half precision
-_OWN_SHARE = 0.6  # of a library's rate that our products are expected to have
+_OWN_SHARE = {"tile": 0.6, "mma": 0.5, "wgmma": 0.9}  # of a library's rate that our products are expected to have
 _LEAST_TERMS = 512  # of a part of a sum
 _ADDED_TERMS = 64  # products in the time in which a part of a sum is stored and read again
 _HEAVY = 400  # instructions of an element for which a thread computes one at a time
@@ -39,7 +41,7 @@ def _candidates(program: KernelProgram, elements: Mapping[str, BufferElement], c
     yield from _flat(program, widest, chip) if program.anchor is None else row_axes(program, chip)
 
 
-def tiles_of(product: ProductValue, sums: Contraction, chip: Chip) -> Iterator[SumTile]:
+def tiles_of(product: ProductValue, sums: Contraction, buffers: Mapping[int, str], chip: Chip) -> Iterator[SumTile]:
     """Every tile once, the best expected first: large ones reuse more, small ones waste less and fill the chip."""
 
     def ctas(tile: SumTile) -> int:
@@ -56,7 +58,12 @@ def tiles_of(product: ProductValue, sums: Contraction, chip: Chip) -> Iterator[S
     for tile in list(tiles):
         most = min(chip.sms * tile.resident // ctas(tile), sums.k // _LEAST_TERMS)
         tiles += [tile.model_copy(update={"split": split}) for split in dict.fromkeys((most, most // 2)) if split > 1]
-    yield from sorted(tiles, key=expected)
+    tiles.sort(key=expected)
+    if tile_kind(product) == "mma" and chip.arch is Arch.SM_90A and warpgroup_operands(sums, buffers) is not None:
+        whole = sorted(WARPGROUP_TILES, key=expected)
+        # A product that fills the chip is faster by warpgroups; a smaller one by what divides it best.
+        tiles = [*whole, *tiles] if ctas(whole[0]) >= chip.sms // 2 else [*tiles[:1], *whole, *tiles[1:]]
+    yield from tiles
 
 
 def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
@@ -66,7 +73,7 @@ def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
     """
     found: dict[str, list[Choice]] = {}
     sums = {step.name: contraction(step.product) for step in groups.products}
-    tiles = {step.name: list(tiles_of(step.product, sums[step.name], chip)) for step in groups.products}
+    tiles = {step.name: list(tiles_of(step.product, sums[step.name], groups.buffers, chip)) for step in groups.products}
     tiled = [name for name, each in tiles.items() if each]
     own = min(tiled, key=lambda name: sums[name].flops, default=None) if len(sums) == len(groups.steps) else None
     best: dict[str, Choice] = {name: each[0] if each else LibraryChoice() for name, each in tiles.items()}
@@ -76,7 +83,7 @@ def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
             case ProductStep():
                 library = [] if step.name == own else _calls(step)
                 reader = next((each for each in groups.programs if each.name == readers.get(step.name)), None)
-                pays = reader is not None and _fusing_pays(step.product, reader, sums[step.name], chip)
+                pays = reader is not None and _fusing_pays(step.product, reader, sums[step.name], tiles[step.name][0], chip)
                 first, second = (tiles[step.name], library) if pays else (library, tiles[step.name])
                 turns = zip_longest(list[Choice](first), list[Choice](second))
                 found[step.name] = [each for turn in turns for each in turn if each is not None]
@@ -87,13 +94,13 @@ def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
     return found
 
 
-def _fusing_pays(product: ProductValue, reader: KernelProgram, sums: Contraction, chip: Chip) -> bool:
+def _fusing_pays(product: ProductValue, reader: KernelProgram, sums: Contraction, tile: SumTile, chip: Chip) -> bool:
     """Whether a kernel of ours, slower than a library's, saves more time by what it does not store and read again."""
     value = reader.stores[0].value
     if isinstance(value, Map) and value.triangle is not None:
         return True  # half of the tiles add nothing up
-    rate = chip.tensor_tflops if tile_kind(product) == "mma" else chip.tensor_tflops * _F32_SHARE
-    slower_us = sums.flops / rate * (1 / _OWN_SHARE - 1) / 1e6
+    rate = chip.tensor_tflops * (_F32_SHARE if tile.kind == "tile" else 1)
+    slower_us = sums.flops / rate * (1 / _OWN_SHARE[tile.kind] - 1) / 1e6
     saved_us = 2 * product.numel * product.element.bytes / chip.dram_tbps / 1e6
     return slower_us < saved_us + chip.launch_us
 

@@ -6,4 +6,5 @@
 - `operand_copies.py`: how a tile of an operand is copied
 - `tiles.py`: how a product is divided among CTAs and threads
 - `tile_kernel.py`: the kernel and what is stored of its sums, over the C++ of `mainloops.py`
+- `warpgroup_kernel.py`: the same by the matrix instructions of warpgroups, with TMA
 """

@@ -12,6 +12,8 @@ from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, flat, unflat
 from cudal2_agent.policies.fusion.values import ProductValue, Scope, Unplanned, Value
 
+_WIDEST = 8  # neighbours of one copy
+_PLACES = 64  # of an image for which its matrix fills tiles
 Operand = Callable[[Scope, Index, Index, Index], Expr]  # (scope, batch, m or n, k)
 
 
@@ -39,6 +41,8 @@ def contraction(product: ProductValue) -> Contraction:
     match product.call.call:
         case "mm" | "bmm":
             return _matrix(product)
+        case "conv" if _of_single_places(product):
+            return _by_image(product)
         case "conv" | "conv_transpose":
             return _convolution(product)
     raise Unplanned(product.call.call)
@@ -56,6 +60,33 @@ def _matrix(product: ProductValue) -> Contraction:
         return scope.read(right, [*([batch] if outer else []), inner, column])
 
     return Contraction(math.prod(outer), m, n, k, a, b, lambda batch, row, column: (batch * (m * n) + row * n + column, ()))
+
+
+def _of_single_places(product: ProductValue) -> bool:
+    """Whether each place of a convolution's result is made of the same place of its operand alone, and lines are whole."""
+    call, (value, weight) = product.call, product.operands
+    alone = math.prod(weight.shape[2:]) == 1 and set(call.stride) == {1} and not any(call.padding) and call.groups == 1
+    places = math.prod(value.shape[2:])
+    return alone and places >= _PLACES and places % _WIDEST == 0
+
+
+def _by_image(product: ProductValue) -> Contraction:
+    """The weight times the matrix of each image: its channels by its places."""
+    value, weight = product.operands
+    images, inner, *space = value.shape
+    outer, places = weight.shape[0], math.prod(space)
+    tap = [Index()] * len(space)
+
+    def a(scope: Scope, batch: Index, row: Index, k: Index) -> Expr:  # noqa: ARG001 (all images have one weight)
+        return scope.read(weight, [row, k, *tap])
+
+    def b(scope: Scope, batch: Index, column: Index, k: Index) -> Expr:
+        return scope.read(value, [batch, k, *unflat(column, space)])
+
+    def place(batch: Index, row: Index, column: Index) -> tuple[Index, tuple[tuple[Index, int], ...]]:
+        return batch * (outer * places) + row * places + column, ()
+
+    return Contraction(images, outer, places, inner, a, b, place)
 
 
 def _convolution(product: ProductValue) -> Contraction:

@@ -221,3 +221,74 @@ __device__ __forceinline__ void multiply_matrices(const A& a, const B& b, unsign
   }
 }
 """
+
+WARPGROUPS = """\
+// Products of 128 by N by warpgroup instructions. TMA brings blocks of 64 terms into a ring of stages: a ninth warp loads, two
+// warpgroups multiply 64 rows each. With `AlongK` the rows of an operand's matrix in memory lie along k.
+struct Ring {
+  template <bool AlongK, int Rows>
+  static __device__ __forceinline__ void load(unsigned to, const cudal2::TensorMap& map, unsigned ready, int row, int k) {
+    if constexpr (AlongK) {
+      cudal2::tma_load(to, map, ready, k, row);
+    } else {
+#pragma unroll
+      for (int i = 0; i < Rows / 64; ++i) cudal2::tma_load(to + i * 64 * 128, map, ready, row + 64 * i, k);
+    }
+  }
+};
+
+// Places of both operands are (row, first term) in their matrices. The first product writes the sums: zeros that were stored
+// before it might be stored after its fence. False in the warp that loads, which is then done.
+template <class Element, int N, int Stages, bool AlongA, bool AlongB>
+__device__ __forceinline__ bool multiply_warpgroups(const cudal2::TensorMap& a, const cudal2::TensorMap& b, int row_a, int k_a,
+                                                    int row_b, int k_b, unsigned steps, float (&sum)[N / 2]) {
+  using Product = cudal2::wgmma_shared<Element, float, N, AlongB ? 0 : 1, AlongA ? 0 : 1>;
+  constexpr unsigned kBox = 64 * 128, kBytesA = 2 * kBox, kStage = kBytesA + N / 64 * kBox;
+  extern __shared__ float4 shared_memory[];
+  const unsigned ring = cudal2::align_up<1024>(cudal2::smem_address(shared_memory));
+  const unsigned full = ring + Stages * kStage, empty = full + 8 * Stages;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < Stages; ++s) {
+      cudal2::mbarrier_init(full + 8 * s, 1);
+      cudal2::mbarrier_init(empty + 8 * s, 8);
+    }
+    cudal2::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x >= 256) {
+    if (cudal2::elect_one())
+      for (unsigned step = 0; step < steps; ++step) {
+        const unsigned stage = ring + step % Stages * kStage, ready = full + 8 * (step % Stages);
+        cudal2::mbarrier_wait(empty + 8 * (step % Stages), step / Stages % 2 ^ 1);  // passes at once in the first round
+        cudal2::mbarrier_arrive_expect(ready, kStage);
+        Ring::load<AlongA, 128>(stage, a, ready, row_a, k_a + step * 64);
+        Ring::load<AlongB, N>(stage + kBytesA, b, ready, row_b, k_b + step * 64);
+      }
+    return false;
+  }
+  const unsigned long long a_tile = cudal2::wgmma_descriptor<128>(ring + threadIdx.x / 128 * kBox, kBox, 1024);
+  const unsigned long long b_tile = cudal2::wgmma_descriptor<128>(ring + kBytesA, kBox, 1024);
+  constexpr unsigned kStepA = AlongA ? 32 : 16 * 128, kStepB = AlongB ? 32 : 16 * 128;  // bytes to the next 16 terms
+  for (unsigned step = 0; step < steps; ++step) {
+    const unsigned stage = step % Stages * kStage;
+    cudal2::mbarrier_wait(full + 8 * (step % Stages), step / Stages % 2);
+    cudal2::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      Product::run(sum, cudal2::wgmma_advance(a_tile, stage + i * kStepA), cudal2::wgmma_advance(b_tile, stage + i * kStepB),
+                   step + i > 0);
+    cudal2::wgmma_commit();
+    cudal2::wgmma_wait<1>();  // the block before has been read
+    if (step > 0 && threadIdx.x % 32 == 0) cudal2::mbarrier_arrive(empty + 8 * ((step - 1) % Stages));
+  }
+  cudal2::wgmma_pin(sum);
+  cudal2::wgmma_wait<0>();
+  cudal2::wgmma_pin(sum);
+  if (steps == 0) {
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) sum[i] = 0;
+  }
+  return true;
+}
+"""
+WARPGROUP_HEADERS = ("shared", "elect", "mbarrier", "tma", "wgmma")

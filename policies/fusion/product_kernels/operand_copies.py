@@ -58,6 +58,23 @@ def side(name: str, operand: Operand, sums: Contraction, rows: int, buffers: Map
     return OperandSource(source, buffer)
 
 
+def matrix(operand: Operand, sums: Contraction, rows: int, buffers: Mapping[int, str]) -> tuple[str, bool] | None:
+    """The buffer of an operand that is whole matrices one after another, as TMA reads them, and whether their rows lie along k;
+    None for another.
+    """
+    reading = Reading(KernelProgram("", 1, 1, None, []), buffers)
+    row, k, batch = of(Var("row", rows)), of(Var("k", sums.k)), of(Var("batch", sums.batches))
+    read = operand(reading, batch, row, k)
+    if read.kind != "load":
+        return None
+    buffer, place, element = read.data[:3]
+    last = (reading.loads[buffer].shape or (1,))[-1]
+    for along_k, line, whole in ((True, sums.k, k + row * sums.k), (False, rows, row + k * rows)):
+        if place == whole + batch * (rows * sums.k) and last == line and line * element.bytes % _COPY_BYTES == 0:
+            return buffer, along_k
+    return None
+
+
 def _guarded(expr: Expr) -> tuple[Expr, list[tuple[Index, int]]]:
     """The load of an operand, and what must hold for it; elsewhere the operand is zero."""
     limits: list[tuple[Index, int]] = []

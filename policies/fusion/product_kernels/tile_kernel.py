@@ -9,22 +9,22 @@ from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
 from cudal2_agent.policies.fusion.kernel_text import KernelText
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction
-from cudal2_agent.policies.fusion.product_kernels.mainloops import MATRIX, SIMT
+from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES, MATRIX, SIMT, WARPGROUP_HEADERS, WARPGROUPS
 from cudal2_agent.policies.fusion.product_kernels.operand_copies import side
-from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile, tile_kind
+from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
 from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue
 from cudal2_agent.policies.fusion.values import Map, ProductValue, Value
 from cudal2_agent.policies.fusion.writer import STORED, StatementWriter
 
-_STAGES = {"tile": 3, "mma": 4}  # tiles in shared memory
+_STAGES = {"tile": 3, "mma": 4, "wgmma": 4}  # tiles in shared memory
 
 _ADDING = 256  # threads of a CTA that adds parts
 
 
 @dataclass(frozen=True)
-class _Layout:
+class Layout:
     """The sums of a thread: `sum_of[rows][groups * wide]`. `m`, `n`: in C++, the row of sum `i_at`, and the group of `wide`
-    neighbours `j_at` in groups of the result.
+    neighbours `j_at` in groups of the result. `sum`: where the sum of lane {} is, in C++, where sums have another order.
     """
 
     rows: int
@@ -32,6 +32,11 @@ class _Layout:
     wide: int
     m: str
     n: str
+    sum: str = ""
+
+    def sum_of(self, lane: int) -> str:
+        """The sum of a lane of a group, in C++."""
+        return self.sum.format(lane) if self.sum else f"sum_of[i_at][j_at * {self.wide} + {lane}]"
 
 
 class SumReading(Reading):
@@ -86,8 +91,8 @@ def tile_kernel(
         return _in_parts(name, product, sums, tile, store, (sides, reads), (left.buffer, right.buffer), buffers, elements)
     reading = SumReading(product, store, buffers)
     writer = StatementWriter(reading.pool)
-    layout = _multiply(writer, name, sums, tile, (left.buffer, right.buffer), _steps(product, sums, tile, store))
-    _store(writer, reading, sums, layout, store)
+    layout = _multiply(writer, name, sums, tile, (left.buffer, right.buffer), steps_of(product, sums, tile, store))
+    store_sums(writer, reading, sums, layout, store)
     reads = list(dict.fromkeys((*reads, *reading.loads)))
     source, launch = _launched(
         name, tile, sums, writer, [(each, elements[each]) for each in reads], store.buffer, store.value.element
@@ -97,7 +102,7 @@ def tile_kernel(
 
 def _multiply(
     writer: StatementWriter, name: str, sums: Contraction, tile: SumTile, operands: tuple[str, str], steps: str
-) -> _Layout:
+) -> Layout:
     """The statements that compute the sums of a thread. `steps`: tiles of terms, in C++."""
     rows, columns = -(-sums.m // tile.m), -(-sums.n // tile.n)
     # Names end in `_at` or `_of`, which those of buffers need not avoid otherwise.
@@ -118,7 +123,7 @@ def _multiply(
         writer.line(f"const unsigned x_at = warp_at % {across}u * {tile.tn}u, y_at = warp_at / {across}u * {tile.tm}u;")
         writer.line(f"float sum_of[{tile.tm // 8}][{tile.tn // 4}] = {{}};")
         writer.line(f"multiply_matrices{loop}{given};")
-        return _Layout(
+        return Layout(
             rows=tile.tm // 8,
             groups=tile.tn // 8,
             wide=2,
@@ -131,7 +136,7 @@ def _multiply(
     writer.line(f"const unsigned x_at = warp_at % {across}u * 8u + lane_at % 8u, {place};")
     writer.line(f"float sum_of[{tile.tm}][{tile.tn}] = {{}};")
     writer.line(f"multiply{loop}{given};")
-    return _Layout(
+    return Layout(
         rows=tile.tm,
         groups=tile.tn // 4,
         wide=4,
@@ -150,21 +155,23 @@ def _launched(
     element: BufferElement,
 ) -> tuple[str, Launch]:
     """The kernel of a main loop."""
-    source = _kernel(name, f"{tile.threads}, {tile.resident}", writer, reads, (written, element))
+    source = kernel_source(name, f"{tile.threads}, {tile.resident}", writer, reads, (written, element))
     smem = {"mma": 2 * tile.k * (tile.m + tile.n), "tile": 4 * tile.k * (tile.m + tile.n + 8)}[tile.kind] * _STAGES[tile.kind]
     grid = (-(-sums.m // tile.m) * -(-sums.n // tile.n) * sums.batches, tile.split, 1)
     args = (*(TensorArg(tensor=each) for each, _ in reads), TensorArg(tensor=written, access="write"))
     return source, Launch(entry=name, grid=grid, block=(tile.threads, 1, 1), dynamic_smem=smem, args=args)
 
 
-def _kernel(
+def kernel_source(
     name: str,
     bounds: str,
     writer: StatementWriter,
     reads: Sequence[tuple[str, BufferElement]],
     written: tuple[str, BufferElement],
+    maps: Sequence[str] = (),
 ) -> str:
-    parameters = [f"const {STORED[element]}* __restrict__ {each}" for each, element in reads]
+    parameters = [f"const __grid_constant__ cudal2::TensorMap {each}" for each in maps]
+    parameters += [f"const {STORED[element]}* __restrict__ {each}" for each, element in reads]
     parameters.append(f"{STORED[written[1]]}* __restrict__ {written[0]}")
     head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(\n    '
     return head + ",\n    ".join(parameters) + ") {\n" + "\n".join(writer.lines) + "\n}\n"
@@ -211,10 +218,10 @@ def _in_parts(
             inside = "" if sums.n % wide == 0 else f"if (group_at % {line}u * {wide}u + {lane}u < {sums.n}u) "
             place = f"part_at * {whole}u + group_at / {line}u * {sums.n}u + group_at % {line}u * {wide}u + {lane}u"
             writer.line(f"{inside}sum_of[0][{lane}] += {parts}[{place}];")
-    adding = _Layout(rows=1, groups=1, wide=wide, m=f"group_at / {line}u % {sums.m}u", n=f"group_at % {line}u")
-    _store(writer, reading, sums, adding, store)
+    adding = Layout(rows=1, groups=1, wide=wide, m=f"group_at / {line}u % {sums.m}u", n=f"group_at % {line}u")
+    store_sums(writer, reading, sums, adding, store)
     reads = [(parts, BufferElement.F32), *((each, elements[each]) for each in reading.loads)]
-    source += _kernel(name, str(_ADDING), writer, reads, (store.buffer, store.value.element))
+    source += kernel_source(name, str(_ADDING), writer, reads, (store.buffer, store.value.element))
     args = (*(TensorArg(tensor=each) for each, _ in reads), TensorArg(tensor=store.buffer, access="write"))
     grid = (-(-line * sums.m * sums.batches // _ADDING), 1, 1)
     launch = Launch(entry=name, grid=grid, block=(_ADDING, 1, 1), args=args)
@@ -222,14 +229,18 @@ def _in_parts(
     return KernelText(sides[0] + source, launch, (before,), (scratch,))
 
 
-def main_loop(product: ProductValue) -> str:
+def main_loop(product: ProductValue, tile: SumTile) -> str:
     """The C++ that a product's kernel needs before it."""
-    if tile_kind(product) == "tile":
-        return SIMT
-    return MATRIX.replace("KIND", "f16" if product.element is BufferElement.F16 else "bf16")
+    match tile.kind:
+        case "tile":
+            return COPIES + SIMT
+        case "mma":
+            return COPIES + MATRIX.replace("KIND", "f16" if product.element is BufferElement.F16 else "bf16")
+        case "wgmma":
+            return "".join(f"#include <cudal2/{header}.cuh>\n" for header in WARPGROUP_HEADERS) + WARPGROUPS
 
 
-def _steps(product: ProductValue, sums: Contraction, tile: SumTile, store: StoredValue) -> str:
+def steps_of(product: ProductValue, sums: Contraction, tile: SumTile, store: StoredValue) -> str:
     """How many tiles of terms a CTA adds up: none where all that it stores is the zeros of a triangle."""
     steps = f"{-(-sums.k // tile.k)}u"
     value = store.value
@@ -242,7 +253,7 @@ def _steps(product: ProductValue, sums: Contraction, tile: SumTile, store: Store
     return f"(int)({last}0_at + {size - 1}u) - (int){first}0_at + {shift} < 0 ? 0u : {steps}"
 
 
-def _store(writer: StatementWriter, reading: SumReading, sums: Contraction, layout: _Layout, store: StoredValue) -> None:
+def store_sums(writer: StatementWriter, reading: SumReading, sums: Contraction, layout: Layout, store: StoredValue) -> None:
     batch, row, wide = of(Var("batch_at", sums.batches)), of(Var("m_at", sums.m)), layout.wide
     writer.line("#pragma unroll")
     with writer.block(f"for (unsigned i_at = 0; i_at < {layout.rows}u; ++i_at)"):
@@ -255,13 +266,13 @@ def _store(writer: StatementWriter, reading: SumReading, sums: Contraction, layo
             places = [sums.place(batch, row, group * wide + lane) for lane in range(wide)]
             if sums.n % wide == 0 and not any(_limits(inside) for _, inside in places):
                 with writer.block(f"if (n_at < {sums.n // wide}u)"):
-                    _stored(writer, reading, store, [place for place, _ in places], range(wide), wide)
+                    _stored(writer, reading, store, [place for place, _ in places], range(wide), layout)
                 return
             for lane, (wanted, inside) in enumerate(places):
                 place = wanted
                 limits = [f"n_at * {wide}u + {lane}u < {sums.n}u", *_limits(inside)]
                 with writer.block(f"if ({' && '.join(limits)})"):
-                    _stored(writer, reading, store, [place], [lane], wide)
+                    _stored(writer, reading, store, [place], [lane], layout)
 
 
 def _stored(
@@ -270,9 +281,9 @@ def _stored(
     store: StoredValue,
     places: Sequence[Index],
     lanes: Sequence[int],
-    wide: int,
+    layout: Layout,
 ) -> None:
-    """`wide`: neighbours of a group, of which `lanes` are stored."""
+    """`lanes`: those of a group that are stored."""
     try:
         exprs = [reading.of_sum(store.value, place, lane) for place, lane in zip(places, lanes, strict=True)]
     except MustStore:  # the way to the element and back is not seen to end where it began: with a name for the place it is
@@ -280,14 +291,14 @@ def _stored(
         if len(places) > 1 and not whole:
             for place, lane in zip(places, lanes, strict=True):
                 with writer.block(""):
-                    _stored(writer, reading, store, [place], [lane], wide)
+                    _stored(writer, reading, store, [place], [lane], layout)
             return
         writer.line(f"const unsigned e_at = ({places[0]}) / {len(places)}u;")
         element = of(Var("e_at", store.value.numel // len(places))) * len(places)
         places = [element + at for at in range(len(places))]
         exprs = [reading.of_sum(store.value, place, lane) for place, lane in zip(places, lanes, strict=True)]
     for lane in lanes:
-        writer.know(reading.pool.make("row", "float", data=("sum", lane)), f"sum_of[i_at][j_at * {wide} + {lane}]")
+        writer.know(reading.pool.make("row", "float", data=("sum", lane)), layout.sum_of(lane))
     writer.load(exprs, len(exprs))
     writer.store(store.buffer, store.value.element, places, [writer.write(expr) for expr in exprs])
 

@@ -16,9 +16,10 @@ class SumTile(Record):
 
     `split`: CTAs that share the terms, whose sums a second launch adds.
     `tile`: in f32, a thread tm x tn of it. `mma`: in half precision by matrix instructions, a warp tm x tn of it.
+    `wgmma`: by those of warpgroups, of which each computes tm x tn; operands are whole matrices.
     """
 
-    kind: Literal["tile", "mma"] = "tile"
+    kind: Literal["tile", "mma", "wgmma"] = "tile"
     m: int
     n: int
     k: int
@@ -28,11 +29,14 @@ class SumTile(Record):
 
     @property
     def threads(self) -> int:
-        return self.m // self.tm * (self.n // self.tn) * (32 if self.kind == "mma" else 1)
+        lanes = {"tile": 1, "mma": 32, "wgmma": 128}[self.kind]
+        return self.m // self.tm * (self.n // self.tn) * lanes + (32 if self.kind == "wgmma" else 0)
 
     @property
     def resident(self) -> int:
         """CTAs of an SM together, by the registers of their sums."""
+        if self.kind == "wgmma":
+            return 1
         sums = self.m * self.n // self.threads
         return max(min(_THREADS, _SUMS // sums) // self.threads, 1)
 
@@ -80,6 +84,7 @@ MATRIX_TILES = tuple(
         (16, 128, 64, 16, 16),
     )
 )
+WARPGROUP_TILES = tuple(SumTile(kind="wgmma", m=128, n=n, k=64, tm=64, tn=n) for n in (256, 128, 192, 64))
 
 
 def tile_kind(product: ProductValue) -> Literal["tile", "mma"] | None:
