@@ -80,6 +80,17 @@ def view(name: str, op: str, value: Value, args: Sequence[Any], shape: tuple[int
                 return [each * -1 + (value.shape[dim] - 1) if dim in dims else each for dim, each in enumerate(index)]
 
             return moved(name, value, shape, flipped)
+        case "roll":
+            shifts, dims = args[0], args[1] if len(args) > 1 else []
+            if not dims:
+                return None
+            turns = {dim % rank: shift for dim, shift in zip(dims, shifts, strict=True)}
+
+            def rolled(index: list[Index]) -> list[Index]:
+                sizes = value.shape
+                return [(each + -turns.get(dim, 0) % sizes[dim]) % sizes[dim] for dim, each in enumerate(index)]
+
+            return moved(name, value, shape, rolled)
         case "repeat":
             added = len(shape) - rank
             return moved(

@@ -76,6 +76,12 @@ def test_elements_at_places_of_a_tensor_count_from_the_end_below_zero(compiler: 
     assert np.array_equal(out, inputs["table"][inputs["places"]])
 
 
+def test_a_tensor_is_rolled(compiler: PtxCompiler) -> None:
+    module = task({"x": (3, 5, 8)}, [node("turned", "aten.roll.default", "x", [-2, 1], [1, 2], results=[(3, 5, 8)])], "turned")
+    inputs = inputs_of(module)
+    assert np.array_equal(emulated(first(module), module, inputs, compiler)["out"], np.roll(inputs["x"], (-2, 1), (1, 2)))
+
+
 def test_a_mask_is_turned_over(compiler: PtxCompiler) -> None:
     shape = (3, 8)
     nodes = [
