@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cudal2_agent.agent.cli.render.progress import Progress
-from cudal2_agent.agent.cli.render.run_answer import print_outcome
+from cudal2_agent.agent.cli.render.run_answer import print_outcome, unsound
 from cudal2_agent.agent.report.output import reserve, write_output
 from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.lifecycle import check_resumable, name_run, resume_run, start_run
@@ -12,6 +12,7 @@ from cudal2_agent.agent.wiring.parts import open_dependencies
 from cudal2_agent.agent.wiring.policy import with_policy_of
 from cudal2_agent.agent.wiring.schedule_prior import with_budget
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.events import Notice
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.trajectory import RunRecord
@@ -36,6 +37,8 @@ def optimize_task(task: Task, settings: Settings, out: Path | None, *, as_json: 
     ):
         settings = with_budget(settings, task, parts.sandbox.chip, measures=parts.sandbox.can_measure)
         reserve(folder)
+        for line in unsound(task):
+            progress.emit(Notice(message=line))
         outcome = start_run(run_id, task, settings, parts, progress.emit, folder)
         return _conclude(outcome, parts, as_json)
 

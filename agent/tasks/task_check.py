@@ -13,7 +13,8 @@ from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
 from cudal2_agent.contract.records.task import Arch, TimingMode
 from cudal2_agent.sandbox.modules.tracing.tracer import Tracer
 
-CHECKED_WORK = 1 << 18  # elements of all results: wrong programs are tried at sizes with about so many
+# Elements of all results: wrong programs are tried at sizes with about so many; at larger ones where small sizes tell nothing.
+CHECKED_WORK, MORE_WORK = 1 << 18, 1 << 21
 
 Check = Callable[[ModuleTask, int], Soundness]
 
@@ -91,11 +92,7 @@ def checked(name: str, text: str, tracer: Tracer, how: CheckHow, key: str, start
         return TaskRow(name=name, key=key, status="untraceable", reason=reason, seconds=time.monotonic() - started), None
     found, dims = Soundness(status="unchecked"), task.dims
     if how.soundness is not None:
-        try:
-            small = tracer.reduced(task, CHECKED_WORK)
-            dims, found = small.dims, how.soundness(small, how.seed)
-        except (UsageError, ValueError) as exc:  # an operation that its values do not suit
-            found = Soundness(status="unchecked", reason=str(exc).removeprefix(f"{name}: "))
+        found, dims = soundness_of(task, tracer, how.soundness, how.seed)
     row = TaskRow(
         name=name,
         key=key,
@@ -107,3 +104,23 @@ def checked(name: str, text: str, tracer: Tracer, how: CheckHow, key: str, start
         seconds=time.monotonic() - started,
     )
     return row, task
+
+
+def soundness_of(task: ModuleTask, tracer: Tracer, check: Check, seed: int) -> tuple[Soundness, dict[str, int]]:
+    """Whether a task's tests refuse wrong programs, and the sizes at which they were tried.
+
+    Where small sizes do not show a sound task, larger ones are tried: groups may shrink to one element, sums to none.
+    """
+    found, dims = Soundness(status="unchecked"), task.dims
+    for work in (CHECKED_WORK, MORE_WORK):
+        try:
+            small = tracer.reduced(task, work)
+            if work > CHECKED_WORK and small.dims == dims:
+                break
+            found, dims = check(small, seed), small.dims
+        except (UsageError, ValueError) as exc:  # an operation that its values do not suit
+            if not found.reason:
+                found = Soundness(status="unchecked", reason=str(exc).removeprefix(f"{task.name}: "))
+        if found.status == "sound":
+            break
+    return found, dims

@@ -10,7 +10,7 @@ from cudal2_agent.agent.report.one_line import result_of, witness_of
 from cudal2_agent.agent.report.report import NO_KERNEL, knowledge_of
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
-from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.trajectory import Step
 from cudal2_agent.contract.reward.reward import confirmed
 from cudal2_agent.contract.reward.speedup import median_us, speedup_over
@@ -82,7 +82,7 @@ def _lines(outcome: RunResult, folder: Path) -> list[str]:
     if isinstance(task, ModuleTask):
         said = advice(task, outcome.best)
         served = [f"module: {folder / MODULE}"] if outcome.best and (folder / MODULE).is_file() else []
-        module = [*([said] if said else served), *_unsound(task)]
+        module = [*([said] if said else served), *unsound(task)]
     return [*kernel, *best_lines(outcome.best, lead), *module, f"report: {folder / 'report.md'}"]
 
 
@@ -95,11 +95,13 @@ def _module_json(outcome: RunResult, folder: Path) -> dict[str, object]:
     return {"keep_pytorch": keep, "module": str(folder / MODULE) if there else None}
 
 
-def _unsound(task: ModuleTask) -> list[str]:
-    """Why a task's times earn no reward."""
-    if task.soundness is None or task.soundness.status != "unsound":
+def unsound(task: Task) -> list[str]:
+    """Why a task's times earn no reward, or that it is not known whether they should; empty where they may."""
+    if not isinstance(task, ModuleTask) or task.soundness is None or task.soundness.status == "sound":
         return []
-    return [f"unsound task, no reward: {task.soundness.reason}"]
+    if task.soundness.status == "unsound":
+        return [f"unsound task, no reward: {task.soundness.reason}"]
+    return [f"whether the tests refuse wrong programs is not known: {task.soundness.reason}"]
 
 
 def best_lines(best: Step | None, lead: Lead | None = None) -> list[str]:

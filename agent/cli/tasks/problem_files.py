@@ -131,15 +131,14 @@ def check(
     from cudal2_agent.agent.tasks.task_check import CheckHow, CheckRows, TaskRow, check_problems
     from cudal2_agent.contract.records.module_task import Arithmetic
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.sandbox.modules import soundness
     from cudal2_agent.sandbox.modules.tracing.tracer import open_tracer
 
     problems = problems_of(source, load_settings().home)
     kind = choice("--arithmetic", Arithmetic, arithmetic)
     kept = CheckRows(read_row_file(rows, TaskRow, "tasks check"), partial(append_row, rows)) if rows else None
-    how = CheckHow(kind, training, seed, None if trace_only else soundness.check)
     done: list[TaskRow] = []
     with open_tracer() as tracer:
+        how = CheckHow(kind, training, seed, None if trace_only else tracer.soundness)
         for row in check_problems(problems, tracer, read_problem, how, kept):
             done.append(row)
             print(row.model_dump_json() if as_json else _row(row, f"[{len(done):,}/{len(problems):,}] "), flush=True)

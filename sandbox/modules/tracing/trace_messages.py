@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from cudal2_agent.contract.base import Record
-from cudal2_agent.contract.records.module_graph import Graph
-from cudal2_agent.contract.records.module_task import MAX_PROBLEM_BYTES, Arithmetic
+from cudal2_agent.contract.records.module_graph import Graph, Soundness
+from cudal2_agent.contract.records.module_task import MAX_PROBLEM_BYTES, Arithmetic, ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferName
 
 ANSWER = "answer.json"
@@ -24,6 +24,21 @@ class TraceRequest(Record):
     training: bool = False
     most_work: int | None = None
     memory_bytes: int
+
+
+class CheckRequest(Record):
+    """Asks whether the tests of a task tell wrong programs from right ones. Its problem file is not run."""
+
+    task: ModuleTask
+    seed: int
+    memory_bytes: int
+
+
+class Checked(Record):
+    """What was found."""
+
+    answer: Literal["checked"] = "checked"
+    soundness: Soundness
 
 
 class TracedModule(Record):
@@ -47,4 +62,4 @@ class Untraceable(Record):
     log: str = ""
 
 
-Answer = Annotated[TracedModule | Untraceable, Field(discriminator="answer")]
+Answer = Annotated[TracedModule | Checked | Untraceable, Field(discriminator="answer")]

@@ -4,28 +4,41 @@ Covered: limits of time, memory and the size of the answer; a child or a server 
 nothing is traced.
 """
 
+import math
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import MachineError, UsageError, WorkerError
+from cudal2_agent.contract.records.module_graph import Soundness
 from cudal2_agent.contract.records.module_task import MAX_PROBLEM_BYTES, Arithmetic, ModuleTask
 from cudal2_agent.contract.records.task import Arch, TimingMode
 from cudal2_agent.contract.settings.options import WorkerOptions
 from cudal2_agent.sandbox.jail.entering import NOT_JAILED, Jail
 from cudal2_agent.sandbox.jail.kind import REMEDY, confinement
 from cudal2_agent.sandbox.modules.tracing import tracing_child
-from cudal2_agent.sandbox.modules.tracing.trace_messages import ANSWER, MAX_ANSWER_BYTES, Answer, TracedModule, TraceRequest
+from cudal2_agent.sandbox.modules.tracing.trace_messages import (
+    ANSWER,
+    MAX_ANSWER_BYTES,
+    Answer,
+    Checked,
+    CheckRequest,
+    TracedModule,
+    TraceRequest,
+    Untraceable,
+)
 from cudal2_agent.sandbox.workers.fork_servers import ForkServers
 from cudal2_agent.sandbox.workers.process import ChildExit, Limits
 from cudal2_agent.sandbox.workers.worker_jail import readable
 
 _ANSWER: TypeAdapter[Answer] = TypeAdapter(Answer)
+AnswerT = TypeVar("AnswerT", TracedModule, Checked)
 
 
 @dataclass(frozen=True)
@@ -79,26 +92,38 @@ class Tracer:
         asked = {"dims": task.dims, "arithmetic": task.arithmetic, "training": task.training, "most_work": most_work}
         return self._traced(task.problem, task.name, asked, task.arch, task.mode)
 
+    def soundness(self, task: ModuleTask, seed: int, timeout_s: float | None = None) -> Soundness:
+        """Whether the tests of a task refuse wrong programs at its sizes. `timeout_s`: that of a trace by default.
+
+        Raises: UsageError where that cannot be tried, or takes too long.
+        """
+        request = CheckRequest(task=task, seed=seed, memory_bytes=self._options.memory_bytes)
+        return self._asked({"check": request}, task.name, "the check", Checked, timeout_s).soundness
+
     def _traced(self, problem: str, name: str, asked: Mapping[str, Any], arch: Arch, mode: TimingMode) -> ModuleTask:
         if len(problem.encode(errors="replace")) > MAX_PROBLEM_BYTES:
             raise UsageError(f"{name}: a problem file has at most {MAX_PROBLEM_BYTES >> 10} KiB")
         try:
             request = TraceRequest(problem=problem, **asked, memory_bytes=self._options.memory_bytes)
-            found = dict(self._asked(request, name))
-            del found["answer"]
+            answer = self._asked({"trace": request}, name, "tracing", TracedModule)
+            found = {key: value for key, value in answer if key != "answer"}
             how = {"arithmetic": request.arithmetic, "training": request.training, "arch": arch, "mode": mode}
             return ModuleTask(name=name, problem=problem, **found, **how)
         except ValidationError as exc:
             first = exc.errors(include_url=False)[0]
             raise UsageError(f"{name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from exc
 
-    def _asked(self, request: TraceRequest, name: str) -> TracedModule:
+    def _asked(
+        self, request: Mapping[str, Record], name: str, doing: str, wanted: type[AnswerT], timeout_s: float | None = None
+    ) -> AnswerT:
+        """The answer to a request of one kind."""
+        limit_s = min(timeout_s or math.inf, self._options.timeout_s)
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))
         try:
-            ended = self._run(request, scratch)
+            ended = self._run({kind: each.model_dump(mode="json") for kind, each in request.items()}, scratch, limit_s)
             answer = scratch / ANSWER
             if ended.timed_out:
-                raise UsageError(f"{name}: tracing took longer than {self._options.timeout_s:g} s")
+                raise UsageError(f"{name}: {doing} took longer than {limit_s:g} s")
             if ended.returncode == NOT_JAILED:
                 raise MachineError(ended.stderr.decode(errors="replace").strip())
             if ended.returncode == tracing_child.MISSING and not answer.is_file():
@@ -110,11 +135,13 @@ class Tracer:
             found = _ANSWER.validate_json(answer.read_bytes())
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        if not isinstance(found, TracedModule):
+        if isinstance(found, Untraceable):
             raise UsageError(f"{name}: {found.reason}", log=found.log)
+        if not isinstance(found, wanted):
+            raise UsageError(f"{name}: the problem file answered in the tracer's place")
         return found
 
-    def _run(self, request: TraceRequest, scratch: Path) -> ChildExit:
+    def _run(self, request: Mapping[str, Any], scratch: Path, timeout_s: float) -> ChildExit:
         found = confinement()
         if not (found.landlock_abi and found.system_calls):
             raise MachineError(f"a problem file runs only in a jail, which this machine lacks ({found.detail}); {REMEDY}")
@@ -125,9 +152,8 @@ class Tracer:
             processes=False,
             layers=replace(found.layers, mounts=False),
         )
-        timeout_s = self._options.timeout_s
         limits = Limits(wall_s=timeout_s, cpu_s=int(timeout_s) + 1, file_bytes=MAX_ANSWER_BYTES, devices=False)
-        asked = {"trace": request.model_dump(mode="json"), "jail": jail.as_request()}
+        asked = {**request, "jail": jail.as_request()}
         try:
             return self._servers.run(asked, scratch=scratch, limits=limits)
         except OSError as exc:

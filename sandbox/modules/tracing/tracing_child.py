@@ -1,4 +1,4 @@
-"""The process that traces: it loads torch once, and forks a jailed child for each problem file.
+"""The process that traces: it loads torch once, and forks a jailed child for each problem file, and for each check of a task.
 
 Covered: the file runs in a process of its own, which opens no file outside libraries and its scratch folder, no connection,
 and starts no process; memory, time and the size of the answer are limited. Problems never meet each other.
@@ -18,6 +18,8 @@ from cudal2_agent.sandbox.modules.tracing.problem import FILE
 from cudal2_agent.sandbox.modules.tracing.trace_messages import (
     ANSWER,
     MAX_ANSWER_BYTES,
+    Checked,
+    CheckRequest,
     TracedModule,
     TraceRequest,
     Untraceable,
@@ -43,8 +45,9 @@ def serve() -> int:
 
 
 def work(request: dict[str, Any]) -> int:
-    """Trace a request in the jail, and leave the answer in the scratch folder."""
-    asked = TraceRequest.model_validate(request["trace"])
+    """Answer a request in the jail, and leave the answer in the scratch folder."""
+    trace = "trace" in request
+    asked = TraceRequest.model_validate(request["trace"]) if trace else CheckRequest.model_validate(request["check"])
     size_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE if sys.platform == "linux" else 0
     forking.set_limits(request | {"memory_bytes": None})
     limit(resource.RLIMIT_AS, size_bytes + asked.memory_bytes if size_bytes else None)
@@ -55,7 +58,7 @@ def work(request: dict[str, Any]) -> int:
         return NOT_JAILED
     deeds = Deeds(FILE)
     deeds.watch()
-    answer = _answer(asked, deeds)
+    answer = _answer(asked, deeds) if isinstance(asked, TraceRequest) else _checked(asked)
     deeds.active = False
     text = answer.model_dump_json()
     if len(text) > MAX_ANSWER_BYTES:
@@ -80,6 +83,15 @@ def _answer(asked: TraceRequest, deeds: Deeds) -> TracedModule | Untraceable:
     if deeds.told:
         return Untraceable(reason=f"the problem file tried to {deeds.told}; it may only compute")
     return found
+
+
+def _checked(asked: CheckRequest) -> Checked | Untraceable:
+    from cudal2_agent.sandbox.modules.soundness import check
+
+    try:
+        return Checked(soundness=check(asked.task, asked.seed))
+    except (ValueError, RuntimeError, MemoryError) as exc:  # operations that the values do not suit
+        return Untraceable(reason=f"wrong programs could not be tried: {_told(exc).partition(': ')[2]}"[:_MOST_CHARS])
 
 
 def _told(error: BaseException) -> str:

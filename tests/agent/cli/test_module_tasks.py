@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from cudal2_agent.agent.cli.module_flags import read_dims, read_problem
+from cudal2_agent.agent.cli.module_flags import read_dims, read_module, read_problem
+from cudal2_agent.agent.cli.render.run_answer import unsound
 from cudal2_agent.agent.tasks.named_problems import problem_path
 from cudal2_agent.agent.wiring.policy import with_policy_of
 from cudal2_agent.agent.wiring.schedule_prior import UNTIMED_BUDGET, with_budget
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.module_graph import Soundness
+from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from tests.agent.cli.test_bad_input import refusal
@@ -82,3 +85,47 @@ def test_a_module_has_a_policy_and_a_budget_of_its_own() -> None:
     assert with_budget(settings, module, CHIP, measures=True).budget == settings.budget
     named = Settings(home=Path(), budget=3)
     assert with_budget(named, module, CHIP, measures=False).budget == 3
+
+
+class Tracing:
+    """A tracer of one task, whose tests accept zeros."""
+
+    def __init__(self, task: ModuleTask) -> None:
+        self._task = task
+
+    def __enter__(self) -> "Tracing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def trace(self, *_: object) -> ModuleTask:
+        return self._task
+
+    def reduced(self, task: ModuleTask, _: int) -> ModuleTask:
+        return task
+
+    def soundness(self, task: ModuleTask, seed: int, timeout_s: float) -> Soundness:
+        if task.training:
+            raise UsageError(f"{task.name}: the check took longer than {timeout_s:g} s")
+        return Soundness(status="unsound", reason="zeros are accepted", seed=seed)
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, home: Path, task: ModuleTask) -> ModuleTask:
+    monkeypatch.setattr("cudal2_agent.agent.cli.module_flags.open_tracer", lambda: Tracing(task))
+    settings = Settings(home=home, device="emulator")
+    return read_module(task.problem, task.name, None, "f32", task.training, None, "offline", settings)
+
+
+def test_a_search_begins_with_a_check_of_the_tests(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    found = asked(monkeypatch, home, relu_of_sum(32))
+    assert unsound(found) == ["unsound task, no reward: zeros are accepted"]
+    assert found.id == relu_of_sum(32).id
+    late = asked(monkeypatch, home, relu_of_sum(32, training=True))
+    assert unsound(late) == ["whether the tests refuse wrong programs is not known: the check took longer than 30 s"]
+    assert unsound(relu_of_sum(32, soundness=Soundness(status="sound"))) == []
+
+
+def test_a_module_without_elements_is_refused(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    with pytest.raises(UsageError, match="relu of sum: x has no elements at these sizes"):
+        asked(monkeypatch, home, relu_of_sum(0))

@@ -9,7 +9,7 @@ import pytest
 from cudal2_agent.agent.cli.module_flags import read_problem
 from cudal2_agent.agent.library.row_file import append_row, read_row_file
 from cudal2_agent.agent.tasks.problem_sources import Problem
-from cudal2_agent.agent.tasks.task_check import CheckHow, CheckRows, TaskRow, check_problems
+from cudal2_agent.agent.tasks.task_check import CHECKED_WORK, CheckHow, CheckRows, TaskRow, check_problems
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.module_graph import FalseAnswer, Soundness
 from cudal2_agent.contract.records.module_task import ModuleTask
@@ -75,3 +75,25 @@ def test_a_check_goes_on_where_it_ended(problems: list[Problem], tmp_path: Path)
 def test_wrong_programs_are_not_tried_where_they_were_not_asked_for(problems: list[Problem]) -> None:
     [good] = checked(problems[:1], Traces(), how=CheckHow())
     assert (good.status, good.operations, good.dims) == ("unchecked", 2, {})
+
+
+class Shrinks(Traces):
+    """A tracer with several sizes of its task."""
+
+    def reduced(self, _: ModuleTask, most_work: int) -> ModuleTask:
+        return relu_of_sum(8 if most_work <= CHECKED_WORK else 16)
+
+
+def test_larger_sizes_are_tried_where_small_ones_tell_nothing(problems: list[Problem]) -> None:
+    def tells_at(rows: int, status: str) -> CheckHow:
+        def check(task: ModuleTask, seed: int) -> Soundness:
+            found = "sound" if task.dims["rows"] >= rows else status
+            return Soundness(status=found, reason="" if found == "sound" else "groups of one element", seed=seed)  # type: ignore[arg-type]
+
+        return CheckHow(soundness=check)
+
+    for status in ("unchecked", "unsound"):
+        [found] = checked(problems[:1], Shrinks(), how=tells_at(16, status))
+        assert (found.status, found.reason, found.dims["rows"]) == ("sound", "", 16)
+    [never] = checked(problems[:1], Shrinks(), how=tells_at(64, "unchecked"))
+    assert (never.status, never.reason) == ("unchecked", "groups of one element")

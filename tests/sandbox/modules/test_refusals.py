@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 from cudal2_agent.contract.errors import MachineError, UsageError
 from cudal2_agent.contract.records.module_task import Arithmetic
+from cudal2_agent.contract.records.named_buffer import Role
 from cudal2_agent.sandbox.jail.kind import Confinement, confinement
 from cudal2_agent.sandbox.modules.tracing.tracer import TraceOptions, Tracer, open_tracer
 
@@ -80,6 +81,36 @@ REFUSED = [
     ("ended its process", problem(top="os.abort()")),
     ("ended its process", problem(top="ctypes.string_at(8)")),
     ("of memory|more memory", problem(top="held = bytearray(1 << 40)")),
+    ("more memory than a trace may use", problem(top="held = torch.ones(25 << 30)")),
+    ("ended its process", problem(forward="os._exit(0)")),
+    ("changes its input x", problem(forward="y = x.view(-1); y += 1; return y")),
+    ("draws random numbers", problem(forward="return nn.functional.dropout(x, 0.5, True)")),
+    ("line 11: .*Tensor subclass", problem(top="class Mine(torch.Tensor): pass", forward="return x.relu().as_subclass(Mine)")),
+    ("returns no tensor but NoneType", problem(forward="return None")),
+    ("no internet connection", problem(init="self.m = torch.hub.load('pytorch/vision', 'resnet18')")),
+    ("computes another out", problem(top="nn.Module.__call__ = lambda self, *a: torch.zeros(4, 3)", forward="return x.relu()")),
+    ("line 11: RecursionError", problem(forward="return self.forward(x)")),
+]
+
+
+# Files that change PyTorch for themselves: what their module then computes is the task, or they are refused.
+PATCHED = [
+    ("aten.mul.Tensor", problem(top="torch.relu = lambda x: x * 0", forward="return torch.relu(x)")),
+    ("aten.relu.default", problem(top="torch.rand = torch.zeros", forward="return x.relu()")),
+    ("", problem(top="torch.Tensor.relu = lambda self: self", forward="return x.relu()")),
+]
+ACCEPTED = [
+    ("aten.slice.Tensor", "x[:, 1:]", [(4, 2)]),  # a view of an input
+    ("aten.permute.default", "x.T", [(3, 4)]),
+    ("", "x", [(4, 3)]),
+    ("aten.mul.Tensor aten.add.Tensor", "(x * 2).add_(1)", [(4, 3)]),  # in place, on a value of its own
+    ("aten.max.dim getitem getitem aten.relu.default", "(x.max(1), [x.relu()])", [(4,), (4,), (4, 3)]),
+]
+INPUTS = [
+    ("torch.rand(3, rows).T", "An input that is not contiguous was made contiguous."),
+    ("torch.rand(rows, 6)[:, ::2]", "An input that is not contiguous was made contiguous."),
+    ("torch.rand(rows, 1).expand(rows, 3)", "An input that is not contiguous was made contiguous."),
+    ("torch.randint(0, 5, (rows, 3))", ""),
 ]
 
 
@@ -88,6 +119,29 @@ REFUSED = [
 def test_a_deed_is_named(tracer: Tracer, deed: str, text: str) -> None:
     with pytest.raises(UsageError, match=f"mine: the problem file tried to {deed}"):
         tracer.trace(text, "mine")
+
+
+@pytest.mark.parametrize(("operations", "text"), PATCHED)
+def test_a_patched_pytorch_is_the_files_own(tracer: Tracer, operations: str, text: str) -> None:
+    """The next file meets PyTorch as it is."""
+    assert " ".join(node.op for node in tracer.trace(text, "mine").graph.nodes) == operations
+    assert [node.op for node in tracer.trace(problem(forward="return x.relu()"), "next").graph.nodes] == ["aten.relu.default"]
+
+
+@pytest.mark.parametrize(("operations", "result", "shapes"), ACCEPTED)
+def test_views_changes_in_place_and_several_outputs(
+    tracer: Tracer, operations: str, result: str, shapes: list[tuple[int, ...]]
+) -> None:
+    task = tracer.trace(problem(forward=f"return {result}"), "mine")
+    assert " ".join(node.op for node in task.graph.nodes) == operations
+    assert [buffer.shape for buffer in task.buffers if buffer.role is Role.OUTPUT] == shapes
+
+
+@pytest.mark.parametrize(("drawn", "note"), INPUTS)
+def test_inputs_of_any_stride_and_whole_numbers(tracer: Tracer, drawn: str, note: str) -> None:
+    task = tracer.trace(problem(inputs=f"return [{drawn}]", forward="return x + 1"), "mine")
+    assert task.notes == ((note,) if note else ())
+    assert task.buffers[0].element.value == ("i64" if "randint" in drawn else "f32")
 
 
 @pytest.mark.parametrize(("reason", "text"), REFUSED)
@@ -131,7 +185,23 @@ def test_zero_sizes_are_traced(tracer: Tracer) -> None:
     assert [each.shape for each in task.buffers] == [(0, 3), (0,)]
 
 
+def test_dropout_is_nothing_unless_it_is_trained(tracer: Tracer) -> None:
+    text = problem(init="self.drop = nn.Dropout(0.5)", forward="return self.drop(x)")
+    assert not tracer.trace(text, "mine").graph.nodes
+    with pytest.raises(UsageError, match="draws random numbers"):
+        tracer.trace(text, "mine", training=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_gigabyte_of_text_is_dropped(tracer: Tracer, stream: str) -> None:
+    top = f"for _ in range(1024): print('x' * (1 << 20), file=sys.{stream})"
+    assert len(tracer.trace(problem(top=top, forward="return x.relu()"), "mine").graph.nodes) == 1
+
+
 @pytest.mark.slow
 def test_a_module_that_never_ends_is_stopped() -> None:
     with open_tracer(TraceOptions(timeout_s=15.0)) as short, pytest.raises(UsageError, match="longer than 15 s"):
         short.trace(problem(forward="\n        while True: pass"), "mine")
+    with open_tracer(TraceOptions(timeout_s=15.0)) as short, pytest.raises(UsageError, match="longer than 15 s"):
+        short.trace(problem(top="time.sleep(1e9)"), "mine")

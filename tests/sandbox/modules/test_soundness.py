@@ -2,10 +2,12 @@
 
 import pytest
 
+from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.module_graph import GraphNode, TensorType
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.sandbox.modules.redundancy import is_redundant
 from cudal2_agent.sandbox.modules.soundness import check
+from cudal2_agent.sandbox.modules.tracing.tracer import Tracer
 from tests.sandbox.modules import small_tasks as small
 from tests.sandbox.modules.small_tasks import node, of
 
@@ -117,3 +119,27 @@ def test_a_value_at_zero_is_reached_where_another_input_must_be_positive() -> No
         node("all", "aten.sum.default", [of("sub")], ()),
     ]
     assert check(small.task(nodes, {"x": shape, "y": shape}), 1).reason == ""
+
+
+def test_the_tracer_checks_a_task_without_its_file(tracer: Tracer) -> None:
+    """In the jail, where PyTorch is loaded already."""
+    zero = [
+        node("sub", "aten.sub.Tensor", [of("x"), of("x")], (8, 96)),
+        node("relu", "aten.relu.default", [of("sub")], (8, 96)),
+    ]
+    assert tracer.soundness(small.linear_relu(), 1) == check(small.linear_relu(), 1)
+    found = tracer.soundness(small.task(zero, {"x": (8, 96)}), 1)
+    assert (found.status, found.reason[:18]) == ("unsound", "zeros are accepted")
+    broken = small.task([node("relu", "aten.relu.default", [of("nothing")], (8, 96))], {"x": (8, 96)})
+    with pytest.raises(UsageError, match="wrong programs could not be tried"):
+        tracer.soundness(broken, 1)
+
+
+def test_a_reference_that_is_never_finite_is_unsound() -> None:
+    shape = (8, 96)
+    nodes = [
+        node("zero", "aten.mul.Scalar", [of("x"), 0.0], shape),
+        node("none", "aten.div.Tensor", [of("zero"), of("zero")], shape),
+    ]
+    found = check(small.task(nodes, {"x": shape}), 1)
+    assert (found.status, found.reason) == ("unsound", "the reference is finite on none of our inputs")
