@@ -21,7 +21,6 @@ Reason = Literal[
     "other_environment",
     "duplicates",
     "leaked",
-    "of_module",
 ]
 # Why an export leaves something out: one sentence each, for notices and the card.
 REASONS: Mapping[Reason, str] = {
@@ -37,7 +36,6 @@ REASONS: Mapping[Reason, str] = {
     "other_environment": "samples whose exemplars were measured in another environment",
     "duplicates": "rows with the same text as an earlier row",
     "leaked": "rows for training that name a test shape",
-    "of_module": "steps of modules, whose prompts this format has no form for",
 }
 
 

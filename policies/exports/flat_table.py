@@ -13,9 +13,10 @@ from cudal2_agent.contract.records.trajectory import Step, Trajectory
 from cudal2_agent.contract.reward.reward import gap_closed
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.reward.speedup import speedup_that_counts
-from cudal2_agent.policies.exports.columns import PARQUET, TASK, Column, Columns
+from cudal2_agent.policies.exports.columns import PARQUET, Column, Columns
 from cudal2_agent.policies.exports.formats import Row
 from cudal2_agent.policies.exports.samples import baseline_us, environments, exchanges_by_candidate, is_verified, latest_steps
+from cudal2_agent.policies.exports.task_columns import task_columns
 
 ROW_GROUP = 512  # rows that are held in memory
 
@@ -44,8 +45,7 @@ def _run_columns(trajectory: Trajectory) -> Row:
         "run_id": run.run_id,
         "seed": run.seed,
         "shape": run.task.shape,
-        **dict.fromkeys(TASK),  # what only matrix products have is empty for a module
-        **run.task.model_dump(mode="json", include=set(TASK)),
+        **task_columns(run.task),
         "chip": run.chip.name,
         "cutlass": run.settings.cutlass,
         "roofline_us": roofline_us(run.task, run.chip),

@@ -20,6 +20,7 @@ from cudal2_agent.policies.chat.prompts.composition import Prompts
 from cudal2_agent.policies.exports.contrastive import contrasted
 from cudal2_agent.policies.exports.counts import ExportCounts
 from cudal2_agent.policies.exports.samples import TrainingSample, samples_of
+from cudal2_agent.policies.exports.task_columns import task_columns
 
 TrainerFormat = Literal["sft", "preference", "kto", "grpo", "groups", "contrastive"]
 Row = dict[str, Any]
@@ -30,7 +31,7 @@ _MIN_GROUP = 2
 class ExportOptions(Record):
     """Options of an export.
 
-    `messages`: `sft` rows have `messages` instead of prompt and completion. `min_speedup`: over cuBLASLt-AutoTuning, the
+    `messages`: `sft` rows have `messages` instead of prompt and completion. `min_speedup`: over the baseline that counts, the
     least for `sft`, and what parts good from bad in `kto` (1 unless given). `margin`: the smallest difference of rewards that
     counts in `preference` and `kto`. `test_share`: share of the shapes that are kept for the test split, drawn by `seed`.
     `test_shapes`: MxNxK that are in the test split in any case.
@@ -103,12 +104,11 @@ def grpo(trajectory: Trajectory, prompts: Prompts, _: ExportOptions, counts: Exp
         groups.setdefault(sample.group, []).append(sample)
     for group in groups.values():
         first = group[0]
-        task = first.task.model_dump(mode="json", exclude={"kind"})
         verified = [sample for sample in group if sample.verified]
         yield {
             "prompt": turns(first.prompt),
             "shape": first.task.shape,
-            **task,
+            **task_columns(first.task),
             "chip": first.chip.name,
             "environment": first.provenance.environment,
             "roofline_us": roofline_us(first.task, first.chip),

@@ -14,7 +14,6 @@ from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Unmea
 from cudal2_agent.contract.records.exchange import Exchange, Message, Prompt
 from cudal2_agent.contract.records.knowledge import NOTES
 from cudal2_agent.contract.records.module_task import Task
-from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Observation, Step, Trajectory
 from cudal2_agent.contract.reward.reward import beyond_roofline, confirmed, gap_closed
 from cudal2_agent.contract.reward.speedup import speedup_that_counts
@@ -60,7 +59,7 @@ class TrainingSample(Record):
     `prompt` and `completion` are those of the exchange with a chat server; for other policies they are in the same form.
     `verified`: executed, found right, confirmed where that is needed, and not faster than the roofline allows.
     `exemplars`: candidates that the prompt shows for contrast, with their score buckets. Unit of times: microseconds.
-    `baseline_us`: cuBLASLt-AutoTuning in the same rounds.
+    `baseline_us`: cuBLASLt-AutoTuning in the same rounds, of a module the fastest of PyTorch's.
     """
 
     prompt: tuple[Message, ...]
@@ -73,7 +72,7 @@ class TrainingSample(Record):
     outcome: str
     verified: bool
     exemplars: dict[str, int]
-    task: GemmTask
+    task: Task
     chip: Chip
     provenance: Provenance
 
@@ -274,7 +273,7 @@ def _measurement(evaluation: Evaluation) -> Measured | None:
 
 
 def baseline_us(evaluation: Evaluation) -> float | None:
-    """The paired time of cuBLASLt-AutoTuning: the candidate's time multiplied by its speedup."""
+    """The paired time of the baseline that counts: the candidate's time multiplied by its speedup."""
     ratio = speedup_that_counts(evaluation)
     return ratio * evaluation.time_us if ratio is not None and evaluation.time_us is not None else None
 
