@@ -31,7 +31,7 @@ from cudal2_agent.sandbox.modules.executor import STORED, Run, Values, filled
 from cudal2_agent.sandbox.modules.noise import operation, rounds
 
 MULTIPLE, TYPICAL = 8.0, 3.0
-NOISY_RUNS = 7
+NOISY_RUNS, FEW_RUNS, MANY_ELEMENTS = 7, 3, 2**28  # of an evaluation with noise; of one with so many elements of results
 OF_MEAN = 1.25  # root mean square of what is normal, by the mean of its magnitudes
 BLOCK_ELEMENTS = 2**24
 _ROW, _MANY = 64, 256  # elements of a row at least; of an output whose typical error tells
@@ -130,7 +130,9 @@ class Judge:
         reference = evaluate(REFERENCE)
         found = {name: _Spread(each, nan_is_free=nan_is_free) for name, each in reference.items()}
         self.eager: dict[str, torch.Tensor] = {}
-        for number in range(EAGER, EAGER + 1 + (NOISY_RUNS if rounds(task.graph) else 0)):
+        many = sum(each.numel() for each in reference.values()) > MANY_ELEMENTS
+        noisy = (FEW_RUNS if many else NOISY_RUNS) if rounds(task.graph) else 0
+        for number in range(EAGER, EAGER + 1 + noisy):
             sample = evaluate(number)
             self.eager = self.eager or sample
             for name, each in found.items():
