@@ -160,7 +160,8 @@ class PieceEvaluations:
             for name, part in self._piece(number, outputs, start, count, whole).items():
                 node = next(each for each in nodes if each.name == name)
                 found[name] = _joined(combination(node), found.get(name), part, count / self._axis.size)
-        for node in nodes if noise else ():
+        for node in nodes if noise is not None else ():
+            assert noise is not None
             found[node.name] = noise.rounded(node, found[node.name], whole[node.name])
         return found
 

@@ -144,7 +144,9 @@ class ModuleBaselines:
             if name not in self._opened:
                 self._opened[name] = self._open(name)
         opened = {name: self._opened[name] for name in names}
-        contenders = {name: found for name, found in opened.items() if isinstance(found, tuple)}
+        contenders: dict[str, tuple[LibraryContender, ...]] = {
+            name: found for name, found in opened.items() if isinstance(found, tuple)
+        }
         notes = [f"baseline {name} left out: {why}" for name, why in opened.items() if isinstance(why, Unavailable)]
         if not contenders.keys() & {COMPILED, MAX_AUTOTUNE}:
             notes.append(NO_REWARD)
