@@ -7,6 +7,8 @@ from typing import assert_never
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Origin
 from cudal2_agent.contract.records.evaluation import (
+    COMPILED,
+    MAX_AUTOTUNE,
     CompileFailed,
     Crashed,
     Evaluation,
@@ -19,7 +21,7 @@ from cudal2_agent.contract.records.evaluation import (
 )
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.reward.roofline import least_us, roofline_us
-from cudal2_agent.contract.reward.speedup import median_us, paired_ratio, yardstick_of
+from cudal2_agent.contract.reward.speedup import baseline_of, median_us, paired_ratio, yardstick_of
 
 FLOOR = -2.0
 CLIP = 1.5
@@ -34,7 +36,8 @@ def reward(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin) -> fl
     """Logarithm of the paired speedup over `yardstick_of`, smoothly clipped; the floor for anything not verified.
 
     r = CLIP · tanh(ln(speedup) / CLIP). So a doubling near 1× counts fully, and an outlier cannot dominate a group.
-    None where the candidate or the baseline was not measured: a missing time is not a bad time.
+    None where the candidate or the baseline was not measured: a missing time is not a bad time. Of a module, where no compiled
+    program was measured beside it: eager PyTorch alone is no yardstick; a note of the evaluation says why it is alone.
     None for an unsound task, whose tests let wrong programs pass.
     None for a measured candidate that was not written from a schedule, until the second witness confirms it: policies learn
     from rewards, and a time can be gamed. A candidate that the witness refutes is `Wrong` and gets the floor.
@@ -76,7 +79,7 @@ def _earned(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin, scor
             if beyond_roofline(evaluation, task, chip):
                 return FLOOR
             yardstick = yardstick_of(evaluation)
-            if yardstick is None or not confirmed(evaluation, origin):
+            if yardstick is None or not confirmed(evaluation, origin) or without_compiled(evaluation, task):
                 return None
             return score(paired_ratio(evaluation.timing, yardstick), yardstick)
         case Unmeasured():
@@ -85,6 +88,11 @@ def _earned(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin, scor
             return FLOOR
         case _:
             assert_never(evaluation)
+
+
+def without_compiled(measured: Measured, task: Task) -> bool:
+    """Whether a module has no compiled program beside it."""
+    return isinstance(task, ModuleTask) and not any(baseline_of(measured, name) for name in (COMPILED, MAX_AUTOTUNE))
 
 
 def confirmed(measured: Measured, origin: Origin) -> bool:

@@ -394,5 +394,5 @@ def combination(node: GraphNode) -> str | None:
             return name.removeprefix("a") if len(node.results) == 1 else None
         case "linalg_vector_norm" | "norm":
             order = node.args[1] if len(node.args) > 1 else 2
-            return {1: "norm1", 2: "norm2"}.get(order) if isinstance(order, int | float) else None
+            return {1.0: "norm1", 2.0: "norm2"}.get(float(order)) if isinstance(order, int | float) else None
     return None

@@ -14,7 +14,6 @@ where sums are long. Whole numbers and booleans are exact; an index of an extrem
 is as large, within its own bound.
 """
 
-import functools
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -258,20 +257,19 @@ def _typical(errors: torch.Tensor) -> torch.Tensor:
 
 
 def _around(errors: torch.Tensor) -> torch.Tensor:
-    """The mean error near an element: of its neighbours in its row or in its column, whichever have less.
+    """The mean error near an element: of its neighbours in its row or in its column, whichever is less; 0 without neighbours.
 
-    A row has elements of one scale, or a column has; so few samples of one element may all be small by chance.
+    A row has elements of one scale, or a column has. Neighbours without an error are NaN, or exact, and tell nothing.
     Shape: (rows, length) in and out.
     """
     finite = torch.where(errors.isfinite(), errors, 0.0)[None]
-    means = []
+    told, least = (finite > 0).float(), torch.full_like(finite, math.inf)
     for dim, size in enumerate(errors.shape):
         reach = min(_REACH, (size - 1) // 2)
-        if reach:
-            shape = (2 * reach + 1, 1) if dim == 0 else (1, 2 * reach + 1)
-            padding = (reach, 0) if dim == 0 else (0, reach)
-            means.append(functional.avg_pool2d(finite, shape, 1, padding, count_include_pad=False)[0])
-    return functools.reduce(torch.minimum, means) if means else errors
+        window, pad = ((2 * reach + 1, 1), (reach, 0)) if dim == 0 else ((1, 2 * reach + 1), (0, reach))
+        total, count = (functional.avg_pool2d(each, window, 1, pad, divisor_override=1) - each for each in (finite, told))
+        torch.minimum(least, torch.where(count > 0, total.clamp_(min=0) / count, math.inf), out=least)
+    return least[0].nan_to_num_(posinf=0.0)
 
 
 def _source(graph: Graph, buffer: Buffer) -> tuple[str, int | None] | None:

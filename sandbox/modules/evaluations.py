@@ -40,7 +40,7 @@ class Evaluations:
     ) -> dict[str, torch.Tensor]:
         """Raises: as `Interpreter.run`. `terms`: how many a reduction has, of which only a part is here."""
         if number == REFERENCE:
-            return Interpreter(graph, str(self._device), BufferElement.F64).run(values, around=_wide)
+            return Interpreter(graph, str(self._device), BufferElement.F64).run(values)
         if number == SPREAD:
             return Interpreter(graph, str(self._device)).run(values, around=_spread)
         noise = self.noise(number)
@@ -49,14 +49,6 @@ class Evaluations:
 
     def noise(self, number: int) -> Noise | None:
         return Noise(self._seed + number, self._device, self._arithmetic) if number > EAGER else None
-
-
-def _wide(node: GraphNode, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """An operation in float64. A convolution is a product of unfolded windows there; cuDNN has nothing fast for it."""
-    if operation(node) == "convolution":
-        with torch.backends.cudnn.flags(enabled=False):
-            return function(*args, **kwargs)
-    return function(*args, **kwargs)
 
 
 def _spread(node: GraphNode, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -168,7 +160,8 @@ class PieceEvaluations:
             for name, part in self._piece(number, outputs, start, count, whole).items():
                 node = next(each for each in nodes if each.name == name)
                 found[name] = _joined(combination(node), found.get(name), part, count / self._axis.size)
-        for node in nodes if noise else ():
+        for node in nodes if noise is not None else ():
+            assert noise is not None
             found[node.name] = noise.rounded(node, found[node.name], whole[node.name])
         return found
 

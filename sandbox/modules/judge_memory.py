@@ -1,7 +1,7 @@
 """How much memory a judge of a graph takes while it is made: the largest of all its operations, counted before any runs.
 
 Counted: the values that are alive beside each operation, in float64 or with the copies that noise makes of its operands and its
-result; the unfolded windows of a convolution in float64; what is kept of every output.
+result; what a convolution in float64 makes besides; what is kept of every output.
 Not counted: what other operations allocate inside, and the comparison's temporaries, which are those of a block.
 """
 
@@ -28,14 +28,13 @@ _LOOKS = frozenset(
 
 def judge_bytes(task: ModuleTask, graph: Graph, axis: Axis | None = None, count: int = 0) -> int:
     """Bytes beside the values themselves. With an axis: of its largest piece of `count` indices."""
-    channels = {buffer.name: buffer.shape[0] for buffer in task.buffers if buffer.shape}
     if axis is None:
-        return _peak(graph, _elements(task, None, 0), channels)
+        return _peak(graph, _elements(task, None, 0))
     parts = cut(graph, axis, 0, count)
     sizes = _elements(task, axis, count)
     known = axis.combined
     stages = [{name: name} for name in known] + [graph.outputs]
-    return max(_peak(needed(parts, stage, known - set(stage)), sizes, channels) for stage in stages)
+    return max(_peak(needed(parts, stage, known - set(stage)), sizes) for stage in stages)
 
 
 def _elements(task: ModuleTask, axis: Axis | None, count: int) -> dict[str, int]:
@@ -50,7 +49,7 @@ def _elements(task: ModuleTask, axis: Axis | None, count: int) -> dict[str, int]
     return found | {part_name(name, place): parts[name] for name, place in narrowed if name in parts}
 
 
-def _peak(graph: Graph, buffers: dict[str, int], channels: Mapping[str, int]) -> int:
+def _peak(graph: Graph, buffers: dict[str, int]) -> int:
     """Of the reference's run, of a noisy one, and of the comparison, the largest."""
     roots, sizes = {name: name for name in buffers}, dict(buffers)
     last, kept = dict[str, int](), 0
@@ -70,25 +69,16 @@ def _peak(graph: Graph, buffers: dict[str, int], channels: Mapping[str, int]) ->
             alive[node.name] = sizes[node.name]
         held = sum(alive.values())
         made = sum(size for name, size in alive.items() if name not in buffers)
-        most_wide = max(most_wide, (held + _unfolded(node, sizes, channels)) * WIDE)
+        most_wide = max(most_wide, (held + _of_taps(node, sizes)) * WIDE)
         most_narrow = max(most_narrow, made * NARROW + _of_noise(node, sizes))
         for name in [name for name in alive if last.get(name, -1) <= index]:
             del alive[name]
     return max(most_wide, most_narrow + KEPT * kept, (WIDE + KEPT) * kept)
 
 
-def _unfolded(node: GraphNode, sizes: Mapping[str, int], channels: Mapping[str, int]) -> int:
-    """Elements of the windows of one entry of the batch, which a convolution in float64 multiplies. `channels`: the first
-    dimension of parameters.
-    """
-    if operation(node) != "convolution":
-        return 0
-    x, weight = node.args[0]["node"], node.args[1]["node"]
-    batch, transposed = node.results[0].shape[0], node.args[6]
-    if not (first := channels.get(weight, 0)) or not batch:
-        return 0
-    spatial = sizes[x] // (batch * first) if transposed else math.prod(node.results[0].shape[2:])
-    return sizes[weight] // first * spatial
+def _of_taps(node: GraphNode, sizes: Mapping[str, int]) -> int:
+    """Elements that a convolution in float64 makes besides its result (`wide_convolution.py`)."""
+    return 2 * sizes[node.inputs()[0]] + sizes[node.name] if operation(node) == "convolution" else 0
 
 
 def _of_noise(node: GraphNode, sizes: dict[str, int]) -> int:

@@ -48,11 +48,22 @@ class SameInAll:
 class PieceJudge:
     """As `bounds.Judge`, whose references are made whenever they are asked for, `count` indices of an axis at a time.
 
-    `free`: as `bounds.Judge` takes `nan_is_free` and `special`.
+    `nan_is_free`, `special`: as `bounds.Judge` takes them.
     """
 
-    def __init__(self, task: ModuleTask, values: Values, seed: int, axis: Axis, count: int, **free: bool) -> None:
-        self._task, self._values, self._seed, self._free = task, values, seed, free
+    def __init__(
+        self,
+        task: ModuleTask,
+        values: Values,
+        seed: int,
+        axis: Axis,
+        count: int,
+        *,
+        nan_is_free: bool = False,
+        special: bool = False,
+    ) -> None:
+        self._task, self._values, self._seed = task, values, seed
+        self._nan_is_free, self._special = nan_is_free, special
         device = next(iter(values.values())).device
         evaluations = Evaluations(device, seed, task.arithmetic)
         self._pieces = PieceEvaluations(graph_of(task), axis, count, as_booleans(task, values), evaluations)
@@ -83,7 +94,8 @@ class PieceJudge:
             evaluate=evaluate,
             written=written,
             origins=origins,
-            **self._free,
+            nan_is_free=self._nan_is_free,
+            special=self._special,
         )
 
     @property
@@ -114,13 +126,13 @@ class PieceJudge:
 AnyJudge = Judge | PieceJudge
 
 
-def judge_of(task: ModuleTask, values: Values, seed: int, **free: bool) -> AnyJudge:
-    """A judge whose references fit into the memory that is free. `free`: as `PieceJudge` takes it."""
+def judge_of(task: ModuleTask, values: Values, seed: int, *, nan_is_free: bool = False, special: bool = False) -> AnyJudge:
+    """A judge whose references fit into the memory that is free."""
     device = next(iter(values.values())).device
     chosen = chosen_axis(task, ROOM * free_bytes(device))
     if chosen is not None:
-        return PieceJudge(task, values, seed, *chosen, **free)
-    return Judge(task, values, seed, **free)
+        return PieceJudge(task, values, seed, *chosen, nan_is_free=nan_is_free, special=special)
+    return Judge(task, values, seed, nan_is_free=nan_is_free, special=special)
 
 
 def chosen_axis(task: ModuleTask, room: float) -> tuple[Axis, int] | None:

@@ -1,5 +1,6 @@
 """Modules on a GPU: right kernels pass and are measured beside PyTorch's baselines, wrong ones and tricks are refused."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,8 +17,12 @@ from cudal2_agent.sandbox.building.builder import Builder
 from cudal2_agent.sandbox.cuda.batch_evaluator import BatchEvaluator
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.local import open_sandbox
+from cudal2_agent.sandbox.modules.cases import NORMAL, draw
+from cudal2_agent.sandbox.modules.executor import Run
+from cudal2_agent.sandbox.modules.pieces import WHOLE_BYTES, PieceJudge, judge_of
 from cudal2_agent.sandbox.workers.messages import CandidateBatch, Evaluate, Verified
 from tests.gpu.modules_by_hand import EXAMPLES, OUT, SMALL, candidate, launch, scalar
+from tests.sandbox.modules.small_tasks import node, of, task
 
 pytestmark = pytest.mark.gpu
 VERIFY = VerifyOptions(rounds=3)
@@ -160,3 +165,35 @@ def test_a_worker_in_its_jail_measures_a_module_beside_what_it_compiles(device, 
         assert stray.status == "crashed"
     finally:
         opened.close()
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "shape"),
+    [
+        ("aten._softmax.default", [1, False], (32768, 16384)),
+        ("aten.relu.default", [], (32768, 16384)),
+        ("aten.amax.default", [[0]], (16384,)),
+    ],
+)
+def test_references_of_two_gigabytes_take_little_memory_and_find_a_fault_anywhere(device, op, args, shape):
+    import torch
+
+    made = task([node("out", op, [of("x"), *args], shape)], {"x": (32768, 16384)})
+    place = torch.device("cuda", device.index)
+    values = draw(made, NORMAL, 1, place)
+    held = torch.cuda.memory_allocated(place)
+    torch.cuda.reset_peak_memory_stats(place)
+    begin = time.monotonic()
+    judge = judge_of(made, values, 1)
+    assert isinstance(judge, PieceJudge)
+    out = judge.eager["out"]
+    assert judge.accepts({"out": out})
+    torch.cuda.synchronize(place)
+    assert time.monotonic() - begin < 5
+    assert torch.cuda.max_memory_allocated(place) - held < 2 * WHOLE_BYTES + out.nbytes
+    flat = out.reshape(-1)
+    for index in (0, len(flat) // 2 + 1, len(flat) - 1):
+        before = flat[index].clone()
+        flat[index] = before + 1
+        assert judge.judge(Run({"out": out})).wrong == 1
+        flat[index] = before

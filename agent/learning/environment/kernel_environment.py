@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from cudal2_agent.agent.learning.environment.answers import Answer, AnswerForms, ReadAnswer, read_answer
 from cudal2_agent.agent.learning.environment.episode import Episode
-from cudal2_agent.agent.learning.environment.scored_outcome import caveat_of, fault_of
+from cudal2_agent.agent.learning.environment.scored_outcome import fault_of
 from cudal2_agent.agent.learning.environment.together import begun, together
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
@@ -226,7 +226,7 @@ def _info(turn: OpenStep, answered: Observation, best: Scored | None) -> StepInf
     evaluation = best.evaluation
     found = {
         "status": evaluation.status,
-        "message": fault_of(best, turn.task) or given.problem or caveat_of(best, turn.task),
+        "message": fault_of(best, turn.task) or given.problem,
         "candidate_id": best.candidate_id,
         "basis": best.basis,
         "reward": best.value if best.basis in ("measured", "failed") else None,

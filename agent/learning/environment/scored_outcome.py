@@ -5,8 +5,6 @@ from typing import TypeGuard
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.evaluation import (
-    COMPILED,
-    MAX_AUTOTUNE,
     CompileFailed,
     Evaluation,
     Measured,
@@ -15,7 +13,7 @@ from cudal2_agent.contract.records.evaluation import (
     Wrong,
 )
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
-from cudal2_agent.contract.reward.reward import FLOOR, beyond_roofline, reward
+from cudal2_agent.contract.reward.reward import FLOOR, beyond_roofline, reward, without_compiled
 from cudal2_agent.contract.reward.score import Basis, Scored, predicted_value
 from cudal2_agent.contract.reward.speedup import yardstick_of
 
@@ -60,17 +58,6 @@ def fault_of(outcome: Scored, task: Task) -> str:
     return outcome.evaluation.fault or why_unknown(outcome, task)
 
 
-def caveat_of(outcome: Scored, task: Task) -> str:
-    """What a module's reward lacks: a compiled baseline; empty where there is one, or no reward."""
-    evaluation = outcome.evaluation
-    if outcome.basis != "measured" or not isinstance(evaluation, Measured) or not isinstance(task, ModuleTask):
-        return ""
-    yardstick = yardstick_of(evaluation)
-    if yardstick is None or any(each.name in (COMPILED, MAX_AUTOTUNE) for each in evaluation.baselines):
-        return ""
-    return f"no compiled baseline was measured; the reward is over {yardstick.name}"
-
-
 def why_unknown(outcome: Scored, task: Task) -> str:
     """Why an outcome has no value, and what to do about it; empty where it has one."""
     evaluation = outcome.evaluation
@@ -86,6 +73,8 @@ def why_unknown(outcome: Scored, task: Task) -> str:
         if isinstance(task, ModuleTask):
             return "no baseline of PyTorch ran, and rewards are relative to the fastest; see the notes of the evaluation"
         return "the cuBLASLt baseline is missing, and rewards are relative to it; pip install nvmath-python"
+    if isinstance(evaluation, Measured) and without_compiled(evaluation, task):
+        return "no compiled baseline was measured, and eager PyTorch alone is no yardstick; see the notes of the evaluation"
     witness = evaluation.witness if isinstance(evaluation, Measured) else None
     return f"no second witness confirms a kernel that a model wrote: {witness.reason if witness else 'it was not asked'}"
 

@@ -15,7 +15,7 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudgement
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
-from cudal2_agent.sandbox.modules.bounds import Expected, bound_of
+from cudal2_agent.sandbox.modules.bounds import Expected, Judge, bound_of
 from cudal2_agent.sandbox.modules.executor import Run
 from cudal2_agent.sandbox.modules.pieces import AnyJudge, PieceJudge
 
@@ -52,7 +52,9 @@ def keep(judge: AnyJudge, outputs: Sequence[Buffer], device: torch.device) -> di
     """What is kept of a judge's references: f32 has more digits than a bound needs, and a bound needs few."""
     kept = {buffer.name: _empty(buffer, device) for buffer in outputs}
     for part in judge.parts if isinstance(judge, PieceJudge) else (None,):
-        expected = judge.judge_of(part).expected if part is not None else judge.expected
+        whole_or_part = judge.judge_of(part) if isinstance(judge, PieceJudge) and part is not None else judge
+        assert isinstance(whole_or_part, Judge)
+        expected = whole_or_part.expected
         for buffer in outputs:
             if buffer.name not in expected:
                 continue
@@ -64,7 +66,7 @@ def keep(judge: AnyJudge, outputs: Sequence[Buffer], device: torch.device) -> di
             if part is not None:
                 views = [part.of({buffer.name: value})[buffer.name] for value in views]
             _fill(views, one)
-        del expected, one  # before the next part's
+        del whole_or_part, expected, one  # before the next part's
     return kept
 
 

@@ -30,6 +30,7 @@ from cudal2_agent.sandbox.modules.library_calls import arithmetic_of
 Program = Callable[..., Sequence[torch.Tensor]]
 Entered = Callable[[], contextlib.AbstractContextManager[Any]]
 KEPT_BYTES = 16 * 1024**2  # of a launch's results that it keeps until they are judged; of larger ones the last launch's are
+NO_REWARD = "no compiled program beside the candidate: its speedup is over eager PyTorch alone, and earns no reward"
 COMPILE_S = 180.0  # of one compilation, tuning included
 _MODES = {COMPILED: None, MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
 
@@ -143,10 +144,13 @@ class ModuleBaselines:
             if name not in self._opened:
                 self._opened[name] = self._open(name)
         opened = {name: self._opened[name] for name in names}
-        return Baselines(
-            contenders={name: found for name, found in opened.items() if isinstance(found, tuple)},
-            notes=tuple(f"baseline {name} left out: {why}" for name, why in opened.items() if isinstance(why, Unavailable)),
-        )
+        contenders: dict[str, tuple[LibraryContender, ...]] = {
+            name: found for name, found in opened.items() if isinstance(found, tuple)
+        }
+        notes = [f"baseline {name} left out: {why}" for name, why in opened.items() if isinstance(why, Unavailable)]
+        if not contenders.keys() & {COMPILED, MAX_AUTOTUNE}:
+            notes.append(NO_REWARD)
+        return Baselines(contenders=contenders, notes=tuple(notes))
 
     def forget(self, name: str) -> None:
         """Open a baseline anew the next time."""

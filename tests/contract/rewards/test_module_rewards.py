@@ -8,7 +8,7 @@ from cudal2_agent.contract.records.candidate import Origin
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, COMPILED, EAGER, EAGER_GRAPH, TORCH, Measured, Timing
 from cudal2_agent.contract.records.module_graph import Soundness
 from cudal2_agent.contract.records.module_task import Arithmetic
-from cudal2_agent.contract.reward.reward import CLIP, FLOOR, reward
+from cudal2_agent.contract.reward.reward import CLIP, FLOOR, gap_closed, reward
 from cudal2_agent.contract.reward.roofline import arithmetic_us, memory_us, roofline_us
 from cudal2_agent.contract.reward.speedup import speedup_that_counts, yardstick_of
 from cudal2_agent.store.plain_records import figures
@@ -32,6 +32,15 @@ def test_the_fastest_of_pytorchs_baselines_counts() -> None:
     assert speedup_that_counts(found) == pytest.approx(1.2)
     assert reward(found, TASK, CHIP, TRUSTED) == pytest.approx(CLIP * math.tanh(math.log(1.2) / CLIP))
     assert figures(found.model_dump(mode="json")).speedup == pytest.approx(1.2)
+
+
+def test_eager_pytorch_alone_is_no_yardstick_of_a_reward() -> None:
+    alone = timed(10.0, eager=40.0, eager_cuda_graph=12.0)
+    assert speedup_that_counts(alone) == pytest.approx(1.2), "which is shown all the same"
+    assert reward(alone, TASK, CHIP, TRUSTED) is None
+    assert gap_closed(alone, TASK, CHIP, TRUSTED) is None
+    tuned = timed(10.0, eager_cuda_graph=12.0, compiled_max_autotune=15.0)
+    assert reward(tuned, TASK, CHIP, TRUSTED) is not None
 
 
 def test_autotuning_counts_where_it_was_measured_and_others_of_a_product_never_do() -> None:

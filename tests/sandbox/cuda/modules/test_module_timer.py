@@ -1,5 +1,7 @@
 """Rounds of a module beside PyTorch's baselines, on doubles of a GPU: what is measured, and what timed launches may not do."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -137,6 +139,15 @@ def test_a_compiler_that_fails_is_told(measure, monkeypatch):
     monkeypatch.setattr(torch, "compile", fails)
     measurement = measure(right)
     assert any("baseline compiled left out: it does not compile: RuntimeError: no gcc" in note for note in measurement.notes)
+    assert torch_baselines.NO_REWARD in measurement.notes
+
+
+def test_a_compilation_that_does_not_end_is_told(measure, monkeypatch):
+    monkeypatch.setattr(torch_baselines, "COMPILE_S", 0.05)
+    monkeypatch.setattr(torch, "compile", lambda *_args, **_options: lambda *_inputs: time.sleep(30))
+    measurement = measure(right)
+    assert [timing.name for timing in measurement.baselines] == list(MODULE_BASELINES[:2])
+    assert sum("left out: it does not compile: TookTooLong: more than 0 s" in note for note in measurement.notes) == 2
 
 
 def test_little_memory_gives_few_sets(monkeypatch):
