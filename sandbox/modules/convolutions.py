@@ -29,7 +29,7 @@ def convolve(call: LibraryCall, operands: Sequence[torch.Tensor], out: torch.Ten
     kinds, aten = torch._C._ConvBackend, torch.ops.aten
     kind = torch._C._select_conv_backend(x, weight, own_bias, stride, padding, dilation, transposed, more, call.groups)
     write: Callable[..., Any] | None = None
-    kernel = weight
+    kernel, sizes = weight, tuple[Sequence[int], ...]()
     match kind:
         case kinds.Cudnn:
             write, sizes = getattr(aten.cudnn_convolution, "out", None), (padding, stride, dilation)
@@ -77,7 +77,7 @@ def searched(call: LibraryCall, operands: Sequence[torch.Tensor], out: torch.Ten
 
 
 def _capturing(tensor: torch.Tensor) -> bool:
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    return bool(tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _key(call: LibraryCall, *tensors: torch.Tensor) -> tuple[Any, ...]:
