@@ -61,9 +61,12 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
 
 def parsed(text: str) -> Choice:
     """Raises: ValueError."""
-    kinds = {"library": LibraryChoice, "tile": SumTile, "mma": SumTile, "wgmma": SumTile}
-    found: Choice = kinds.get(text.split(" ")[0], Axes).parse(text)
-    return found
+    match text.split(" ")[0]:
+        case "library":
+            return LibraryChoice.parse(text)
+        case "tile" | "mma" | "wgmma":
+            return SumTile.parse(text)
+    return Axes.parse(text)
 
 
 def _text(step: Step, choice: Choice, groups: Groups) -> KernelText:

@@ -329,7 +329,8 @@ class _Node:
 
 def _linear(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Linear:
     """An element-wise operation as a sum of factor * term; empty where it is none."""
-    first, second = args[0], args[1] if len(args) > 1 else None
+    first: Any = args[0]
+    second: Any = args[1] if len(args) > 1 else None
     values = [isinstance(each, Value) for each in (first, second)]
     match op, values:
         case "neg", [True, False]:

@@ -101,7 +101,9 @@ def _fusing_pays(product: ProductValue, reader: KernelProgram, sums: Contraction
         return True  # half of the tiles add nothing up
     rate = chip.tensor_tflops * (_F32_SHARE if tile.kind == "tile" else 1)
     slower_us = sums.flops / rate * (1 / _OWN_SHARE[tile.kind] - 1) / 1e6
-    saved_us = 2 * product.numel * product.element.bytes / chip.dram_tbps / 1e6
+    # A library's transposed convolution with strides is copied to where it belongs.
+    copied = product.call.call == "conv_transpose" and set(product.call.stride) != {1}
+    saved_us = (4 if copied else 2) * product.numel * product.element.bytes / chip.dram_tbps / 1e6
     return slower_us < saved_us + chip.launch_us
 
 

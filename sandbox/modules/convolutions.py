@@ -1,9 +1,10 @@
 """Convolutions of a GPU's library straight into memory of the caller's, by the kernels that PyTorch takes itself.
 
-PyTorch's own functions allocate their result, so that it would have to be copied.
+PyTorch's own functions allocate their result, so that it would have to be copied. That is left for transposed convolutions with
+strides and for depthwise ones in three dimensions: PyTorch's functions that take `out` copy there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ _ALIGNMENT = 64  # beyond which an address makes no other problem for cuDNN
 
 
 def convolve(call: LibraryCall, operands: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
-    """False where PyTorch has no kernel that writes into `out`; then nothing was done.
+    """False where PyTorch has no function for its kernel that takes `out`; then nothing was done.
 
     A searched convolution takes the heuristic's algorithm inside a capture that no run with such operands precedes.
     """
@@ -28,9 +29,16 @@ def convolve(call: LibraryCall, operands: Sequence[torch.Tensor], out: torch.Ten
     kinds, aten = torch._C._ConvBackend, torch.ops.aten
     kind = torch._C._select_conv_backend(x, weight, own_bias, stride, padding, dilation, transposed, more, call.groups)
     write: Callable[..., Any] | None = None
+    kernel, sizes = weight, tuple[Sequence[int], ...]()
     match kind:
         case kinds.Cudnn:
             write, sizes = getattr(aten.cudnn_convolution, "out", None), (padding, stride, dilation)
+        case kinds.CudnnTranspose if set(stride) == {1} and all(
+            p <= d * (k - 1) for p, d, k in _taps(weight, padding, dilation)
+        ):
+            write = getattr(aten.cudnn_convolution, "out", None)
+            sizes = (tuple(d * (k - 1) - p for p, d, k in _taps(weight, padding, dilation)), stride, dilation)
+            kernel = _turned(weight, call.groups)
         case kinds.CudnnTranspose:
             write, sizes = getattr(aten.cudnn_convolution_transpose, "out", None), (padding, more, stride, dilation)
         case kinds.CudaDepthwise2d | kinds.CudaDepthwise3d:
@@ -45,10 +53,22 @@ def convolve(call: LibraryCall, operands: Sequence[torch.Tensor], out: torch.Ten
     if search:
         _searched.add(key)
     # Among the algorithms of a search some sum in the order of arrival.
-    write(x, weight, *sizes, call.groups, search, True, torch.backends.cudnn.allow_tf32, out=out)
+    write(x, kernel, *sizes, call.groups, search, True, torch.backends.cudnn.allow_tf32, out=out)
     if own_bias is not None:
         out.add_(own_bias.reshape(1, -1, *[1] * spatial))
     return True
+
+
+def _taps(weight: torch.Tensor, padding: Sequence[int], dilation: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """By dimension: padding, dilation, taps."""
+    return zip(padding, dilation, weight.shape[2:], strict=True)
+
+
+def _turned(weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """The weight with which a plain convolution computes the transposed one without strides."""
+    inner, outer, *taps = weight.shape
+    parts = weight.view(groups, inner // groups, outer, *taps).transpose(1, 2)
+    return parts.flip(tuple(range(3, weight.dim() + 1))).reshape(groups * outer, inner // groups, *taps)
 
 
 def searched(call: LibraryCall, operands: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
@@ -57,7 +77,7 @@ def searched(call: LibraryCall, operands: Sequence[torch.Tensor], out: torch.Ten
 
 
 def _capturing(tensor: torch.Tensor) -> bool:
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    return bool(tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _key(call: LibraryCall, *tensors: torch.Tensor) -> tuple[Any, ...]:

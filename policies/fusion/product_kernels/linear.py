@@ -140,9 +140,9 @@ def _convolution(name: str, value: ProductValue) -> Value:
 
     def factors(scope: Scope, index: Sequence[Index]) -> list[Expr]:
         image, channel, term = index
-        which, tap = [term, []] if whole else [term // count, [term % count]]
+        which, tap = (term, []) if whole else (term // count, unflat(term % count, taps))
         own = channel // outer * inner + which
         place = [own, channel % outer] if transposed else [channel, which]
-        return [scope.read(sums, [image, own, *tap]), scope.read(weight, [*place, *([] if whole else unflat(tap[0], taps))])]
+        return [scope.read(sums, [image, own, *([] if whole else [term % count])]), scope.read(weight, [*place, *tap])]
 
     return multiplied(name, (value.shape[0], value.shape[1], inner * count), value, (sums, weight), factors)

@@ -22,7 +22,7 @@ _ADDING = 256  # threads of a CTA that adds parts
 
 
 @dataclass(frozen=True)
-class Layout:
+class SumLayout:
     """The sums of a thread: `sum_of[rows][groups * wide]`. `m`, `n`: in C++, the row of sum `i_at`, and the group of `wide`
     neighbours `j_at` in groups of the result. `sum`: where the sum of lane {} is, in C++, where sums have another order.
     """
@@ -102,7 +102,7 @@ def tile_kernel(
 
 def _multiply(
     writer: StatementWriter, name: str, sums: Contraction, tile: SumTile, operands: tuple[str, str], steps: str
-) -> Layout:
+) -> SumLayout:
     """The statements that compute the sums of a thread. `steps`: tiles of terms, in C++."""
     rows, columns = -(-sums.m // tile.m), -(-sums.n // tile.n)
     # Names end in `_at` or `_of`, which those of buffers need not avoid otherwise.
@@ -123,7 +123,7 @@ def _multiply(
         writer.line(f"const unsigned x_at = warp_at % {across}u * {tile.tn}u, y_at = warp_at / {across}u * {tile.tm}u;")
         writer.line(f"float sum_of[{tile.tm // 8}][{tile.tn // 4}] = {{}};")
         writer.line(f"multiply_matrices{loop}{given};")
-        return Layout(
+        return SumLayout(
             rows=tile.tm // 8,
             groups=tile.tn // 8,
             wide=2,
@@ -136,7 +136,7 @@ def _multiply(
     writer.line(f"const unsigned x_at = warp_at % {across}u * 8u + lane_at % 8u, {place};")
     writer.line(f"float sum_of[{tile.tm}][{tile.tn}] = {{}};")
     writer.line(f"multiply{loop}{given};")
-    return Layout(
+    return SumLayout(
         rows=tile.tm,
         groups=tile.tn // 4,
         wide=4,
@@ -218,7 +218,7 @@ def _in_parts(
             inside = "" if sums.n % wide == 0 else f"if (group_at % {line}u * {wide}u + {lane}u < {sums.n}u) "
             place = f"part_at * {whole}u + group_at / {line}u * {sums.n}u + group_at % {line}u * {wide}u + {lane}u"
             writer.line(f"{inside}sum_of[0][{lane}] += {parts}[{place}];")
-    adding = Layout(rows=1, groups=1, wide=wide, m=f"group_at / {line}u % {sums.m}u", n=f"group_at % {line}u")
+    adding = SumLayout(rows=1, groups=1, wide=wide, m=f"group_at / {line}u % {sums.m}u", n=f"group_at % {line}u")
     store_sums(writer, reading, sums, adding, store)
     reads = [(parts, BufferElement.F32), *((each, elements[each]) for each in reading.loads)]
     source += kernel_source(name, str(_ADDING), writer, reads, (store.buffer, store.value.element))
@@ -253,7 +253,7 @@ def steps_of(product: ProductValue, sums: Contraction, tile: SumTile, store: Sto
     return f"(int)({last}0_at + {size - 1}u) - (int){first}0_at + {shift} < 0 ? 0u : {steps}"
 
 
-def store_sums(writer: StatementWriter, reading: SumReading, sums: Contraction, layout: Layout, store: StoredValue) -> None:
+def store_sums(writer: StatementWriter, reading: SumReading, sums: Contraction, layout: SumLayout, store: StoredValue) -> None:
     batch, row, wide = of(Var("batch_at", sums.batches)), of(Var("m_at", sums.m)), layout.wide
     writer.line("#pragma unroll")
     with writer.block(f"for (unsigned i_at = 0; i_at < {layout.rows}u; ++i_at)"):
@@ -281,7 +281,7 @@ def _stored(
     store: StoredValue,
     places: Sequence[Index],
     lanes: Sequence[int],
-    layout: Layout,
+    layout: SumLayout,
 ) -> None:
     """`lanes`: those of a group that are stored."""
     try:

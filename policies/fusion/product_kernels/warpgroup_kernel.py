@@ -7,7 +7,7 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.kernel_text import KernelText
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction
 from cudal2_agent.policies.fusion.product_kernels.operand_copies import matrix
-from cudal2_agent.policies.fusion.product_kernels.tile_kernel import Layout, SumReading, kernel_source, steps_of, store_sums
+from cudal2_agent.policies.fusion.product_kernels.tile_kernel import SumLayout, SumReading, kernel_source, steps_of, store_sums
 from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
 from cudal2_agent.policies.fusion.programs import StoredValue
 from cudal2_agent.policies.fusion.values import ProductValue, Unplanned
@@ -59,7 +59,7 @@ def warpgroup_kernel(
     maps = [f"{name}_{side}" for side in "ab"]
     steps = steps_of(product, sums, tile, store)
     writer.line(f"if (!multiply_warpgroups{shape}({', '.join([*maps, *places, steps])}, sum_of)) return;")
-    layout = Layout(
+    layout = SumLayout(
         rows=2,
         groups=tile.n // 8,
         wide=2,

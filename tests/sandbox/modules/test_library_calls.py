@@ -161,3 +161,24 @@ def test_only_convolutions_are_searched() -> None:
 
 def test_a_call_without_a_search_is_written_as_it_was_before_there_was_one() -> None:
     assert "search" not in resolved("conv", ["x", "f"], "y").model_dump(mode="json")
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_transposed_convolution_without_strides_is_a_plain_one_of_the_turned_weight(
+    groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain one writes in place; PyTorch copies the result of a transposed one."""
+
+    def write(x: Any, weight: Any, padding: Any, stride: Any, dilation: Any, parts: int, *_: Any, out: torch.Tensor) -> None:
+        out.copy_(functional.conv2d(x, weight, None, stride, padding, dilation, parts))
+
+    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: torch._C._ConvBackend.CudnnTranspose)
+    monkeypatch.setattr(torch.ops.aten.cudnn_convolution, "out", write)
+    x, weight, bias = torch.randn(2, 4, 5, 6), torch.randn(4, 3, 3, 2), torch.randn(3 * groups)
+    padding, dilation = (1, 0), (2, 3)
+    wanted = functional.conv_transpose2d(x, weight, bias, 1, padding, 0, groups, dilation)
+    out, views = torch.empty_like(wanted), [{"tensor": each} for each in "abc"]
+    fields = {"stride": (1, 1), "padding": padding, "dilation": dilation, "groups": groups}
+    call = LibraryCall.model_validate({"call": "conv_transpose", "inputs": views, "out": {"tensor": "o"}, **fields})
+    assert convolutions.convolve(call, (x, weight, bias), out)
+    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
