@@ -8,7 +8,7 @@ from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
 from cudal2_agent.policies.fusion.programs import KernelProgram
-from cudal2_agent.policies.fusion.row_kernels.body import KernelBody
+from cudal2_agent.policies.fusion.row_kernels.kernel_body import KernelBody
 from cudal2_agent.policies.fusion.row_kernels.layouts import ColumnKernel, RowKernel
 from cudal2_agent.policies.fusion.writer import STORED
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
@@ -138,16 +139,14 @@ def pieces(name: str, value: Value, sizes: Sequence[int], dim: int) -> tuple[Val
     """A value in pieces along a dimension."""
     found, start = [], 0
     for at, size in enumerate(sizes):
-        shape = _changed_shape(value.shape, dim, size)
-        found.append(
-            moved(f"{name}_{at}", value, shape, lambda index, start=start: _changed(index, dim, lambda each: each + start))
-        )
+        shape = tuple(size if each == dim else whole for each, whole in enumerate(value.shape))
+        found.append(moved(f"{name}_{at}", value, shape, partial(_shifted, dim=dim, by=start)))
         start += size
     return tuple(found)
 
 
-def _changed_shape(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
-    return tuple(size if at == dim else each for at, each in enumerate(shape))
+def _shifted(index: list[Index], dim: int, by: int) -> list[Index]:
+    return _changed(index, dim, lambda each: each + by)
 
 
 def joined(name: str, values: Sequence[Value], dim: int, shape: tuple[int, ...]) -> Value:

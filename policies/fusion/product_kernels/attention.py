@@ -17,8 +17,11 @@ def attention(name: str, args: Sequence[Any], kwargs: dict[str, Any], product: P
 
     Shape: q (..., l, e), k (..., s, e), v (..., s, o). Raises: Unplanned for dropout and for groups of heads.
     """
-    named = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
-    query, key, value, mask = (named.get(each) for each in ("query", "key", "value", "attn_mask"))
+    named: dict[str, Any] = (
+        dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
+    )
+    query, key, value = (named[each] for each in ("query", "key", "value"))
+    mask = named.get("attn_mask")
     if named.get("dropout_p") or named.get("enable_gqa") or query.shape[:-2] != key.shape[:-2]:
         raise Unplanned("aten.scaled_dot_product_attention", "with dropout, or heads that share keys")
     *outer, length, depth = query.shape

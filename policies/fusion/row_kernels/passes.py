@@ -13,7 +13,7 @@ from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
 from cudal2_agent.policies.fusion.programs import KernelProgram, ReductionKey
 from cudal2_agent.policies.fusion.reduction_rules import OPERATIONS, ReductionRule, start
-from cudal2_agent.policies.fusion.row_kernels.body import KernelBody
+from cudal2_agent.policies.fusion.row_kernels.kernel_body import KernelBody
 from cudal2_agent.policies.fusion.values import Reduction
 
 STATES = {
@@ -122,8 +122,8 @@ class ReducingKernel(KernelBody):
                 body(None if whole else f"{name} < {end}", [(of(Var(name, self.groups)), 0)])
             return
         if self.axes.shared:
-            whole = self.program.rows * self.program.length
-            self.writer.keep(self._slot, save=keep, elements=whole, slots=self.slots)
+            elements = self.program.rows * self.program.length
+            self.writer.keep(self._slot, save=keep, elements=elements, slots=self.slots)
         with self.writer.block(""):
             self.line(f"unsigned k_at = {start};")
             if items > 1 and chunk >= items * lanes:

@@ -34,7 +34,7 @@ _WORTH = 1.6  # times the best expected time, within which another form may turn
 
 def row_axes(program: KernelProgram, chip: Chip) -> list[Axes]:
     """Every set of axes once, the best expected first: of each form, then of each way to share a row, then the others."""
-    model = _Model(program, chip)
+    model = _RowModel(program, chip)
     timed = sorted(
         ((model.us(axes), at, axes) for at, axes in enumerate(_every(program, model, chip))), key=lambda each: each[:2]
     )
@@ -61,7 +61,7 @@ def fitted(axes: Axes, program: KernelProgram) -> Axes:
     return axes.model_copy(update={"vector": math.gcd(axes.vector, extent), **fewer})
 
 
-def _every(program: KernelProgram, model: "_Model", chip: Chip) -> Iterator[Axes]:
+def _every(program: KernelProgram, model: "_RowModel", chip: Chip) -> Iterator[Axes]:
     several = program.passes > 1
     for layout in ("rows", "columns"):
         width = model.width(layout)
@@ -79,7 +79,7 @@ def _every(program: KernelProgram, model: "_Model", chip: Chip) -> Iterator[Axes
                 whole = layout == "columns" or lanes == threads
                 for share in _shares(ctas, -(-groups // lanes), chip) if whole else [1]:
                     for items in (1, 2, 4):
-                        axes = Axes(layout=layout, vector=width, threads=threads, lanes=lanes, items=items, parts=share)  # type: ignore[arg-type]
+                        axes = Axes(layout=layout, vector=width, threads=threads, lanes=lanes, items=items, parts=share)
                         if items * lanes * share <= groups or items == 1:
                             yield axes
                 if not several:
@@ -87,7 +87,7 @@ def _every(program: KernelProgram, model: "_Model", chip: Chip) -> Iterator[Axes
                 for cluster in (1, 2, 4, 8):
                     if cluster > 1 and (layout == "columns" or lanes < threads or groups < 4 * lanes * cluster):
                         continue
-                    axes = Axes(layout=layout, vector=width, threads=threads, lanes=lanes, cluster=cluster)  # type: ignore[arg-type]
+                    axes = Axes(layout=layout, vector=width, threads=threads, lanes=lanes, cluster=cluster)
                     for kept in ("held", "shared"):
                         keeping = axes.model_copy(update={kept: True, "items": 2 if kept == "shared" and width <= 2 else 1})
                         if model.fits(keeping):
@@ -107,7 +107,7 @@ def _powers(most: int) -> list[int]:
 
 
 @dataclass
-class _Model:
+class _RowModel:
     """What a program moves, by layout."""
 
     program: KernelProgram
