@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import cudal2_agent.knowledge
-from cudal2_agent.agent.index.knowledge_base import embedder_for, find_release, open_library
+from cudal2_agent.agent.index.knowledge_base import NOTES_FOLDER, embedder_for, find_release, open_library
 from cudal2_agent.agent.index.splitting import SPLITTER, split_and_analyse
 from cudal2_agent.contract.errors import SourceError, UsageError
 from cudal2_agent.contract.events import Emit, IndexProgress, Notice
@@ -18,7 +17,6 @@ from cudal2_agent.indexer.tree import Tree
 from cudal2_agent.knowledge.embedding.embedder import Embedder
 from cudal2_agent.knowledge.store import KnowledgeBase
 
-NOTES_FOLDER = Path(cudal2_agent.knowledge.__file__).parent / "notes"
 KEPT = "stopped; the index is unchanged, the work so far is kept, and the same command continues it"
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
+import cudal2_agent.knowledge
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.knowledge import NOTES, Release
@@ -12,6 +14,8 @@ from cudal2_agent.knowledge.embedding.embedder import Embedder
 from cudal2_agent.knowledge.glossary import load_glossary
 from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex
 from cudal2_agent.knowledge.store import KnowledgeBase, open_store
+
+NOTES_FOLDER = Path(cudal2_agent.knowledge.__file__).parent / "notes"
 
 
 class KnowledgeSummary(Record):
@@ -89,7 +93,8 @@ def is_default(release: Release, settings: Settings) -> bool:
 
 
 def lacking(held: Sequence[Release], settings: Settings) -> list[str]:
-    """What these releases lack of the default index: the notes, the CUTLASS release."""
-    notes = [] if any(release.name == NOTES for release in held) else [NOTES]
+    """What these releases lack of the default index: the notes, or some of those that ship now, and the CUTLASS release."""
+    shipped = sum(1 for _ in NOTES_FOLDER.glob("*.md"))
+    notes = [] if any(release.name == NOTES and release.files >= shipped for release in held) else [NOTES]
     code = [] if any(is_default(release, settings) for release in held) else [f"CUTLASS {settings.cutlass}"]
     return notes + code

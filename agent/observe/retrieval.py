@@ -13,8 +13,8 @@ from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, Ori
 from cudal2_agent.contract.records.diagnosis import Diagnosis
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.knowledge import Hit, Query, Retriever
+from cudal2_agent.contract.records.module_graph import OperationClass, classes_of
 from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask, Task
-from cudal2_agent.contract.records.operation_class import OperationClass, classes_of
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.records.trajectory import Observation
 

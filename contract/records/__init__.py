@@ -1,8 +1,7 @@
 """The records that the parts exchange.
 
 The work:
-- `module_task`, `module_graph`, `named_buffer`: a PyTorch module, its operations, what its kernels read and write
-- `operation_class`: the classes of a module's operations
+- `module_task`, `module_graph`, `named_buffer`: a PyTorch module, its operations by class, its buffers
 - `task`: what a kernel computes, on which target, in which timing mode
 - `candidate`: one kernel source with its launch plan, and its origin
 - `build`, `inspection`: a candidate that is ready to run, and the properties of its code

@@ -34,5 +34,6 @@ def plant(folder: Path) -> None:
 
 def use_small_parts(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Use the folder's notes instead of the product's, and the embedder without weights."""
-    monkeypatch.setattr("cudal2_agent.agent.index.indexing.NOTES_FOLDER", folder / "notes")
+    for user in ("indexing", "knowledge_base"):
+        monkeypatch.setattr(f"cudal2_agent.agent.index.{user}.NOTES_FOLDER", folder / "notes")
     monkeypatch.setattr("cudal2_agent.agent.index.knowledge_base.make_embedder", lambda *_: WordEmbedder())

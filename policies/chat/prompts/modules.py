@@ -11,10 +11,9 @@ from typing import Any
 from jinja2.sandbox import SandboxedEnvironment
 
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.records.module_graph import GraphNode, TensorType
+from cudal2_agent.contract.records.module_graph import GraphNode, OperationClass, TensorType, classes_of
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, Role
-from cudal2_agent.contract.records.operation_class import OperationClass, classes_of
 from cudal2_agent.contract.reward.roofline import arithmetic_us, bound_of, memory_us, roofline_us, transfer_us
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
 from cudal2_agent.policies.chat.tokens import shorten

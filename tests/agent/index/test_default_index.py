@@ -82,6 +82,20 @@ def test_the_next_run_finds_it(built: Settings) -> None:
     assert events == []
 
 
+def test_notes_that_a_later_version_ships_are_added(settings: Settings, tmp_path: Path) -> None:
+    releases_found(settings)
+    (tmp_path / "notes" / "pooling.md").write_text(
+        "# Pooling\n\n## Windows\n\nA maximum over each window of a plane.\n", "utf-8"
+    )
+    events: list[Event] = []
+    releases_found(settings, events)
+    [notice] = notices(events)
+    assert notice.startswith("building the index of notes, once")
+    with open_retriever(settings, events.append) as retriever:
+        assert "pooling.md" in {hit.chunk.path for hit in look_up(retriever, ["a maximum over each window"], TASK)}
+    assert len(notices(events)) == 1
+
+
 def test_it_is_not_asked_for(settings: Settings) -> None:
     events: list[Event] = []
     assert releases_found(settings.model_copy(update={"use_knowledge": False}), events) == set()

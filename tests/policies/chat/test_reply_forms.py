@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cudal2_agent.contract.records.candidate import Candidate
-from cudal2_agent.contract.records.evaluation import Rejected
+from cudal2_agent.contract.records.evaluation import Rejected, TestResult, Wrong
 from cudal2_agent.contract.records.exchange import Exchange, Prompt
 from cudal2_agent.contract.records.trajectory import Attempt, Failure
 from cudal2_agent.policies.chat.server.chat_server import ExchangePlace
@@ -14,9 +14,10 @@ from cudal2_agent.policies.chat.server.openai_server import OpenAIServer
 from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
 from cudal2_agent.policies.schedule.families.registry import rewrite
 from cudal2_agent.policies.schedule.named_schedules import schedules_for
-from tests.doubles import CHIP, TASK
+from tests.doubles import CHIP, INSPECTION, TASK
 from tests.doubles.chat_server import ScriptedServer, Text
 from tests.policies.chat.conversing import AnsweringServer, MemoryLog, Table, candidate, options, source, written
+from tests.sandbox.emulator.modules.graphs import row_softmax
 
 SCHEDULES = schedules_for(TASK, CHIP)
 NAMES = list(SCHEDULES.families)
@@ -250,3 +251,33 @@ def test_a_record_of_one_candidate_still_loads() -> None:
     assert Exchange.model_validate({**plain, "candidate_id": ids[0]}) == exchange
     assert Exchange.model_validate({**plain, "candidate_id": None}).candidate_id is None
     assert Exchange.model_validate(plain).candidate_ids == ()
+
+
+def test_a_module_is_written_and_repaired_and_takes_no_schedules() -> None:
+    """The first reply is wrong and is repaired by a patch; schedules of matrix products go back with the reason."""
+    task = row_softmax(3, 7)
+    plan = '/* cudal2: {"arch": "sm_90a", "launches": [{"entry": "k", "grid": ["rows", 1, 1], "block": [32, 1, 1], "args": ['
+    plan += '{"tensor": "x"}, {"tensor": "out", "access": "write"}, {"scalar": "columns"}]}]} */'
+    whole = f'{plan}\nextern "C" __global__ void k(const float* x, float* out, int columns) {{\n  out[0] = 1;\n}}\n'
+    replies = iter(
+        [
+            '```json\n[{"family": "latency", "block_m": 32}]\n```',
+            f"## Design\nA row a CTA.\n\n## Code\n```cuda\n{whole}```\n",
+            "## Design\nAnother value.\n\n## Code\n```diff\n--- failed\n@@\n-  out[0] = 1;\n+  out[0] = 2;\n```\n",
+        ]
+    )
+    server: Any = AnsweringServer(lambda _prompt, _place: next(replies))
+    table = Table(server, samples=1, replies="source")
+    [first] = table.propose(task=task)
+    assert first.source == whole
+    assert "takes sources only" in server.asked[1][1].messages[-1].content
+    wrong = TestResult(
+        tier="special", name="nan", passed=False, worst=9.0, message="3 of 21 outputs are wrong; first out[0, 0]"
+    )
+    failed = Failure(candidate=first, evaluation=Wrong(test=wrong, tests=(wrong,), inspection=INSPECTION), repairs=0)
+    [second] = table.propose(task=task, round=2, failures=(failed,))
+    assert "out[0] = 2;" in second.source
+    assert second.origin.parents == (first.id,)
+    asked = server.asked[-1][1].messages[-1].content
+    for part in ("special/nan: 3 of 21 outputs are wrong; first out[0, 0]", "_softmax(x, dim=-1", "out[0] = 1;"):
+        assert part in asked

@@ -8,8 +8,8 @@ import pytest
 
 from cudal2_agent.contract.plan.plan import parse_plan, plan_from_json
 from cudal2_agent.contract.records.evaluation import CompileFailed
+from cudal2_agent.contract.records.module_graph import OperationClass, classes_of
 from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
-from cudal2_agent.contract.records.operation_class import OperationClass, classes_of
 from cudal2_agent.contract.records.trajectory import Failure, Observation
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.composition import MIN_TOKENS, OPENING_TOKENS, ComposedPrompt, Prompts
