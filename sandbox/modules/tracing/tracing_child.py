@@ -99,6 +99,8 @@ def _told(error: BaseException) -> str:
     kind, message = type(error).__name__, " ".join(str(error).split())
     if "alloc" in message and "memory" in message:
         message = "it needs more memory than a trace may use"
+    if kind == "ModuleNotFoundError":
+        message += "; install the package beside this one"
     places = [(frame.lineno, frame.line) for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
     where = f"line {places[-1][0]}" if places else "torch.export"
     if kind in ("DataDependentOutputException", "GuardOnDataDependentSymNode", "UserError", "DynamicOutputShapeException"):

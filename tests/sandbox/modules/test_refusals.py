@@ -1,6 +1,8 @@
 """Files that are no tasks, and files that attack: each refused in one line that names what was wrong."""
 
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,7 +65,7 @@ REFUSED = [
     ("defines no Model", "import torch\n"),
     ("defines no get_inputs", "import torch\nclass Model(torch.nn.Module): pass\n"),
     ("is no torch.nn.Module", "class Model: pass\ndef get_inputs(): return []\ndef get_init_inputs(): return []"),
-    ("No module named 'nothing_like_it'", problem(top="import nothing_like_it")),
+    ("No module named 'nothing_like_it'; install the package", problem(top="import nothing_like_it")),
     ("which forward does not take", problem(inputs="return [torch.rand(3), torch.rand(3)]")),
     ("must return a list", problem(inputs="return torch.rand(3)")),
     ("returns no tensor but int", problem(forward="return 3")),
@@ -183,6 +185,18 @@ def test_what_a_cpu_lacks_in_half_is_traced(tracer: Tracer) -> None:
 def test_zero_sizes_are_traced(tracer: Tracer) -> None:
     task = tracer.trace(problem(forward="return x.sum(1)"), "mine", dims={"rows": 0})
     assert [each.shape for each in task.buffers] == [(0, 3), (0,)]
+
+
+def test_an_installed_package_may_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As einops is: any package on the import path, wherever it was installed."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "turning.py").write_text("def turned(x):\n    return x.transpose(0, 1)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(str(folder))
+    with open_tracer(TraceOptions(timeout_s=120.0)) as opened:
+        task = opened.trace("import turning\n" + problem(forward="return turning.turned(x)"), "mine")
+    assert [node.op for node in task.graph.nodes] == ["aten.permute.default"]
 
 
 def test_dropout_is_nothing_unless_it_is_trained(tracer: Tracer) -> None:

@@ -13,6 +13,8 @@ _ELEMENTS = (
             Fault("unwritten-tail", "i < count; ++i", "i < count - 1; ++i"),
             Fault("vector-beyond-the-end", "if (at + 4 <= count)", "if (at < count)"),
             Fault("one-of-four-without-relu", "gelu(relu(in.y))", "gelu(in.y)"),
+            Fault("the-input-itself", "return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f))", "return x"),
+            Fault("operation-left-out", "return x < 0 ? 0 : x", "return x"),
             Fault(
                 "by-tanh",
                 "(1.0f + erff(x * 0.70710678118654752f))",

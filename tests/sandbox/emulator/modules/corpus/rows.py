@@ -25,6 +25,8 @@ SOFTMAX = Kernel(
         Fault("no-maximum", "most = largest(most, parts);", "most = 0;"),
         Fault("f16-result", "out[i] = expf(x[i] - most) / sum", "out[i] = half_of(expf(x[i] - most) / sum)"),
         Fault("unwritten-tail", f"{INDEX} out", "i < columns / 4 * 4; i += blockDim.x) out"),
+        Fault("zeros", "out[i] = expf(x[i] - most) / sum", "out[i] = 0"),
+        Fault("one-number-everywhere", "out[i] = expf(x[i] - most) / sum", "out[i] = 1.0f / columns"),
         Fault("reads-beyond", f"{INDEX} most", "i <= columns; i += blockDim.x) most"),
     ),
 )
