@@ -4,6 +4,7 @@ from typing import Any
 
 from cudal2_agent.policies.exports.formats import ExportOptions
 from cudal2_agent.policies.exports.samples import Provenance
+from cudal2_agent.policies.exports.task_columns import TASK
 
 # The name of a scalar type, a list of one type, or a struct of named types.
 Column = str | list[Any] | dict[str, Any]
@@ -21,11 +22,6 @@ _EARNED: Columns = {
     "provenance": _PROVENANCE,
 }
 _SCORES: Columns = {"shape": "string", **_EARNED}
-TASK: Columns = {
-    **dict.fromkeys(("m", "n", "k"), "int64"),
-    **dict.fromkeys(("element", "accumulate", "layout", "arch", "mode"), "string"),
-}
-
 PARQUET: Columns = {
     "run_id": "string",
     "index": "int64",

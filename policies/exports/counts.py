@@ -21,7 +21,6 @@ Reason = Literal[
     "other_environment",
     "duplicates",
     "leaked",
-    "of_module",
 ]
 # Why an export leaves something out: one sentence each, for notices and the card.
 REASONS: Mapping[Reason, str] = {

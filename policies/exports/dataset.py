@@ -25,7 +25,7 @@ from cudal2_agent.policies.exports.counts import ExportCounts, ExportSummary, No
 from cudal2_agent.policies.exports.dataset_card import render_card
 from cudal2_agent.policies.exports.flat_table import ParquetFile, table_rows
 from cudal2_agent.policies.exports.formats import FORMATS, ExportOptions, Row, TrainerFormat
-from cudal2_agent.policies.exports.splits import TEST, TRAIN, ShapeSplit, Split, texts_of
+from cudal2_agent.policies.exports.splits import TEST, TRAIN, ShapeSplit, Split, module_key, texts_of
 from cudal2_agent.store.steps import export_steps, to_line
 
 DatasetFormat = Literal["steps", "parquet"] | TrainerFormat
@@ -153,7 +153,7 @@ class _Export:
     def _add(self, trajectory: Trajectory, suspects: IO[bytes]) -> None:
         """Write the rows of one run. A row for training that may name a test shape waits until all test shapes are known."""
         task = trajectory.run.task
-        shape = (task.m, task.n, task.k) if isinstance(task, GemmTask) else task.shape
+        shape = (task.m, task.n, task.k) if isinstance(task, GemmTask) else module_key(task.problem)
         split = self._split.of(shape)
         if split == TEST and not isinstance(shape, str):
             self._test_shapes.add(shape)

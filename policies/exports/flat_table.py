@@ -14,8 +14,9 @@ from cudal2_agent.contract.reward.reward import gap_closed
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.reward.speedup import speedup_that_counts
 from cudal2_agent.policies.exports.columns import PARQUET, Column, Columns
-from cudal2_agent.policies.exports.formats import Row, task_columns
+from cudal2_agent.policies.exports.formats import Row
 from cudal2_agent.policies.exports.samples import baseline_us, environments, exchanges_by_candidate, is_verified, latest_steps
+from cudal2_agent.policies.exports.task_columns import task_columns
 
 ROW_GROUP = 512  # rows that are held in memory
 

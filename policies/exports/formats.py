@@ -13,8 +13,6 @@ from pydantic import Field
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.exchange import Message
-from cudal2_agent.contract.records.module_task import Task
-from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Trajectory
 from cudal2_agent.contract.reward.reward import CLIP, FLOOR
 from cudal2_agent.contract.reward.roofline import roofline_us
@@ -22,18 +20,18 @@ from cudal2_agent.policies.chat.prompts.composition import Prompts
 from cudal2_agent.policies.exports.contrastive import contrasted
 from cudal2_agent.policies.exports.counts import ExportCounts
 from cudal2_agent.policies.exports.samples import TrainingSample, samples_of
+from cudal2_agent.policies.exports.task_columns import task_columns
 
 TrainerFormat = Literal["sft", "preference", "kto", "grpo", "groups", "contrastive"]
 Row = dict[str, Any]
 Z_CLIP = 1.5
-TASK_COLUMNS = tuple(name for name in GemmTask.model_fields if name != "kind")
 _MIN_GROUP = 2
 
 
 class ExportOptions(Record):
     """Options of an export.
 
-    `messages`: `sft` rows have `messages` instead of prompt and completion. `min_speedup`: over cuBLASLt-AutoTuning, the
+    `messages`: `sft` rows have `messages` instead of prompt and completion. `min_speedup`: over the baseline that counts, the
     least for `sft`, and what parts good from bad in `kto` (1 unless given). `margin`: the smallest difference of rewards that
     counts in `preference` and `kto`. `test_share`: share of the shapes that are kept for the test split, drawn by `seed`.
     `test_shapes`: MxNxK that are in the test split in any case.
@@ -218,11 +216,6 @@ def _earned(sample: TrainingSample) -> Row:
 
 def _scores(sample: TrainingSample) -> Row:
     return {"shape": sample.task.shape, **_earned(sample)}
-
-
-def task_columns(task: Task) -> Row:
-    """The task in columns. What only matrix products have is empty for a module."""
-    return {**dict.fromkeys(TASK_COLUMNS), **task.model_dump(mode="json", include=set(TASK_COLUMNS))}
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
+from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.records.task import parse_shape
 
 Split = Literal["train", "test"]
@@ -36,7 +37,7 @@ class ShapeSplit:
         return self._share > 0 or bool(self.listed)
 
     def of(self, shape: Shape | str) -> Split:
-        """The split of a shape, or of a module by its name."""
+        """The split of a shape, or of a module by its `module_key`."""
         if shape in self.listed:
             return TEST
         text = shape if isinstance(shape, str) else "x".join(map(str, shape))
@@ -46,6 +47,11 @@ class ShapeSplit:
     def test_shapes_in(self, row: dict[str, Any]) -> set[Shape]:
         """The shapes for testing that a row's text names, whether or not there is such a task."""
         return {shape for text in texts_of(row) for shape in shapes_in(text) if self.of(shape) == TEST}
+
+
+def module_key(problem: str) -> str:
+    """One text for a problem file at all its sizes, whatever it is named."""
+    return digest(re.sub(r"[0-9]+", "0", problem).split())
 
 
 def texts_of(value: Any) -> Iterator[str]:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cudal2_agent.contract.errors import StoreError, UsageError
-from cudal2_agent.contract.records.evaluation import CompileFailed
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, COMPILED, EAGER, TORCH, CompileFailed, Evaluation, Measured
 from cudal2_agent.contract.records.trajectory import Trajectory
 from cudal2_agent.policies.exports import dataset
 from cudal2_agent.policies.exports.columns import PARQUET, columns_of, hub_features
@@ -20,6 +20,7 @@ from cudal2_agent.policies.exports.dataset import DATASET_FORMATS, export_datase
 from cudal2_agent.policies.exports.flashinfer.flashinfer import write_flashinfer
 from cudal2_agent.policies.exports.flat_table import ROW_GROUP, table_rows
 from cudal2_agent.policies.exports.formats import FORMATS, ExportOptions, TrainerFormat
+from cudal2_agent.policies.exports.splits import module_key
 from cudal2_agent.store.steps import ExportedStep
 from tests.doubles import ENVIRONMENT, measured, run_record, unmeasured
 from tests.doubles.modules import relu_of_sum
@@ -65,17 +66,45 @@ def test_steps_are_written_as_ever(tmp_path: Path) -> None:
     assert [ExportedStep.model_validate_json(line).index for line in text.splitlines()] == list(range(8))
 
 
-def of_module(product: Trajectory) -> Trajectory:
-    """The same run, as one of a module."""
+def of_module() -> Trajectory:
+    """The search of a product as that of a module, which PyTorch's programs are the baselines of."""
+    product = searched()
     run = run_record("module", task=relu_of_sum(), status="finished")
     seen = {name: each.model_copy(update={"task": run.task}) for name, each in product.observations.items()}
-    return product.model_copy(update={"run": run, "observations": seen})
+    names = {AUTOTUNED: COMPILED, TORCH: EAGER}
+
+    def judged(evaluation: Evaluation) -> Evaluation:
+        if not isinstance(evaluation, Measured):
+            return evaluation
+        kept = [each for each in evaluation.baselines if each.name in names]
+        renamed = tuple(each.model_copy(update={"name": names[each.name]}) for each in kept)
+        return evaluation.model_copy(update={"baselines": renamed})
+
+    steps = tuple(step.model_copy(update={"run_id": "module", "evaluation": judged(step.evaluation)}) for step in product.steps)
+    return product.model_copy(update={"run": run, "observations": seen, "steps": steps})
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_modules_are_in_every_format_and_nothing_of_a_product_is_theirs(tmp_path: Path, format: TrainerFormat) -> None:
+    product, module = searched(), of_module()
+    summary = export_dataset([module, product], format, tmp_path / "rows.jsonl", PLAIN, PROMPTS)
+    rows = lines(tmp_path / "rows.jsonl")
+    alone = export_dataset([product], format, tmp_path / "alone.jsonl", PLAIN, PROMPTS)
+    assert summary.rows["train"] == 2 * alone.rows["train"] > 0, "as many of either kind"
+    mine = [row for row in rows if row["shape"] == "relu of sum"]
+    assert len(mine) == alone.rows["train"]
+    assert all("relu" in json.dumps(row["prompt"]) for row in mine)
+    assert all(row.keys() == columns_of(format, PLAIN).keys() for row in rows), "one schema"
+    for row in mine if format == "grpo" else ():
+        assert (row["kind"], row["m"], row["layout"], row["arithmetic"]) == ("module", None, None, "f32")
+        assert json.loads(row["dims"]) == {"rows": 32, "columns": 64}
+        assert "class Model" in row["problem"]
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_modules_stand_in_every_format_with_their_prompts(tmp_path: Path, format: TrainerFormat) -> None:
     product = searched()
-    summary = export_dataset([of_module(product), product], format, tmp_path / "rows.jsonl", PLAIN, PROMPTS)
+    summary = export_dataset([of_module(), product], format, tmp_path / "rows.jsonl", PLAIN, PROMPTS)
     rows = lines(tmp_path / "rows.jsonl")
     shapes = {row["shape"] for row in rows}
     assert shapes in ({"relu of sum", product.run.task.shape}, set())
@@ -89,13 +118,21 @@ def test_modules_stand_in_every_format_with_their_prompts(tmp_path: Path, format
         assert ("prompt quotes the problem relu of sum (its own licence)" in licence) == (row["shape"] == "relu of sum")
 
 
-def test_modules_stand_in_tables_and_in_no_solutions_of_products(tmp_path: Path) -> None:
-    product = searched()
-    module = of_module(product)
+def test_modules_stand_in_tables(tmp_path: Path) -> None:
+    product, module = searched(), of_module()
     rows = list(table_rows(module))
-    assert {(row["shape"], row["m"], row["arch"]) for row in rows} == {("relu of sum", None, "sm_90a")}
+    assert {(row["shape"], row["kind"], row["m"], row["arch"]) for row in rows} == {("relu of sum", "module", None, "sm_90a")}
+    assert all(row.keys() == PARQUET.keys() for row in [*rows, *table_rows(product)])
+    measured = [row for row in rows if row["status"] == "measured"]
+    assert measured
+    assert all(row["speedup"] and row["baseline_us"] for row in measured)
     kept = write_flashinfer([module, product], tmp_path / "bench", {}, every=True)
     assert kept.skipped >= 8
+
+
+def test_a_module_is_in_one_split_at_all_its_sizes() -> None:
+    assert module_key(relu_of_sum(32).problem) == module_key(relu_of_sum(4096).problem)
+    assert module_key(relu_of_sum(32).problem) != module_key(relu_of_sum(32).problem.replace("relu", "tanh"))
 
 
 @pytest.mark.parametrize("target", ["out", "out.jsonl"])
