@@ -11,7 +11,7 @@ PAGES = tuple(
 )
 # May name files of earlier versions.
 HISTORY = frozenset({"CHANGELOG.md", *(page for page in PAGES if page.startswith("log/"))})
-ELSEWHERE = frozenset({"report.md", "progress.svg", "cute/layout.hpp"})  # files of a run's folder and of CUTLASS
+ELSEWHERE = frozenset({"report.md", "progress.svg", "plan.svg", "cute/layout.hpp"})  # files of a run's folder and of CUTLASS
 
 _LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")

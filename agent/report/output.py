@@ -9,6 +9,7 @@ from typing import IO
 from cudal2.modules.stored_module import PROBLEM
 from cudal2_agent.agent.report.keeping import replaces_pytorch
 from cudal2_agent.agent.report.module_folder import problem_at, write_module
+from cudal2_agent.agent.report.plan_picture import draw_plan, plan_of_best
 from cudal2_agent.agent.report.progress_plot import draw_progress
 from cudal2_agent.agent.report.report import render_report
 from cudal2_agent.agent.run.result import RunResult
@@ -44,6 +45,8 @@ def write_output(out: Path, outcome: RunResult, built: Built | None) -> None:
             _write_best(out, outcome, built)
         if isinstance(outcome.run.task, ModuleTask):
             write_text(out / PROBLEM, problem_at(outcome.run.task))
+            if (plan := plan_of_best(outcome.best, outcome.run)) is not None:
+                write_text(out / "plan.svg", draw_plan(plan, outcome.run.task, outcome.best))
         write_text(out / "settings.json", outcome.run.model_dump_json(indent=1) + "\n")
         write_text(out / "progress.svg", draw_progress(outcome.steps, outcome.best))
         write_text(out / "report.md", render_report(outcome, out))

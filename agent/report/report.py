@@ -10,6 +10,7 @@ from cudal2_agent.agent.report.attribution import improvements, sightings
 from cudal2_agent.agent.report.keeping import advice
 from cudal2_agent.agent.report.lead import lead_of
 from cudal2_agent.agent.report.one_line import witness_of
+from cudal2_agent.agent.report.plan_picture import plan_of_best, step_rows, times_us
 from cudal2_agent.agent.report.replies import sum_up
 from cudal2_agent.agent.report.why import replies_lines, why_section
 from cudal2_agent.agent.run.result import RunResult
@@ -52,6 +53,7 @@ def render_report(outcome: RunResult, out: Path) -> str:
         f"# {'GEMM' if isinstance(run.task, GemmTask) else 'Module'} {run.task.shape}",
         _verdict(outcome),
         _best(outcome),
+        _plan(outcome),
         _diagnosis(outcome.best),
         _looked_up(outcome.looked_up),
         _why(outcome),
@@ -203,6 +205,19 @@ def _side(side: SideFigures) -> str:
     }
     rows = [(name, f"{figure_us:.2f}") for name, figure_us in figures.items() if figure_us is not None]
     return table(("side figure", "us"), rows) if rows else ""
+
+
+def _plan(outcome: RunResult) -> str:
+    """The steps of a module's best plan; empty for a product, and where there is no plan."""
+    run, best = outcome.run, outcome.best
+    plan = plan_of_best(best, run)
+    if plan is None or not isinstance(run.task, ModuleTask):
+        return ""
+    rows = step_rows(plan, run.task, best)
+    timed = "" if times_us(best, plan) else " No step was timed by itself."
+    said = f"Bytes are those of the buffers that a step names.{timed}"
+    head = ("step", "what runs", "buffers", "bytes", "time alone, us")
+    return f"## The plan\n\n![kernels and library calls](plan.svg)\n\n{said}\n\n" + table(head, rows)
 
 
 def _diagnosis(best: Step | None) -> str:

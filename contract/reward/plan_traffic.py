@@ -8,6 +8,7 @@ Not covered: how well a kernel uses memory or multiplies, and caches. Two plans 
 from collections import Counter
 from collections.abc import Iterator
 from math import prod
+from typing import NamedTuple
 
 from cudal2_agent.contract.plan.chip import FIGURES, Chip
 from cudal2_agent.contract.plan.plan import (
@@ -22,18 +23,40 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.reward.roofline import arithmetic_us, transfer_us
 
 
-def traffic_us(plan: ResolvedPlan, task: ModuleTask, chip: Chip) -> float:
-    """Unit: microseconds. A buffer of which launches take parts only, as steps of a scan do, is moved once by all."""
+class PlanStep(NamedTuple):
+    """One step of a plan, in the order in which they run. `launch`: its place among the launches; None of a library call.
+
+    `moved`: bytes by buffer. `out`: the buffer that a library call writes; empty where the plan does not say.
+    """
+
+    name: str
+    launch: int | None
+    moved: dict[str, float]
+    out: str = ""
+
+
+def steps_of(plan: ResolvedPlan, task: ModuleTask) -> list[PlanStep]:
+    """A buffer of which launches take parts only, as steps of a scan do, is moved once by all."""
     bytes_of = {buffer.name: float(buffer.bytes) for buffer in task.buffers} | _scratch_bytes(plan)
     parts = Counter(name for launch in plan.launches for name, whole in _named(launch) if not whole)
-    moved = 0.0
-    for launch in plan.launches:
-        named = dict(_named(launch))
-        moved += sum(bytes_of.get(name, 0.0) / (1 if whole else parts[name]) for name, whole in named.items())
-    for each in plan.calls:
-        moved += sum(bytes_of[name] for name in {view.tensor for view in (*each.call.inputs, each.call.out)})
-    steps = len(plan.launches) + len(plan.calls)
-    return max(transfer_us(moved, chip), arithmetic_us(task, chip)) + _steps_us(steps, chip)
+    launches = []
+    for place, launch in enumerate(plan.launches):
+        moved = {name: bytes_of.get(name, 0.0) / (1 if whole else parts[name]) for name, whole in _named(launch)}
+        launches.append(PlanStep(launch.entry, place, moved))
+    steps = []
+    for place in range(len(launches) + 1):
+        for each in (one.call for one in plan.calls if one.before == place):
+            moved = {view.tensor: bytes_of[view.tensor] for view in (*each.inputs, each.out)}
+            steps.append(PlanStep(each.call, None, moved, each.out.tensor))
+        steps += launches[place : place + 1]
+    return steps
+
+
+def traffic_us(plan: ResolvedPlan, task: ModuleTask, chip: Chip) -> float:
+    """Unit: microseconds."""
+    steps = steps_of(plan, task)
+    moved = sum(sum(step.moved.values()) for step in steps)
+    return max(transfer_us(moved, chip), arithmetic_us(task, chip)) + _steps_us(len(steps), chip)
 
 
 def _steps_us(steps: int, chip: Chip) -> float:

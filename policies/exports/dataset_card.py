@@ -93,8 +93,9 @@ def _splits(summary: ExportSummary, options: ExportOptions) -> str:
     listed = f" and {len(options.test_shapes)} listed shapes" if options.test_shapes else ""
     leaked = summary.left_out.get("leaked", 0)
     return (
-        f"A shape (M, N, K), or a module at all its sizes, is in one split as a whole: {options.test_share:.0%} of them by a "
-        f"hash with seed {options.seed}{listed} are for testing. {leaked} rows for training that named a test shape were left out."
+        f"A shape (M, N, K), or a module at all its sizes, is in one split as a whole: {options.test_share:.0%} of them by "
+        f"a hash with seed {options.seed}{listed} are for testing. {leaked} rows for training that named a test shape were "
+        "left out."
     )
 
 

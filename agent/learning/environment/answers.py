@@ -12,7 +12,7 @@ from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.contract.settings.options import ReplyKind
 from cudal2_agent.policies.chat.replies.candidates import ReplyContext, candidates_of, shown_kernels
 from cudal2_agent.policies.chat.replies.forms import read_reply
-from cudal2_agent.policies.fusion.named_axes import named_for
+from cudal2_agent.policies.chat.replies.named_axes import named_for
 from cudal2_agent.policies.schedule.named_schedules import Unwritable
 
 Answer = Mapping[str, object] | AnyCandidate | str

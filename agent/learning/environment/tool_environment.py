@@ -28,8 +28,8 @@ from cudal2_agent.contract.reward.score import Score
 from cudal2_agent.policies.chat.prompts.modules import required_sections
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
 from cudal2_agent.policies.chat.prompts.schedules import schedule_values
+from cudal2_agent.policies.chat.replies.named_axes import TaskAxes
 from cudal2_agent.policies.fusion.fused_source import FAMILY
-from cudal2_agent.policies.fusion.named_axes import TaskAxes
 
 PROMPT = "Write fast kernels for the task. Submit them by calling tools, and read what becomes of them.\n\n"
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)

@@ -16,9 +16,9 @@ from cudal2_agent.contract.settings.options import ReplyKind
 from cudal2_agent.policies.chat.prompts.quoting import inline
 from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, Malformed
 from cudal2_agent.policies.chat.replies.forms import ReadReply, file_problem, has_plan
+from cudal2_agent.policies.chat.replies.named_axes import named_for
 from cudal2_agent.policies.chat.replies.patch import Patch, apply_patch, choose_base
 from cudal2_agent.policies.chat.replies.schedule_json import NamedSchedules
-from cudal2_agent.policies.fusion.named_axes import named_for
 from cudal2_agent.policies.schedule.named_schedules import Unwritable
 
 PROBLEM_CHARS = 1500

@@ -12,7 +12,7 @@ from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import COMPILED, EAGER_GRAPH, Measured, Timing
 from cudal2_agent.contract.records.module_graph import Soundness
 from cudal2_agent.contract.reward.reward import FLOOR
-from cudal2_agent.policies.fusion.named_axes import TaskAxes
+from cudal2_agent.policies.chat.replies.named_axes import TaskAxes
 from tests.agent.learning.environment.environment_doubles import SMALL, FixedScore
 from tests.doubles import CHIP, measured
 from tests.doubles.modules import relu_of_sum
