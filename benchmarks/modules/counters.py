@@ -35,16 +35,15 @@ _SHOWN = ("duration_ns", "dram_pct", "l2_pct", "issue_pct", "tensor_pct", "smem_
 
 
 def chosen(rows: Sequence[Row]) -> list[Row]:
-    """Of each class the median and the slowest against the fastest baseline; one where they are the same."""
+    """Of each class the median, then of each the slowest against the fastest baseline; one where they are the same."""
     classes: dict[str, list[Row]] = {}
     for row in rows:
         if row["status"] == "measured" and row.get("speedup") and row["bytes"] <= MOST_BYTES:
             classes.setdefault(row["class"], []).append(row)
-    found = []
     for ones in classes.values():
         ones.sort(key=lambda row: (row["speedup"][0], row["task"]))
-        found += [ones[len(ones) // 2], *(ones[:1] if len(ones) > 1 else [])]
-    return found
+    medians = [ones[len(ones) // 2] for ones in classes.values()]
+    return medians + [ones[0] for ones in classes.values() if len(ones) > 1]
 
 
 def counted(launch: LaunchProfile) -> Row:

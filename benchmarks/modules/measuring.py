@@ -6,12 +6,12 @@ OPTIONS is `Measuring` as JSON. It reads the path of a task, a line each, and an
 each task `stage` as it enters one, and its `row`.
 """
 
+import contextlib
 import gc
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class Stages:
         self.seconds: dict[str, float] = {}
         self._stage, self._begin_s, self._keeps = "", 0.0, False
 
-    @contextmanager
+    @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:
         """Once the GPU is had alone, keep it so: many short stages would wait for it each."""
         self._keeps = True
@@ -225,6 +225,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     device = Device(0)
+    with contextlib.suppress(Exception):  # the first compilation of a process loads the compiler, for up to 15 s
+        torch.compile(lambda x: torch.relu(x).sum(-1), fullgraph=True)(torch.ones(64, 64, device="cuda:0"))
 
     def idle() -> bool:
         """Not in the middle of a capture, where nothing may be waited for."""

@@ -1,6 +1,5 @@
 """Which task a worker gets next: by work, by what fits into the memory of its GPU, and large ones alone."""
 
-import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,10 +9,11 @@ from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Role
 from cudal2_agent.contract.reward.roofline import roofline_us
+from cudal2_agent.sandbox.modules.judge_memory import judge_bytes
 
 PROCESS_BYTES = 1_200_000_000  # of a worker's context, libraries and code
 SETS, TIMED_BYTES = 4, 14_000_000_000  # of a sample's values: at least so many sets, and otherwise no more than 4 ms read
-REFERENCE_COPIES = 5  # of the largest value, in float64, with its error and bound
+JUDGE_BYTES = 20_000_000_000  # beyond which references are made piece by piece
 WORK_BYTES_S, WORK_FLOPS_S = 2e9, 1e12  # of a task's operands and operations in a second of measuring, to order by
 
 
@@ -35,13 +35,11 @@ def item_of(file: Path, task: ModuleTask) -> Item:
 
 def need_bytes(task: ModuleTask) -> int:
     """About the device memory of verifying and timing: sets of values with references, guarded copies, and float64."""
-    elements = [math.prod(each.shape) for node in task.graph.nodes for each in node.results]
     written = sum(buffer.elements for buffer in task.buffers if buffer.role is not Role.INPUT and buffer.role.written)
     one = task.operand_bytes + 6 * written
     sets = max(SETS, min(128, TIMED_BYTES // max(one, 1), int(4000 / roofline_us(task, REFERENCE_CHIPS[task.arch]))))
     values = max(SETS * one, min(sets * one, TIMED_BYTES))
-    references = REFERENCE_COPIES * 8 * max([*elements, *(buffer.elements for buffer in task.buffers)])
-    return values + 3 * task.operand_bytes + references
+    return values + 3 * task.operand_bytes + min(judge_bytes(task, task.graph), JUDGE_BYTES)
 
 
 class Board:

@@ -4,8 +4,10 @@ A sample uses each set once, so that no launch repeats what another one of the s
 sample has few launches; a set is then larger than L2 by far.
 """
 
+import math
 import random
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ from cudal2_agent.contract.errors import MachineError
 from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, Role
+from cudal2_agent.contract.records.task import TimingMode
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.contender import Contender, NamedOperands
 from cudal2_agent.sandbox.cuda.device import Device
@@ -24,15 +27,20 @@ from cudal2_agent.sandbox.cuda.modules.kept import KeptJudge, kept_bytes
 from cudal2_agent.sandbox.cuda.modules.tensors import give_back, memory_told, use_stream, view
 from cudal2_agent.sandbox.cuda.modules.value_pools import ValuePools
 from cudal2_agent.sandbox.cuda.timing.operand_pools import Ring
-from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch, launches_needed, spread_bytes
+from cudal2_agent.sandbox.cuda.timing.sample_plan import MIN_SETS, TimedLaunch, launches_needed, spread_bytes
 from cudal2_agent.sandbox.cuda.timing.track import WRITTEN_EARLY, WRITTEN_LATE, BaseTrack, Residue
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import TrustedTiming
 from cudal2_agent.sandbox.cuda.trusted import Bystanders
+from cudal2_agent.sandbox.modules.bounds import as_booleans
 from cudal2_agent.sandbox.modules.cases import NORMAL, OWN
+from cudal2_agent.sandbox.modules.cases import draw as draw_values
+from cudal2_agent.sandbox.modules.interpreter import Interpreter
+from cudal2_agent.sandbox.modules.library_calls import arithmetic_of
 from cudal2_agent.sandbox.modules.pieces import AnyJudge, judge_of
 from cudal2_agent.sandbox.modules.prepared import DrawnCase, prepare
 
 MAX_SETS = 128
+FASTER, TRIALS = 8, 3  # how far kernels may be below eager's time and still have full samples; calls that it is found by
 SETS_SHARE = 0.45  # of the free memory, for sets with their outputs and references
 WORKSPACE_SHARE = 0.5  # of what is free beside them
 
@@ -49,12 +57,12 @@ class ModuleTrack(BaseTrack):
         self._place = use_stream(device)
         self._trusted = TrustedTiming(device.chip.sms, LIMITS[device.chip.arch].max_smem_per_block_bytes)
         self.capacity = launches_needed(task, options, device.chip)
-        draw, free_bytes = random.Random(secrets.randbits(64)), _free_bytes(device)
-        sets = count_sets(task, min(self.capacity, most_sets or MAX_SETS), free_bytes)
+        places, free_bytes = random.Random(secrets.randbits(64)), _free_bytes(device)
+        sets = count_sets(task, min(self._launches(options), most_sets or MAX_SETS), free_bytes)
         spread = spread_bytes(device.chip.l2_bytes, free_bytes)
-        self.pools = ValuePools(task, sets, device.index, self._trusted, draw, self._drawn, spread)
+        self.pools = ValuePools(task, sets, device.index, self._trusted, places, self._drawn, spread)
         self._rings = {
-            buffer.name: Ring(buffer.name, max(buffer.bytes, 1), sets, device.index, self._trusted, draw)
+            buffer.name: Ring(buffer.name, max(buffer.bytes, 1), sets, device.index, self._trusted, places)
             for buffer in task.buffers
             if buffer.role is Role.OUTPUT
         }
@@ -62,6 +70,29 @@ class ModuleTrack(BaseTrack):
         self.bystanders = Bystanders()
         self._alive: list[Any] = []  # what kernels that overlap read, until the next sample
         self.judge = KeptJudge(task, self._stored, self.pools.values, self._judge_of, lambda index: self.pools.kept[index])
+
+    def _launches(self, options: TimeOptions) -> int:
+        """Launches that a sample can have: at the roofline, or at a fraction of eager's time, which many modules stay far from.
+
+        Each has a set of its own, whose references take long.
+        """
+        if self.task.mode is TimingMode.SERVER or self.capacity <= MIN_SETS:
+            return self.capacity
+        with memory_told():
+            return min(self.capacity, max(MIN_SETS, math.ceil(FASTER * options.round_us / self._eager_us())))
+
+    def _eager_us(self) -> float:
+        """What a call takes eagerly, host time included: the least of a few. Unit: microseconds."""
+        values = as_booleans(self.task, draw_values(self.task, NORMAL, secrets.randbits(63), self._place))
+        program, times = Interpreter(self.task.graph, str(self._place)), []
+        with arithmetic_of(self.task.arithmetic):
+            for _ in range(TRIALS):
+                self.device.synchronize()
+                begin = time.perf_counter()
+                program.run(values)
+                self.device.synchronize()
+                times.append(time.perf_counter() - begin)
+        return max(1e6 * min(times), 1e-3)
 
     @property
     def rings(self) -> tuple[Ring, ...]:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks.modules.queueing import Board, Item
+from benchmarks.modules.queueing import JUDGE_BYTES, TIMED_BYTES, Board, Item, need_bytes
+from tests.doubles.modules import relu_of_sum
 
 
 def item(name: str, work_s: float, need: int) -> Item:
@@ -55,3 +56,10 @@ def test_an_empty_board_ends_its_workers_when_nothing_can_come_again():
     assert first is not None
     board.done(0, first)
     assert board.take(0) is None
+
+
+def test_the_memory_of_a_task_grows_with_it_as_far_as_it_is_not_cut():
+    small, large, huge = (need_bytes(relu_of_sum(rows=rows)) for rows in (1 << 10, 1 << 20, 1 << 26))
+    operands = 3 * 64 * 4 << 26
+    assert small < TIMED_BYTES < large < huge
+    assert 4 * operands < huge - JUDGE_BYTES < 12 * operands, "sets of values for timing, and a few copies for verification"

@@ -228,3 +228,18 @@ def test_numbers_are_drawn_once_for_a_measurement(measure, monkeypatch):
     monkeypatch.setattr(ValuePools, "renew", lambda pools, draw: (renewed.append(pools), renew(pools, draw))[1])
     measure(right)
     assert len(renewed) == 1
+
+
+@pytest.mark.parametrize(("eager_us", "sets"), [(1.0, 6), (8000.0, 4), (6400.0, 5)])
+def test_a_module_far_from_the_roofline_has_few_sets_of_values(measure, monkeypatch, eager_us, sets):
+    """Each has references of its own, which take longer than all launches."""
+    monkeypatch.setattr(module_track.ModuleTrack, "_eager_us", lambda _: eager_us)
+    assert measure(right).ruler.sets == sets
+
+
+def test_eager_is_timed_to_find_how_many_sets_suffice(measure, monkeypatch):
+    found, eager_us = [], module_track.ModuleTrack._eager_us
+    monkeypatch.setattr(module_track.ModuleTrack, "_eager_us", lambda track: found.append(eager_us(track)) or found[0])
+    measure(right)
+    assert len(found) == 1
+    assert 1.0 < found[0] < 1e6
