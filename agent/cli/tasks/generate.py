@@ -23,6 +23,7 @@ EXAMPLE = (
 )
 FINGERPRINT_EXAMPLE = "\b\nExample:\n  cudal2-agent tasks fingerprint my_benchmark --out my_benchmark.json"
 HELD_OUT_ROWS = "held-out.jsonl"
+CHECK_S = 60.0  # for the wrong programs of one draw
 TELL_S = 10.0  # between two lines of progress
 
 
@@ -55,25 +56,26 @@ def generate(
     """
     from functools import partial
 
-    import torch
-
     from cudal2_agent.agent.library.row_file import append_row, read_row_file
     from cudal2_agent.agent.tasks.generation import DrawRow, Generation, check_with, counted
     from cudal2_agent.agent.tasks.named_problems import FOLDER
     from cudal2_agent.agent.tasks.task_folder import TaskFolder
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.sandbox.modules.soundness import check
     from cudal2_agent.sandbox.modules.tracing.tracer import open_tracer
 
     settings = load_settings()
     folder = TaskFolder(out or settings.home / FOLDER / f"drawn-{seed}")
     rows = read_row_file(folder.draws, DrawRow, "tasks generate")
     folder.require_seed(rows, seed)
-    torch.set_num_threads(1)  # each job has a processor
     done: list[Accepted] = []
     with open_tracer() as tracer:
         outside = _held_out(held_out or [], folder.path, tracer)
-        draws = Generation(seed, check_with(tracer, check, seed), rows, partial(append_row, folder.draws))
+        draws = Generation(
+            seed,
+            check_with(tracer, partial(tracer.soundness, timeout_s=CHECK_S), seed),
+            rows,
+            partial(append_row, folder.draws),
+        )
         progress = _RateLine(count)
         for task in draws.accepted(count, jobs or settings.compile_jobs, outside):
             folder.write(task)
