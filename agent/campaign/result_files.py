@@ -33,9 +33,14 @@ def write_results(path: Path, rows: Iterable[CampaignResult]) -> int:
     return len(lines)
 
 
-def read_results(paths: Sequence[Path]) -> list[CampaignResult]:
+def read_rows(paths: Sequence[Path]) -> list[CampaignResult]:
     """All rows of the files, and of the files in the folders. Raises: UsageError, with the line number."""
     return [row for path in paths for file in _files(path) for row in _read(file)]
+
+
+def read_results(paths: Sequence[Path]) -> list[ShapeResult]:
+    """The rows of shapes among them. Raises: as `read_rows`."""
+    return [row for row in read_rows(paths) if isinstance(row, ShapeResult)]
 
 
 def import_results(store: Store, paths: Sequence[Path], name: str) -> tuple[int, int]:
@@ -43,7 +48,7 @@ def import_results(store: Store, paths: Sequence[Path], name: str) -> tuple[int,
 
     A campaign that the store lacks is created. Raises: UsageError, with file and line; nothing is imported then.
     """
-    rows = read_results(paths)
+    rows = read_rows(paths)
     queue = CampaignQueue(store, name)
     if name not in campaign_names(store):
         queue.open(RunSettings())
@@ -74,12 +79,12 @@ def _read(path: Path) -> Iterator[CampaignResult]:
         raise UsageError(f"{path} cannot be read as a file of JSON lines: {exc}") from exc
     for number, line in enumerate(lines, 1):
         try:
-            yield parse_record(ModuleResult if _is_module(line) else ShapeResult, line)
+            yield parse_record(ModuleResult, line) if _is_module(line) else parse_record(ShapeResult, line)
         except ValueError as exc:
             raise UsageError(f"{path}, line {number} is not a campaign result: {exc}") from exc
 
 
-def _is_module(line: str) -> bool:
+def _is_module(line: str | bytes) -> bool:
     told = parse_json(line)
     return isinstance(told, dict) and told.get("kind") == "module"
 

@@ -62,6 +62,7 @@ def build_page(
     """
     if not rows and not modules:
         raise UsageError("there is no campaign result to report; run `cudal2-agent campaign` first")
+    told: list[CampaignResult] = [*rows, *modules]
     kinds = kinds_of(rows)
     apart = frozenset(held_out)
     known = {(step.run_id, step.index): step for step in steps}
@@ -70,9 +71,9 @@ def build_page(
         loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     return environment.get_template("page.html").render(
-        title=f"Campaign on {_environment([*rows, *modules])}",
-        newest=max(row.finished_at for row in (*rows, *modules)),
-        commits=sorted({row.commit for row in (*rows, *modules) if row.commit}),
+        title=f"Campaign on {_environment(told)}",
+        newest=max(row.finished_at for row in told),
+        commits=sorted({row.commit for row in told if row.commit}),
         lines=_lines(kinds, apart),
         classes=[(name, CLASS_NAMES[name]) for name in CLASSES],
         kinds=list(kinds),

@@ -51,7 +51,7 @@ def report(
     """Write campaign results as one HTML page that works offline. Samples and counters come from the store, if it has them."""
     from cudal2_agent.agent.campaign.module_figures import latest_modules
     from cudal2_agent.agent.campaign.report.page import build_page
-    from cudal2_agent.agent.campaign.result_files import counting, read_results, write_results
+    from cudal2_agent.agent.campaign.result_files import counting, read_rows, write_results
     from cudal2_agent.contract.records.campaign import ShapeResult
     from cudal2_agent.contract.records.module_campaign import ModuleResult
     from cudal2_agent.contract.settings.settings import load_settings
@@ -63,7 +63,7 @@ def report(
         raise UsageError("--name chooses campaigns of the store; give either files of rows or --name")
     with open_store(load_settings().store_url) as store:
         wanted = ResultFilter(campaigns=tuple(name or ()))
-        told = read_results(results) if results else [*store.results(wanted), *store.modules(wanted)]
+        told = read_rows(results) if results else [*store.results(wanted), *store.modules(wanted)]
         found = [row for row in told if isinstance(row, ShapeResult)]
         modules = latest_modules(
             row for row in told if isinstance(row, ModuleResult) and environment in (None, row.environment)

@@ -23,6 +23,7 @@ EXAMPLE = (
 )
 FINGERPRINT_EXAMPLE = "\b\nExample:\n  cudal2-agent tasks fingerprint my_benchmark --out my_benchmark.json"
 HELD_OUT_ROWS = "held-out.jsonl"
+CHECK_S = 60.0  # for the wrong programs of one draw
 TELL_S = 10.0  # between two lines of progress
 
 
@@ -55,25 +56,26 @@ def generate(
     """
     from functools import partial
 
-    import torch
-
     from cudal2_agent.agent.library.row_file import append_row, read_row_file
     from cudal2_agent.agent.tasks.generation import DrawRow, Generation, check_with, counted
     from cudal2_agent.agent.tasks.named_problems import FOLDER
     from cudal2_agent.agent.tasks.task_folder import TaskFolder
     from cudal2_agent.contract.settings.settings import load_settings
-    from cudal2_agent.sandbox.modules.soundness import check
     from cudal2_agent.sandbox.modules.tracing.tracer import open_tracer
 
     settings = load_settings()
     folder = TaskFolder(out or settings.home / FOLDER / f"drawn-{seed}")
     rows = read_row_file(folder.draws, DrawRow, "tasks generate")
     folder.require_seed(rows, seed)
-    torch.set_num_threads(1)  # each job has a processor
     done: list[Accepted] = []
     with open_tracer() as tracer:
         outside = _held_out(held_out or [], folder.path, tracer)
-        draws = Generation(seed, check_with(tracer, check, seed), rows, partial(append_row, folder.draws))
+        draws = Generation(
+            seed,
+            check_with(tracer, partial(tracer.soundness, timeout_s=CHECK_S), seed),
+            rows,
+            partial(append_row, folder.draws),
+        )
         progress = _RateLine(count)
         for task in draws.accepted(count, jobs or settings.compile_jobs, outside):
             folder.write(task)
@@ -121,23 +123,19 @@ def fingerprint(
 
 def _held_out(sources: Sequence[str], folder: Path, tracer: "Tracer") -> "list[HeldOut]":
     """Of KernelBench and of the sources. Problem files are traced once for a folder of tasks."""
-    from importlib.metadata import version
-
     from cudal2_agent.agent.tasks.held_out import KERNELBENCH, read_held_out
 
     found = [read_held_out(KERNELBENCH)]
     for source in sources:
         is_file = source.endswith(".json") and Path(source).is_file()
         found.append(read_held_out(Path(source)) if is_file else _fingerprinted(source, folder / HELD_OUT_ROWS, tracer))
-    if others := sorted({each.torch for each in found} - {version("torch")}):
-        _note(f"fingerprints of torch {', '.join(others)}; torch {version('torch')} may take modules apart in another way")
+    if others := sorted({each.torch for each in found} - {_torch()}):
+        _note(f"note: fingerprints of torch {', '.join(others)}; torch {_torch()} may take modules apart in another way")
     return found
 
 
 def _fingerprinted(source: str, rows: Path, tracer: "Tracer") -> "HeldOut":
     """Fingerprints of problem files. `rows`: where they are kept until all are there."""
-    from importlib.metadata import version
-
     from cudal2_agent.agent.cli.module_flags import read_problem
     from cudal2_agent.agent.library.row_file import append_row, read_row_file
     from cudal2_agent.agent.tasks.held_out import Fingerprint, fingerprints, held_out
@@ -154,11 +152,18 @@ def _fingerprinted(source: str, rows: Path, tracer: "Tracer") -> "HeldOut":
             known[each.text] = each
             append_row(rows, each)
         if each.reason:
-            _note(f"{problem.name} is held out by its text only: {each.reason}")
+            _note(f"note: {problem.name} is held out by its text only: {each.reason}")
         if time.monotonic() - told_s > TELL_S:
             told_s = time.monotonic()
             _note(f"{len(found):,} of {len(problems):,} problems of {source} traced")
-    return held_out(Path(source).name, version("torch"), found)
+    return held_out(Path(source).name, _torch(), found)
+
+
+def _torch() -> str:
+    """The version of PyTorch, without what it was built for."""
+    from importlib.metadata import version
+
+    return version("torch").partition("+")[0]
 
 
 class _RateLine:

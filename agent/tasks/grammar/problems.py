@@ -1,6 +1,6 @@
 """Whole problems, of three levels as KernelBench has them: one operation with little around it, chains, and blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cudal2_agent.agent.tasks.grammar import product_steps, starts, window_steps
@@ -43,6 +43,18 @@ _ROW_STEPS: tuple[tuple[int, Step], ...] = (
     (4, scan),
     (3, window_steps.pool),
     (2, window_steps.move),
+)
+
+
+def _maps(s: Sketch) -> DrawnTensor:
+    return starts.maps(s, s.choices.pick((1, 2, 2, 3)))
+
+
+_BLOCK_STARTS: tuple[tuple[int, Callable[[Sketch], DrawnTensor]], ...] = (
+    (4, starts.tokens),
+    (2, starts.rows),
+    (1, starts.embedded),
+    (4, _maps),
 )
 
 
@@ -92,14 +104,7 @@ def _chain(s: Sketch) -> DrawnTensor:
 
 def _block(s: Sketch) -> DrawnTensor:
     """Two or three residual parts: attention, gated layers, convolutions, and steps between them."""
-    x = s.choices.weighted(
-        (
-            (4, starts.tokens),
-            (2, starts.rows),
-            (1, starts.embedded),
-            (4, lambda s: starts.maps(s, s.choices.pick((1, 2, 2, 3)))),
-        )
-    )(s)
+    x = s.choices.weighted(_BLOCK_STARTS)(s)
     for _ in range(s.choices.whole(2, 3)):
         skip = s.keep(x, "skip")
         y = _taken(s, x, ((1, norm),)) if s.choices.chance(0.7) else x

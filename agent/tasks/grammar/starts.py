@@ -39,7 +39,7 @@ def maps(s: Sketch, number: int) -> DrawnTensor:
     size = channels
     for each in places:
         size *= each
-    shape = (_batch(s, size, 2, 256), s.dim(s.choices.pick(("channels", "in_channels")), channels))
+    shape: tuple[Size, ...] = (_batch(s, size, 2, 256), s.dim(s.choices.pick(("channels", "in_channels")), channels))
     shape += tuple(s.dim(name, each) for name, each in zip(_PLACES[number], places, strict=True))
     return DrawnTensor(s.input("x", shape, _values(s)), shape, 1)
 

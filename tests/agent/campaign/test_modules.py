@@ -9,7 +9,7 @@ import pytest
 from cudal2_agent.agent.campaign.asked_modules import AskedHow, asked_modules
 from cudal2_agent.agent.campaign.module_figures import latest_modules, module_figures
 from cudal2_agent.agent.campaign.module_search import search_module
-from cudal2_agent.agent.campaign.result_files import read_results, write_results
+from cudal2_agent.agent.campaign.result_files import read_results, read_rows, write_results
 from cudal2_agent.agent.cli.module_flags import read_problem
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.contract.errors import UsageError
@@ -184,4 +184,5 @@ def test_of_several_rows_the_last_counts_whatever_the_file_was() -> None:
 def test_rows_of_both_kinds_travel_in_one_file(tmp_path: Path) -> None:
     rows = [module_row(asked("level2/1_b")), module_row(), result(next(iter(tasks(1))))]
     assert write_results(tmp_path / "rows.jsonl.gz", rows) == 3
-    assert read_results([tmp_path]) == [rows[2], rows[1], rows[0]]
+    assert read_rows([tmp_path]) == [rows[2], rows[1], rows[0]]
+    assert read_results([tmp_path]) == rows[2:]
