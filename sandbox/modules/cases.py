@@ -9,6 +9,7 @@ their magnitudes are taken, then these with zeros in one input only, then the pr
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from cudal2_agent.sandbox.modules.executor import STORED
 from cudal2_agent.sandbox.modules.interpreter import drawn, own_values
 from cudal2_agent.sandbox.modules.tracing.tape import Making
 from cudal2_agent.sandbox.modules.uses import index_limits, parameter_uses
+
+Draw = Callable[[tuple[int, ...]], torch.Tensor]  # of a shape
 
 Inputs = dict[str, torch.Tensor]
 DRAWN_AT_ONCE = 2**26  # elements of a buffer
@@ -143,14 +146,14 @@ def draw(task: ModuleTask, case: Case, seed: int, device: torch.device, *, domai
             continue
         if not buffer.element.floating:
             limit = limits.get(buffer.name)
-            draw_some = lambda shape, b=buffer, s=source, top=limit: _whole_numbers(s, b, shape, top)  # noqa: E731
+            draw_some: Draw = partial(_whole_numbers, source, buffer, limit=limit)
         elif buffer.role is Role.INPUT:
-            draw_some = lambda shape, b=buffer, s=source: _input(task, case, s, b.name, shape, domain, with_zeros)  # noqa: E731
+            draw_some = partial(_input, task, case, source, buffer.name, domain=domain, with_zeros=with_zeros)
         else:
             use = uses.get(buffer.name, "")
-            draw_some = lambda shape, b=buffer, s=source, u=use: _parameter(s, b, shape, u, case)  # noqa: E731
+            draw_some = partial(_parameter, source, buffer, use=use, case=case)
         if buffer.element is BufferElement.F64 and not (case.whole or case.alike):
-            draw_some = lambda shape, s=source, d=draw_some: _finer(s, d(shape))  # noqa: E731
+            draw_some = partial(_finer, source, draw_some)
         found[buffer.name] = _piecewise(draw_some, buffer, device)
     if case.alike:
         _make_alike(task, found)
@@ -167,7 +170,7 @@ def _own(task: ModuleTask, case: Case, seed: int, device: torch.device, domain: 
     return drawn(Making(task.own).of(fixed), device=str(device)) if fixed else {}
 
 
-def _piecewise(draw_some: Callable[[tuple[int, ...]], torch.Tensor], buffer: Buffer, device: torch.device) -> torch.Tensor:
+def _piecewise(draw_some: Draw, buffer: Buffer, device: torch.device) -> torch.Tensor:
     """A buffer's values; those of a large one some rows at a time, because a draw takes several times its result's memory."""
     kind = STORED[buffer.element]
     if buffer.elements <= DRAWN_AT_ONCE:
@@ -203,9 +206,9 @@ def _scaled(values: torch.Tensor, most: float) -> torch.Tensor:
     return values * torch.exp2((most / largest).log2().floor().clamp(max=0))
 
 
-def _finer(source: TorchDraws, values: torch.Tensor) -> torch.Tensor:
+def _finer(source: TorchDraws, draw_some: Draw, shape: tuple[int, ...]) -> torch.Tensor:
     """With mantissas longer than f32 has, in float64."""
-    wide = values.double()
+    wide = draw_some(shape).double()
     return wide + wide * 2.0**-25 * source.uniform(tuple(wide.shape)).double()
 
 

@@ -112,7 +112,7 @@ def match(wanted: Mapping[str, torch.Tensor], model: torch.nn.Module) -> tuple[t
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.numel() == other.numel() and torch.equal(one.detach().cpu().reshape(-1), other.reshape(-1).to(one.dtype))
+    return one.numel() == other.numel() and bool(torch.equal(one.detach().cpu().reshape(-1), other.reshape(-1).to(one.dtype)))
 
 
 def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -34,7 +34,7 @@ class CheckRequest(Record):
     memory_bytes: int
 
 
-class Checked(Record):
+class SoundnessFound(Record):
     """What was found."""
 
     answer: Literal["checked"] = "checked"
@@ -62,4 +62,4 @@ class Untraceable(Record):
     log: str = ""
 
 
-Answer = Annotated[TracedModule | Checked | Untraceable, Field(discriminator="answer")]
+Answer = Annotated[TracedModule | SoundnessFound | Untraceable, Field(discriminator="answer")]

@@ -27,7 +27,7 @@ from cudal2_agent.sandbox.modules.tracing.trace_messages import (
     ANSWER,
     MAX_ANSWER_BYTES,
     Answer,
-    Checked,
+    SoundnessFound,
     CheckRequest,
     TracedModule,
     TraceRequest,
@@ -38,7 +38,7 @@ from cudal2_agent.sandbox.workers.process import ChildExit, Limits
 from cudal2_agent.sandbox.workers.worker_jail import readable
 
 _ANSWER: TypeAdapter[Answer] = TypeAdapter(Answer)
-AnswerT = TypeVar("AnswerT", TracedModule, Checked)
+AnswerT = TypeVar("AnswerT", TracedModule, SoundnessFound)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Tracer:
         Raises: UsageError where that cannot be tried, or takes too long.
         """
         request = CheckRequest(task=task, seed=seed, memory_bytes=self._options.memory_bytes)
-        return self._asked({"check": request}, task.name, "the check", Checked, timeout_s).soundness
+        return self._asked({"check": request}, task.name, "the check", SoundnessFound, timeout_s).soundness
 
     def _traced(self, problem: str, name: str, asked: Mapping[str, Any], arch: Arch, mode: TimingMode) -> ModuleTask:
         if len(problem.encode(errors="replace")) > MAX_PROBLEM_BYTES:

@@ -18,7 +18,7 @@ from cudal2_agent.sandbox.modules.tracing.problem import FILE
 from cudal2_agent.sandbox.modules.tracing.trace_messages import (
     ANSWER,
     MAX_ANSWER_BYTES,
-    Checked,
+    SoundnessFound,
     CheckRequest,
     TracedModule,
     TraceRequest,
@@ -85,11 +85,11 @@ def _answer(asked: TraceRequest, deeds: Deeds) -> TracedModule | Untraceable:
     return found
 
 
-def _checked(asked: CheckRequest) -> Checked | Untraceable:
+def _checked(asked: CheckRequest) -> SoundnessFound | Untraceable:
     from cudal2_agent.sandbox.modules.soundness import check
 
     try:
-        return Checked(soundness=check(asked.task, asked.seed))
+        return SoundnessFound(soundness=check(asked.task, asked.seed))
     except (ValueError, RuntimeError, MemoryError) as exc:  # operations that the values do not suit
         return Untraceable(reason=f"wrong programs could not be tried: {_told(exc).partition(': ')[2]}"[:_MOST_CHARS])
 
