@@ -18,8 +18,8 @@ from cudal2_agent.sandbox.modules.tracing.problem import FILE
 from cudal2_agent.sandbox.modules.tracing.trace_messages import (
     ANSWER,
     MAX_ANSWER_BYTES,
-    SoundnessFound,
     CheckRequest,
+    SoundnessFound,
     TracedModule,
     TraceRequest,
     Untraceable,
