@@ -22,7 +22,7 @@ from cudal2_agent.sandbox.modules.interpreter import drawn, own_values
 from cudal2_agent.sandbox.modules.tracing.tape import Making
 from cudal2_agent.sandbox.modules.uses import index_limits, parameter_uses
 
-Draw = Callable[[tuple[int, ...]], torch.Tensor]  # of a shape
+ShapedDraw = Callable[[tuple[int, ...]], torch.Tensor]  # of a shape
 
 Inputs = dict[str, torch.Tensor]
 DRAWN_AT_ONCE = 2**26  # elements of a buffer
@@ -146,7 +146,7 @@ def draw(task: ModuleTask, case: Case, seed: int, device: torch.device, *, domai
             continue
         if not buffer.element.floating:
             limit = limits.get(buffer.name)
-            draw_some: Draw = partial(_whole_numbers, source, buffer, limit=limit)
+            draw_some: ShapedDraw = partial(_whole_numbers, source, buffer, limit=limit)
         elif buffer.role is Role.INPUT:
             draw_some = partial(_input, task, case, source, buffer.name, domain=domain, with_zeros=with_zeros)
         else:
@@ -170,7 +170,7 @@ def _own(task: ModuleTask, case: Case, seed: int, device: torch.device, domain: 
     return drawn(Making(task.own).of(fixed), device=str(device)) if fixed else {}
 
 
-def _piecewise(draw_some: Draw, buffer: Buffer, device: torch.device) -> torch.Tensor:
+def _piecewise(draw_some: ShapedDraw, buffer: Buffer, device: torch.device) -> torch.Tensor:
     """A buffer's values; those of a large one some rows at a time, because a draw takes several times its result's memory."""
     kind = STORED[buffer.element]
     if buffer.elements <= DRAWN_AT_ONCE:
@@ -206,7 +206,7 @@ def _scaled(values: torch.Tensor, most: float) -> torch.Tensor:
     return values * torch.exp2((most / largest).log2().floor().clamp(max=0))
 
 
-def _finer(source: TorchDraws, draw_some: Draw, shape: tuple[int, ...]) -> torch.Tensor:
+def _finer(source: TorchDraws, draw_some: ShapedDraw, shape: tuple[int, ...]) -> torch.Tensor:
     """With mantissas longer than f32 has, in float64."""
     wide = draw_some(shape).double()
     return wide + wide * 2.0**-25 * source.uniform(tuple(wide.shape)).double()
