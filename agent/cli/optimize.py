@@ -37,7 +37,11 @@ BudgetOption = Annotated[
 ]
 PolicyName = Annotated[
     str | None,
-    typer.Option("--policy", help="Author of candidates: schedule, chat, portfolio or lm.", show_default=_DEFAULTS.policy),
+    typer.Option(
+        "--policy",
+        help="Author of candidates: schedule, chat, portfolio or lm; for a module fusion, fusion-algebra, chat or portfolio.",
+        show_default=_DEFAULTS.policy,
+    ),
 ]
 PriorName = Annotated[
     str | None,

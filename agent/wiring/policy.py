@@ -1,4 +1,4 @@
-"""Opens the policy of the settings: schedule, chat, portfolio or lm; for a module fusion, chat or portfolio."""
+"""Opens the policy of the settings: schedule, chat, portfolio or lm; for a module fusion, fusion-algebra, chat or portfolio."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager

@@ -105,7 +105,10 @@ class RunSettings(Record):
         pattern=r"^(auto|none|emulator|cuda:\d+)$",
         description="auto (a GPU, else the emulator), emulator, cuda:N, or none",
     )
-    policy: str = Field(default="schedule", description="author of candidates: schedule, chat, portfolio or lm")
+    policy: str = Field(
+        default="schedule",
+        description="author of candidates: schedule, chat, portfolio or lm; see modules.md for those of a module",
+    )
     lm: Path | None = Field(default=None, description="adapter of `train lm`, which the policy lm samples")
     budget: int = Field(
         default=96,
