@@ -79,7 +79,7 @@ class AxisStep:
         self.axis.places[node.name] = places
 
     def place(self, position: int) -> AxisPlace | None:
-        """Where an argument has the axis. Raises: Mixed where several values of a list have it in different places."""
+        """Where an argument that is one value has the axis."""
         return self.axis.place(self.name(position))
 
     def name(self, position: int) -> str:
@@ -200,9 +200,11 @@ def _selected(step: AxisStep) -> Found:
 def _along_others(step: AxisStep) -> Found:
     """Scans, parts and softmax along a dimension, or some, that is not the axis."""
     place, rank = step.only(), len(step.shape(0))
-    position = 2 if packet_of(step.node.op) in ("split_with_sizes", "split", "roll") else 1
-    given = step.number(position, 0)
-    if place.dim in [dim % rank for dim in ([given] if isinstance(given, int) else given)] or not (given or given == 0):
+    name = packet_of(step.node.op)
+    position = 2 if name in ("split_with_sizes", "split_with_sizes_copy", "split", "roll") else 1
+    given = step.number(position, [] if name == "roll" else 0)  # without dimensions all elements are rolled in one row
+    dims = [given] if isinstance(given, int) else given
+    if not dims or place.dim in [dim % rank for dim in dims]:
         raise Mixed
     return place
 
@@ -265,7 +267,7 @@ def _product(step: AxisStep) -> Found:
     return place
 
 
-def _batch_only(step: AxisStep) -> Found:
+def _batch_only(step: AxisStep) -> AxisPlace:
     place = step.only()
     if place.dim:
         raise Mixed
@@ -306,7 +308,6 @@ def _layer_norm(step: AxisStep) -> Found:
 
 def _group_norm(step: AxisStep) -> Found:
     place = _batch_only(step)
-    assert isinstance(place, AxisPlace)
     step.axis.sizes[step.node.name] = (3, None, place.factor)
     return place
 
@@ -329,8 +330,6 @@ def _reduced(step: AxisStep) -> Found:
     """Over other dimensions, or over the axis where the results of pieces can be combined."""
     place, shape, name = step.only(), step.shape(0), packet_of(step.node.op)
     given = step.number(2 if name in ("linalg_vector_norm", "norm") else 1)
-    if name in ("max", "min") and step.node.op.endswith("other"):
-        raise Mixed
     dims = [given] if isinstance(given, int) else list(given or range(len(shape)))
     gone = {dim % len(shape) for dim in dims}
     if place.dim in gone:
