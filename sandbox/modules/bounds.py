@@ -27,7 +27,8 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.modules.evaluations import EAGER, REFERENCE, SPREAD, Evaluate, Evaluations
 from cudal2_agent.sandbox.modules.executor import STORED, Run, Values, filled
-from cudal2_agent.sandbox.modules.noise import operation, rounds
+from cudal2_agent.sandbox.modules.noise import rounds
+from cudal2_agent.sandbox.modules.operators import operation
 
 MULTIPLE, TYPICAL = 8.0, 3.0
 NOISY_RUNS, FEW_RUNS, MANY_ELEMENTS = 7, 3, 2**28  # of an evaluation with noise; of one with so many elements of results

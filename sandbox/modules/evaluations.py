@@ -18,7 +18,8 @@ from cudal2_agent.sandbox.modules.axis_rules import Axis, combination
 from cudal2_agent.sandbox.modules.graph_axes import cut, part_name
 from cudal2_agent.sandbox.modules.interpreter import Around, Interpreter
 from cudal2_agent.sandbox.modules.library_calls import arithmetic_of
-from cudal2_agent.sandbox.modules.noise import Noise, operation, summed
+from cudal2_agent.sandbox.modules.noise import Noise, summed
+from cudal2_agent.sandbox.modules.operators import operation
 
 SPREAD, REFERENCE, EAGER = -2, -1, 0  # numbers of evaluations; those from 1 have noise
 Tensors = Mapping[str, torch.Tensor]
