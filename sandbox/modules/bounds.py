@@ -26,7 +26,7 @@ from cudal2_agent.contract.records.module_graph import Graph
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.modules.evaluations import EAGER, REFERENCE, SPREAD, Evaluate, Evaluations
-from cudal2_agent.sandbox.modules.executor import STORED, Run, Values, filled
+from cudal2_agent.sandbox.modules.executor import STORED, Run, Values, bits_of, filled
 from cudal2_agent.sandbox.modules.noise import rounds
 from cudal2_agent.sandbox.modules.operators import operation
 
@@ -315,7 +315,7 @@ def _compare(
         else:
             right = extreme if expected.source is not None else values.long() == want.long()
         old = None if poison is None else filled((len(values),), buffer.element, poison, got.device, start)
-        kept = torch.zeros_like(judged) if old is None else _bits(values) == _bits(old)
+        kept = torch.zeros_like(judged) if old is None else bits_of(values) == bits_of(old)
         wrong = judged & (~right | (kept if values.is_floating_point() else ~right))
         verdict.elements += int(judged.sum())
         if bool(wrong.any()):
@@ -388,10 +388,6 @@ def _as_extreme(source: Expected, got: torch.Tensor, want: torch.Tensor, dim: in
     slack = bound.gather(dim, chosen) + bound.gather(dim, best) if bool((chosen != best).any()) else 0.0
     alike = ((left - right).abs() <= slack) | (left == right) | (left.isnan() & right.isnan())
     return alike.reshape(got.shape) & inside
-
-
-def _bits(values: torch.Tensor) -> torch.Tensor:
-    return values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
 
 
 def _shown(value: torch.Tensor) -> str:
