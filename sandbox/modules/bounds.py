@@ -11,7 +11,7 @@ what is near, is the least:
 
 Over a whole output the median of error over what rounding explains is at most TYPICAL: that is how a narrower arithmetic shows
 where sums are long. Whole numbers and booleans are exact; an index of an extremum may be that of another element whose value
-is as large, within its own bound.
+is as large, within its own bound. NaN and infinities must be where the reference has them, but for `free` and `may_be_nan`.
 """
 
 import math
@@ -31,7 +31,8 @@ from cudal2_agent.sandbox.modules.noise import rounds
 from cudal2_agent.sandbox.modules.operators import operation
 
 MULTIPLE, TYPICAL = 8.0, 3.0
-NOISY_RUNS, FEW_RUNS, MANY_ELEMENTS = 7, 3, 2**28  # of an evaluation with noise; of one with so many elements of results
+NOISY_RUNS, FEW_RUNS = 7, 3  # evaluations with noise; of results of more than MANY_ELEMENTS
+MANY_ELEMENTS = 2**28
 OF_MEAN = 1.25  # root mean square of what is normal, by the mean of its magnitudes
 BLOCK_ELEMENTS = 2**24
 _ROW, _MANY = 64, 256  # elements of a row at least; of an output whose typical error tells
