@@ -30,10 +30,11 @@ class WrongForm(Exception):
 class Cases:
     """Judges one instance. As `tests` goes on: `findings`: what is suspicious, in words; `changed_input`: one that it wrote."""
 
-    def __init__(self, task: ModuleTask, published: Published, instance: Instance, switches: Switches, seed: int) -> None:
-        self._task, self._published, self._instance = task, published, instance
+    def __init__(
+        self, task: ModuleTask, published: Published, instance: Instance, place: torch.device, switches: Switches, seed: int
+    ) -> None:
+        self._task, self._published, self._instance, self._place = task, published, instance, place
         self._switches, self._seed = switches, seed
-        self._place = next(iter(instance.weights.values())).device if instance.weights else _default_place()
         self._buffers = {buffer.name: buffer for buffer in task.buffers}
         self.findings: list[str] = []
         self.changed_input = ""
@@ -137,10 +138,6 @@ class Cases:
             raise WrongForm(f"{buffer.name} has elements of {result.dtype}, the problem's of {TYPES[buffer.element]}")
         stored = result.detach().contiguous()
         return stored.view(torch.uint8) if buffer.element is BufferElement.BOOL else stored
-
-
-def _default_place() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def _test(tier: str, name: str, fault: str, worst: float = 0.0) -> TestResult:

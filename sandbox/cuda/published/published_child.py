@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cudal2_agent.contract.errors import Cudal2Error
+from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Role
 from cudal2_agent.sandbox.cuda.published.published_row import PublishedRequest, PublishedRow, Stage, row_of
 
@@ -74,7 +75,7 @@ def _measured(request: PublishedRequest, stages: StageFile) -> PublishedRow:
     with switches.learning():
         instance = published.build(request.seed, place)
     stages.enter("cases")
-    cases = Cases(task, published, instance, switches, request.seed)
+    cases = Cases(task, published, instance, place, switches, request.seed)
     row = row_of(request, "judged", weights=instance.describe(), environment=device.environment)
     try:
         with memory_told():
@@ -84,7 +85,7 @@ def _measured(request: PublishedRequest, stages: StageFile) -> PublishedRow:
     told: dict[str, Any] = {"tests": tests, "notes": _unequal(request)}
     if not cases.changed_input:  # timed inputs are read-only
         stages.enter("rounds")
-        told |= _timed(request, device, published, switches, cases, told)
+        told |= _timed(request, task, device, place, published, switches, cases, told)
     found = [*replaced.findings(instance.model), *switches.findings(), *cases.findings, *told.get("findings", ())]
     return row.model_copy(update={**told, "findings": tuple(found)})
 
@@ -95,21 +96,20 @@ def _unequal(request: PublishedRequest) -> tuple[str, ...]:
 
 
 def _timed(
-    request: PublishedRequest, device: Any, published: Any, switches: Any, cases: Any, told: dict[str, Any]
+    request: PublishedRequest,
+    task: ModuleTask,
+    device: Any,
+    place: Any,
+    published: Any,
+    switches: Any,
+    cases: Any,
+    told: dict[str, Any],
 ) -> dict[str, Any]:
     """What the rounds add to a row. Work on other streams is waited for, in rounds of their own, where a call has some."""
     from cudal2_agent.contract.records.evaluation import TestResult
-    from cudal2_agent.sandbox.cuda.modules.tensors import use_stream
-    from cudal2_agent.sandbox.cuda.published.published_program import (
-        CALL,
-        GRAPH,
-        InstanceProgram,
-        PublishedContender,
-        without_states,
-    )
+    from cudal2_agent.sandbox.cuda.published.published_program import CALL, GRAPH, InstanceProgram, PublishedContender
     from cudal2_agent.sandbox.cuda.published.published_timer import PublishedTimer, count_instances
 
-    task, place = without_states(request.task), use_stream(device)
     weight_bytes = sum(buffer.bytes for buffer in task.buffers if buffer.role is Role.PARAMETER)
     with switches.learning():
         instances = [published.build(request.seed + 1 + index, place) for index in range(count_instances(weight_bytes))]
