@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cudal2_agent.contract.records.module_graph import GraphNode
-from cudal2_agent.sandbox.modules.noise import operation
+from cudal2_agent.sandbox.modules.operators import operation
 
 Call = Callable[..., Any]
 Program = Callable[[str, Call, list[Any], dict[str, Any]], Any]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cudal2_agent.contract.records.module_graph import GraphNode
-from cudal2_agent.sandbox.modules.operators import POINTWISE, packet_of
+from cudal2_agent.sandbox.modules.operators import POINTWISE, operation
 
 Shape = tuple[int, ...]
 
@@ -64,7 +64,7 @@ class AxisStep:
 
     def follow(self) -> None:
         """Note where the node's results have the axis. Raises: Mixed."""
-        node, name = self.node, packet_of(self.node.op)
+        node, name = self.node, operation(self.node)
         if node.op == "getitem":
             places = self.axis.places[node.inputs()[0]]
             if (chosen := places[node.args[1]]) is None:
@@ -79,7 +79,7 @@ class AxisStep:
         self.axis.places[node.name] = places
 
     def place(self, position: int) -> AxisPlace | None:
-        """Where an argument has the axis. Raises: Mixed where several values of a list have it in different places."""
+        """Where an argument that is one value has the axis."""
         return self.axis.place(self.name(position))
 
     def name(self, position: int) -> str:
@@ -145,7 +145,7 @@ def _same(step: AxisStep) -> Found:
 
 def _permuted(step: AxisStep) -> Found:
     place, rank = step.only(), len(step.out)
-    match packet_of(step.node.op):
+    match operation(step.node):
         case "permute":
             order = [dim % rank for dim in step.number(1)]
         case "transpose":
@@ -194,15 +194,17 @@ def _selected(step: AxisStep) -> Found:
     place, dim = step.only(), step.number(1, 0) % len(step.shape(0))
     if dim == place.dim:
         raise Mixed
-    return replace(place, dim=place.dim - (dim < place.dim)) if packet_of(step.node.op).startswith("select") else place
+    return replace(place, dim=place.dim - (dim < place.dim)) if operation(step.node).startswith("select") else place
 
 
 def _along_others(step: AxisStep) -> Found:
     """Scans, parts and softmax along a dimension, or some, that is not the axis."""
     place, rank = step.only(), len(step.shape(0))
-    position = 2 if packet_of(step.node.op) in ("split_with_sizes", "split", "roll") else 1
-    given = step.number(position, 0)
-    if place.dim in [dim % rank for dim in ([given] if isinstance(given, int) else given)] or not (given or given == 0):
+    name = operation(step.node)
+    position = 2 if name in ("split_with_sizes", "split_with_sizes_copy", "split", "roll") else 1
+    given = step.number(position, [] if name == "roll" else 0)  # without dimensions all elements are rolled in one row
+    dims = [given] if isinstance(given, int) else given
+    if not dims or place.dim in [dim % rank for dim in dims]:
         raise Mixed
     return place
 
@@ -216,7 +218,7 @@ def _padded(step: AxisStep) -> Found:
 
 
 def _joined(step: AxisStep) -> Found:
-    stacked, rank = packet_of(step.node.op) == "stack", len(step.out)
+    stacked, rank = operation(step.node) == "stack", len(step.out)
     dim = step.number(1, 0) % rank
     names = [each["node"] for each in step.node.args[0]]
     places = {place for name in names if (place := step.axis.place(name)) is not None}
@@ -243,7 +245,7 @@ def _embedded(step: AxisStep) -> Found:
 
 def _product(step: AxisStep) -> Found:
     """Rows of the first factor, columns of the second, or the batch of both. A bias goes with columns, or with rows."""
-    name = packet_of(step.node.op)
+    name = operation(step.node)
     first = 1 if name in ("addmm", "baddbmm") else 0
     left, right, rank = step.place(first), step.place(first + 1), len(step.out)
     if rank == 3 and any(place is not None and place.dim == 0 for place in (left, right)):
@@ -265,7 +267,7 @@ def _product(step: AxisStep) -> Found:
     return place
 
 
-def _batch_only(step: AxisStep) -> Found:
+def _batch_only(step: AxisStep) -> AxisPlace:
     place = step.only()
     if place.dim:
         raise Mixed
@@ -283,7 +285,7 @@ def _window(step: AxisStep) -> Found:
 def _batch_norm(step: AxisStep) -> Found:
     """Of a channel; of any dimension where the statistics are given."""
     place = step.place(0)
-    given = packet_of(step.node.op).endswith("no_training")
+    given = operation(step.node).endswith("no_training")
     if place is None or (place.dim != 1 and not given):
         raise Mixed
     channel = AxisPlace(0, place.factor)
@@ -306,7 +308,6 @@ def _layer_norm(step: AxisStep) -> Found:
 
 def _group_norm(step: AxisStep) -> Found:
     place = _batch_only(step)
-    assert isinstance(place, AxisPlace)
     step.axis.sizes[step.node.name] = (3, None, place.factor)
     return place
 
@@ -327,10 +328,8 @@ def _attention(step: AxisStep) -> Found:
 
 def _reduced(step: AxisStep) -> Found:
     """Over other dimensions, or over the axis where the results of pieces can be combined."""
-    place, shape, name = step.only(), step.shape(0), packet_of(step.node.op)
+    place, shape, name = step.only(), step.shape(0), operation(step.node)
     given = step.number(2 if name in ("linalg_vector_norm", "norm") else 1)
-    if name in ("max", "min") and step.node.op.endswith("other"):
-        raise Mixed
     dims = [given] if isinstance(given, int) else list(given or range(len(shape)))
     gone = {dim % len(shape) for dim in dims}
     if place.dim in gone:
@@ -386,7 +385,7 @@ def combination(node: GraphNode) -> str | None:
     """How the results of a reduction's pieces are combined: `sum`, `mean`, `max`, `min`, `any`, `all`, `norm1`, `norm2`,
     `logsumexp`; None where they cannot be.
     """
-    name = packet_of(node.op)
+    name = operation(node)
     match name:
         case "sum" | "mean" | "any" | "all" | "logsumexp":
             return name

@@ -11,7 +11,7 @@ what is near, is the least:
 
 Over a whole output the median of error over what rounding explains is at most TYPICAL: that is how a narrower arithmetic shows
 where sums are long. Whole numbers and booleans are exact; an index of an extremum may be that of another element whose value
-is as large, within its own bound.
+is as large, within its own bound. NaN and infinities must be where the reference has them, but for `free` and `may_be_nan`.
 """
 
 import math
@@ -26,11 +26,13 @@ from cudal2_agent.contract.records.module_graph import Graph
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.modules.evaluations import EAGER, REFERENCE, SPREAD, Evaluate, Evaluations
-from cudal2_agent.sandbox.modules.executor import STORED, Run, Values, filled
-from cudal2_agent.sandbox.modules.noise import operation, rounds
+from cudal2_agent.sandbox.modules.executor import STORED, Run, Values, bits_of, filled
+from cudal2_agent.sandbox.modules.noise import rounds
+from cudal2_agent.sandbox.modules.operators import operation
 
 MULTIPLE, TYPICAL = 8.0, 3.0
-NOISY_RUNS, FEW_RUNS, MANY_ELEMENTS = 7, 3, 2**28  # of an evaluation with noise; of one with so many elements of results
+NOISY_RUNS, FEW_RUNS = 7, 3  # evaluations with noise; of results of more than MANY_ELEMENTS
+MANY_ELEMENTS = 2**28
 OF_MEAN = 1.25  # root mean square of what is normal, by the mean of its magnitudes
 BLOCK_ELEMENTS = 2**24
 _ROW, _MANY = 64, 256  # elements of a row at least; of an output whose typical error tells
@@ -314,7 +316,7 @@ def _compare(
         else:
             right = extreme if expected.source is not None else values.long() == want.long()
         old = None if poison is None else filled((len(values),), buffer.element, poison, got.device, start)
-        kept = torch.zeros_like(judged) if old is None else _bits(values) == _bits(old)
+        kept = torch.zeros_like(judged) if old is None else bits_of(values) == bits_of(old)
         wrong = judged & (~right | (kept if values.is_floating_point() else ~right))
         verdict.elements += int(judged.sum())
         if bool(wrong.any()):
@@ -387,10 +389,6 @@ def _as_extreme(source: Expected, got: torch.Tensor, want: torch.Tensor, dim: in
     slack = bound.gather(dim, chosen) + bound.gather(dim, best) if bool((chosen != best).any()) else 0.0
     alike = ((left - right).abs() <= slack) | (left == right) | (left.isnan() & right.isnan())
     return alike.reshape(got.shape) & inside
-
-
-def _bits(values: torch.Tensor) -> torch.Tensor:
-    return values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
 
 
 def _shown(value: torch.Tensor) -> str:

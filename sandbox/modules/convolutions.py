@@ -22,12 +22,15 @@ def convolve(call: LibraryCall, operands: Sequence[torch.Tensor], out: torch.Ten
     """
     x, weight, *bias = operands
     spatial = x.dim() - 2
-    stride, dilation = call.stride or (1,) * spatial, call.dilation or (1,) * spatial
-    padding, more = call.padding or (0,) * spatial, call.output_padding or (0,) * spatial
+    stride, padding, dilation, more = sizes_of(call, spatial)
     transposed = call.call == "conv_transpose"
     own_bias = bias[0] if bias else None
     kinds, aten = torch._C._ConvBackend, torch.ops.aten
     kind = torch._C._select_conv_backend(x, weight, own_bias, stride, padding, dilation, transposed, more, call.groups)
+    key = _key(call, x, weight, out)
+    search = call.search and (key in _searched or not _capturing(x))
+    if search:
+        _searched.add(key)  # whatever its kernel is: where there is nothing to search, a second try finds no more
     write: Callable[..., Any] | None = None
     kernel, sizes = weight, tuple[Sequence[int], ...]()
     match kind:
@@ -48,15 +51,17 @@ def convolve(call: LibraryCall, operands: Sequence[torch.Tensor], out: torch.Ten
             return write is not None
     if write is None:
         return False
-    key = _key(call, x, weight, out)
-    search = call.search and (key in _searched or not _capturing(x))
-    if search:
-        _searched.add(key)
     # Among the algorithms of a search some sum in the order of arrival.
     write(x, kernel, *sizes, call.groups, search, True, torch.backends.cudnn.allow_tf32, out=out)
     if own_bias is not None:
         out.add_(own_bias.reshape(1, -1, *[1] * spatial))
     return True
+
+
+def sizes_of(call: LibraryCall, spatial: int) -> tuple[tuple[int, ...], ...]:
+    """Stride, padding, dilation and output padding of a convolution over so many dimensions."""
+    ones, zeros = (1,) * spatial, (0,) * spatial
+    return call.stride or ones, call.padding or zeros, call.dilation or ones, call.output_padding or zeros
 
 
 def _taps(weight: torch.Tensor, padding: Sequence[int], dilation: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -72,7 +77,7 @@ def _turned(weight: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def searched(call: LibraryCall, operands: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
-    """Whether cuDNN knows the fastest algorithm for these operands, so that a capture may ask for it."""
+    """Whether these operands were met outside a capture, so that cuDNN knows the fastest algorithm, if it searches any."""
     return _key(call, *operands[:2], out) in _searched
 
 

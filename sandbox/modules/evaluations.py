@@ -18,7 +18,8 @@ from cudal2_agent.sandbox.modules.axis_rules import Axis, combination
 from cudal2_agent.sandbox.modules.graph_axes import cut, part_name
 from cudal2_agent.sandbox.modules.interpreter import Around, Interpreter
 from cudal2_agent.sandbox.modules.library_calls import arithmetic_of
-from cudal2_agent.sandbox.modules.noise import Noise, operation, summed
+from cudal2_agent.sandbox.modules.noise import Noise, summed
+from cudal2_agent.sandbox.modules.operators import operation
 
 SPREAD, REFERENCE, EAGER = -2, -1, 0  # numbers of evaluations; those from 1 have noise
 Tensors = Mapping[str, torch.Tensor]
@@ -153,16 +154,14 @@ class PieceEvaluations:
 
     def _combine(self, number: int, nodes: list[GraphNode]) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = {}
-        shapes = {node.name: 0 for node in nodes}
-        outputs, noise = {name: name for name in shapes}, self._all.noise(number)
-        whole = {node.name: self._terms(node) for node in nodes}
+        terms = {node.name: self._terms(node) for node in nodes}
+        outputs = {name: name for name in terms}
         for start, count in self.pieces():
-            for name, part in self._piece(number, outputs, start, count, whole).items():
-                node = next(each for each in nodes if each.name == name)
-                found[name] = _joined(combination(node), found.get(name), part, count / self._axis.size)
-        for node in nodes if noise is not None else ():
-            assert noise is not None
-            found[node.name] = noise.rounded(node, found[node.name], whole[node.name])
+            parts = self._piece(number, outputs, start, count, terms)
+            for node in nodes:
+                found[node.name] = _joined(combination(node), found.get(node.name), parts[node.name], count / self._axis.size)
+        if noise := self._all.noise(number):
+            found = {node.name: noise.rounded(node, found[node.name], terms[node.name]) for node in nodes}
         return found
 
     def _terms(self, node: GraphNode) -> int:
@@ -191,7 +190,7 @@ def _joined(how: str | None, before: torch.Tensor | None, part: torch.Tensor, sh
         case "sum" | "mean" | "norm1":
             return before + part
         case "norm2":
-            return torch.hypot(before, part)
+            return torch.linalg.vector_norm(torch.stack((before, part)), dim=0)  # hypot hides a NaN beside an infinity
         case "max":
             return torch.maximum(before, part)
         case "min":

@@ -58,10 +58,14 @@ def poisoned(target: torch.Tensor, element: BufferElement, poison: int) -> None:
         piece.copy_(filled((piece.numel(),), element, poison, target.device, start))
 
 
+def bits_of(values: torch.Tensor) -> torch.Tensor:
+    """The same memory as whole numbers, one for each element. Shape: values is dense."""
+    return values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
+
+
 def differing(one: torch.Tensor, other: torch.Tensor) -> int:
     """Elements of dense tensors whose bits differ, compared piece by piece: a count of booleans takes eight bytes of each."""
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-    pairs = (each.contiguous().reshape(-1).view(whole).split(PIECE) for each in (one, other))
+    pairs = (bits_of(each.contiguous().reshape(-1)).split(PIECE) for each in (one, other))
     counts = [(left != right).sum() for left, right in zip(*pairs, strict=True)]
     return int(torch.stack(counts).sum()) if counts else 0
 

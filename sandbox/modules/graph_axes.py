@@ -6,6 +6,7 @@ an extremum, a norm); its value is then the same in every piece.
 Not covered: an axis inside a merged dimension, and operators without a rule that read the axis; there is no such axis then.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,17 +32,15 @@ def _axes(task: ModuleTask) -> Iterator[Axis]:
     inputs = [buffer for buffer in read if buffer.role is Role.INPUT]
     least = max((buffer.elements for buffer in read), default=0) * _LARGE
     for largest in sorted(read, key=lambda buffer: (buffer.role is not Role.INPUT, -buffer.elements)):
-        if largest.elements < least and largest is not inputs[0]:
+        if largest.elements < least and largest not in inputs[:1]:
             continue
         for dim, size in enumerate(largest.shape):
             alike = [each.name for each in inputs if each.shape[dim : dim + 1] == (size,)]
-            together = [*dict.fromkeys((largest.name, *alike))]
-            for started in [together, [largest.name]][: min(len(together), 2)] if size > 1 else []:
-                try:
+            together = tuple(dict.fromkeys((largest.name, *alike)))
+            for started in dict.fromkeys((together, (largest.name,))) if size > 1 else ():
+                with contextlib.suppress(Mixed):
                     yield follow(task, started, dim, size)
-                except Mixed:
-                    continue
-                break
+                    break
 
 
 def follow(task: ModuleTask, started: Sequence[str], dim: int, size: int) -> Axis:

@@ -49,7 +49,7 @@ class Interpreter:
             for node, call in zip(self._graph.nodes, self._operators, strict=True):
                 try:
                     known[node.name] = self._result(node, call, known, around)
-                except (RuntimeError, IndexError, TypeError, KeyError, NotImplementedError) as exc:
+                except (RuntimeError, IndexError, TypeError, KeyError) as exc:
                     reason = f"no value for {exc}" if isinstance(exc, KeyError) else str(exc).split("\n", 1)[0]
                     raise ValueError(f"{node.name} ({node.op}): {reason}") from exc
                 for name in self._last_readers.get(node.name, ()):

@@ -14,8 +14,8 @@ from cudal2_agent.contract.records.named_buffer import Role
 from cudal2_agent.sandbox.modules.axis_rules import Axis
 from cudal2_agent.sandbox.modules.evaluations import needed
 from cudal2_agent.sandbox.modules.graph_axes import cut, part_name
-from cudal2_agent.sandbox.modules.noise import is_exact, is_moved, operation
-from cudal2_agent.sandbox.modules.operators import packet_of
+from cudal2_agent.sandbox.modules.noise import is_exact, is_moved
+from cudal2_agent.sandbox.modules.operators import operation
 
 WIDE, NARROW = 8, 4  # bytes of an element in the reference, and of one in eager's type, at most
 KEPT = 8 + 4 + 1 + 4 + 4  # of an output: the reference, its spread, what is free, eager's result and a noisy one
@@ -54,7 +54,7 @@ def _peak(graph: Graph, buffers: dict[str, int]) -> int:
     roots, sizes = {name: name for name in buffers}, dict(buffers)
     last, kept = dict[str, int](), 0
     for index, node in enumerate(graph.nodes):
-        looks = (packet_of(node.op) in _LOOKS or node.op == "getitem") and bool(node.inputs())
+        looks = (operation(node) in _LOOKS or node.op == "getitem") and bool(node.inputs())
         roots[node.name] = roots.get(node.inputs()[0], "") if looks else node.name
         sizes[node.name] = sum(math.prod(result.shape) for result in node.results)
         last.update({roots.get(name, ""): index for name in (*node.inputs(), node.name)})

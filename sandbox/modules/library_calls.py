@@ -10,7 +10,7 @@ from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.library_call import CONVOLUTIONS, LibraryCall, View
 from cudal2_agent.contract.records.module_task import Arithmetic
 from cudal2_agent.contract.records.named_buffer import Buffer
-from cudal2_agent.sandbox.modules.convolutions import convolve, searched
+from cudal2_agent.sandbox.modules.convolutions import convolve, searched, sizes_of
 from cudal2_agent.sandbox.modules.executor import STORED, Values
 
 _CONVOLUTIONS = (functional.conv1d, functional.conv2d, functional.conv3d)
@@ -96,9 +96,7 @@ def _result(call: LibraryCall, operands: list[torch.Tensor]) -> torch.Tensor:
             return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=call.causal, scale=call.scale)
     spatial = operands[0].dim() - 2
     x, weight, bias = operands[0], operands[1], operands[2] if len(operands) > 2 else None
-    stride, dilation = call.stride or (1,) * spatial, call.dilation or (1,) * spatial
-    padding = call.padding or (0,) * spatial
+    stride, padding, dilation, more = sizes_of(call, spatial)
     if call.call == "conv":
         return _CONVOLUTIONS[spatial - 1](x, weight, bias, stride, padding, dilation, call.groups)
-    more = call.output_padding or (0,) * spatial
     return _TRANSPOSED[spatial - 1](x, weight, bias, stride, padding, more, call.groups, dilation)

@@ -22,6 +22,7 @@ import torch
 
 from cudal2_agent.contract.records.module_graph import Graph, GraphNode
 from cudal2_agent.contract.records.module_task import Arithmetic
+from cudal2_agent.sandbox.modules.operators import operation
 
 ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-23, torch.float64: 2.0**-52}
 SERIAL = 4096
@@ -81,11 +82,6 @@ _EXACT = frozenset(
         *("select_scatter", "slice_scatter", "as_strided", "view_copy", "any", "all"),
     )
 )
-
-
-def operation(node: GraphNode) -> str:
-    """`relu` of `aten.relu.default`."""
-    return node.op.split(".")[1] if "." in node.op else node.op
 
 
 def is_exact(node: GraphNode) -> bool:

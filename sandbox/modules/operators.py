@@ -22,6 +22,8 @@ ATen. The 247 of KernelBench's 250 problems that trace (torch 2.13) have 87 oper
 import functools
 from typing import Any
 
+from cudal2_agent.contract.records.module_graph import GraphNode
+
 # Composite in ATen; the export would take them apart.
 WHOLE = (
     *("celu", "elu", "gelu", "glu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_sigmoid_forward", "mish"),
@@ -108,6 +110,11 @@ DRAWING = frozenset(
 def packet_of(op: str) -> str:
     """`relu` of `aten.relu.default`; `getitem` of itself."""
     return op.removeprefix("aten.").partition(".")[0]
+
+
+def operation(node: GraphNode) -> str:
+    """The packet of a node's operator."""
+    return packet_of(node.op)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from cudal2_agent.contract.records.module_graph import Graph, GraphNode
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import BufferElement, Role
 from cudal2_agent.sandbox.modules.interpreter import Interpreter, without
-from cudal2_agent.sandbox.modules.noise import operation
+from cudal2_agent.sandbox.modules.operators import operation
 from cudal2_agent.sandbox.modules.uses import index_limits
 
 Range = tuple[float, float]

@@ -18,8 +18,7 @@ from cudal2_agent.contract.records.named_buffer import Role
 from cudal2_agent.sandbox.modules.bounds import as_booleans
 from cudal2_agent.sandbox.modules.cases import CASES, OWN, Case, Inputs, draw
 from cudal2_agent.sandbox.modules.interpreter import Interpreter, without
-from cudal2_agent.sandbox.modules.noise import operation
-from cudal2_agent.sandbox.modules.operators import MOVES
+from cudal2_agent.sandbox.modules.operators import MOVES, operation
 from cudal2_agent.sandbox.modules.prepared import DrawnCase, prepare
 from cudal2_agent.sandbox.modules.redundancy import is_redundant
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cudal2_agent.contract.records.module_graph import Graph
-from cudal2_agent.sandbox.modules.noise import operation
+from cudal2_agent.sandbox.modules.operators import operation
 
 _MATRIX = {
     "mm": (0, 1),

@@ -3,6 +3,7 @@
 cuDNN's kernels for float64 reach a hundredth of what cuBLAS does with the same numbers.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -48,8 +49,7 @@ def convolution(
         source = torch.nn.functional.pad(x, [side for pad in reversed(padding) for side in (pad, pad)])
         walked = [(size - tap) // by + 1 for size, tap, by in zip(source.shape[2:], reach, stride, strict=True)]
         result = x.new_zeros((x.shape[0], weight.shape[0], *walked))
-    for at in range(math.prod(taps)):
-        place = [int(each) for each in torch.unravel_index(torch.tensor(at), taps)] if taps else []
+    for place in itertools.product(*map(range, taps)):
         first = [each * far for each, far in zip(place, dilation, strict=True)]
         window = (
             ...,

@@ -16,10 +16,9 @@ from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Ro
 from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudgement
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
 from cudal2_agent.sandbox.modules.bounds import Expected, Judge, bound_of
-from cudal2_agent.sandbox.modules.executor import Run
+from cudal2_agent.sandbox.modules.executor import PIECE, Run
 from cudal2_agent.sandbox.modules.pieces import AnyJudge, PieceJudge
 
-PIECE = 2**25  # elements that are compared at once
 EXTREMA_APART = 1e-3
 ROUNDED_UP = 1.01  # a bound in bf16 is not below itself
 KEPT_BYTES_AN_ELEMENT = 6  # of a reference and its bound

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
 from cudal2_agent.contract.records.named_buffer import Role
-from cudal2_agent.sandbox.modules.tracing.problem import load
+from cudal2_agent.sandbox.modules.tracing.problem import init_arguments, load, plain_name
 
 FILE = "published_module.py"
 _HALF = {Arithmetic.F16: torch.float16, Arithmetic.BF16: torch.bfloat16}
@@ -38,8 +38,8 @@ class Instance:
         if not self.weights:
             return "the problem has none"
         if self.absent:
-            return f"not the reference's: no tensor of the module equals {listed(self.absent)}"
-        return f"the same seed; {listed(self.loaded)} copied by name" if self.loaded else "the same seed"
+            return f"not the reference's: no tensor of the module equals {_listed(self.absent)}"
+        return f"the same seed; {_listed(self.loaded)} copied by name" if self.loaded else "the same seed"
 
 
 class Published:
@@ -74,7 +74,7 @@ class Published:
         return model
 
     def _built(self, kind: type[torch.nn.Module], seed: int) -> torch.nn.Module:
-        arguments, named = _split(self.problem.get_init_inputs())
+        arguments, named = init_arguments(self.problem)
         torch.manual_seed(seed)
         model = kind(*arguments, **named)
         if not isinstance(model, torch.nn.Module):
@@ -84,7 +84,7 @@ class Published:
 
     def _weights(self, reference: torch.nn.Module) -> dict[str, tuple[str, torch.Tensor]]:
         """By buffer of the task: the state-dict name and the value. Raises: UsageError for one that is not found."""
-        tensors = {_plain(name): (name, value.detach()) for name, value in _tensors(reference).items()}
+        tensors = {plain_name(name): (name, value.detach()) for name, value in _tensors(reference).items()}
         found = {}
         for buffer in self._task.buffers:
             if buffer.role not in (Role.PARAMETER, Role.STATE):
@@ -124,10 +124,6 @@ def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
-def _plain(name: str) -> str:
-    return "".join(each if each.isalnum() or each == "_" else "_" for each in name)[:64]
-
-
 def _arguments(problem: ModuleType) -> list[Any]:
     """What `get_inputs` gives, its tensors without values where that works."""
     try:
@@ -144,13 +140,6 @@ def with_tensors(arguments: Sequence[Any], tensors: Sequence[torch.Tensor]) -> l
     left = iter(tensors)
     filled = pytree.tree_unflatten([next(left) if isinstance(each, torch.Tensor) else each for each in leaves], form)
     return list(filled)
-
-
-def _split(arguments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """KernelBench's later forms give `[[positional…], {named…}]`."""
-    if len(arguments) == 2 and isinstance(arguments[0], (list, tuple)) and isinstance(arguments[1], dict):
-        return list(arguments[0]), dict(arguments[1])
-    return list(arguments), {}
 
 
 def _imported(text: str, folder: Path) -> ModuleType:
@@ -170,6 +159,6 @@ def _missing() -> type[torch.nn.Module]:
     raise UsageError("the file defines no ModelNew; KernelBench's answers are a class of that name")
 
 
-def listed(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more

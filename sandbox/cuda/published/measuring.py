@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.errors import WorkerError
-from cudal2_agent.sandbox.cuda.published.published_row import PublishedRequest, PublishedRow, failed_row
+from cudal2_agent.sandbox.cuda.published.published_row import PublishedRequest, PublishedRow, row_of
 from cudal2_agent.sandbox.workers.process import ChildExit, Limits, run
 
 CHILD = "cudal2_agent.sandbox.cuda.published.published_child"
@@ -55,7 +55,7 @@ def _attempt(request: PublishedRequest, caches: Mapping[str, str], builds: Path,
             except ValidationError as exc:
                 raise WorkerError(f"the answer about a published file cannot be read: {exc}") from exc
         reached = stage.read_text("utf-8") if stage.is_file() else "start"
-    return failed_row(request, f"{reached}: {_how(ended, request.limit_s)}")
+    return row_of(request, "failed", f"{reached}: {_how(ended, request.limit_s)}")
 
 
 def _how(ended: ChildExit, limit_s: float) -> str:

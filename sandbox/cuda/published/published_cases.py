@@ -15,7 +15,7 @@ from cudal2_agent.sandbox.cuda.published.instances import Instance, Published
 from cudal2_agent.sandbox.cuda.published.published_program import InstanceProgram, input_names, output_names
 from cudal2_agent.sandbox.cuda.published.switches import Switches
 from cudal2_agent.sandbox.modules.cases import CASES, NORMAL, OWN, draw
-from cudal2_agent.sandbox.modules.executor import Run
+from cudal2_agent.sandbox.modules.executor import Run, differing
 from cudal2_agent.sandbox.modules.interpreter import TYPES
 from cudal2_agent.sandbox.modules.prepared import DrawnCase, prepare
 
@@ -28,14 +28,16 @@ class WrongForm(Exception):
 
 
 class Cases:
-    """Judges one instance. `findings`: what is suspicious, in words; grows as `tests` goes on."""
+    """Judges one instance. As `tests` goes on: `findings`: what is suspicious, in words; `changed_input`: one that it wrote."""
 
-    def __init__(self, task: ModuleTask, published: Published, instance: Instance, switches: Switches, seed: int) -> None:
-        self._task, self._published, self._instance = task, published, instance
+    def __init__(
+        self, task: ModuleTask, published: Published, instance: Instance, place: torch.device, switches: Switches, seed: int
+    ) -> None:
+        self._task, self._published, self._instance, self._place = task, published, instance, place
         self._switches, self._seed = switches, seed
-        self._place = next(iter(instance.weights.values())).device if instance.weights else _default_place()
         self._buffers = {buffer.name: buffer for buffer in task.buffers}
         self.findings: list[str] = []
+        self.changed_input = ""
 
     def tests(self) -> Iterator[TestResult]:
         """Every test, whatever came before. Raises: WrongForm; whatever the module raises."""
@@ -72,9 +74,10 @@ class Cases:
         case, inputs = prepared.case, self._inputs(prepared.values)
         before = {name: value.clone() for name, value in inputs.items()} if case is NORMAL else {}
         outputs = self._outputs(self._program(self._instance.model), inputs)
-        changed = [name for name, value in before.items() if not torch.equal(_bytes(value), _bytes(inputs[name]))]
+        changed = [name for name, value in before.items() if differing(value, inputs[name])]
         if changed:
-            return _test(case.tier, case.name, f"it changes its input {changed[0]}")
+            self.changed_input = changed[0]
+            return _test(case.tier, case.name, f"it changes its input {self.changed_input}")
         verdict = prepared.judge.judge(Run(outputs))
         return _test(case.tier, case.name, "" if verdict.right else verdict.describe(), verdict.worst)
 
@@ -90,7 +93,7 @@ class Cases:
         for name, value in self._inputs(second.values).items():
             inputs[name].copy_(value)
         verdict = second.judge.judge(Run(outputs := self._outputs(program, inputs)))
-        if not verdict.right and all(torch.equal(_bytes(before[name]), _bytes(each)) for name, each in outputs.items()):
+        if not verdict.right and not any(differing(before[name], each) for name, each in outputs.items()):
             self.findings.append("its answer is kept: new values in the same memory give the earlier answer")
         yield _test("freshness", "inputs-changed-in-place", "" if verdict.right else verdict.describe(), verdict.worst)
 
@@ -135,14 +138,6 @@ class Cases:
             raise WrongForm(f"{buffer.name} has elements of {result.dtype}, the problem's of {TYPES[buffer.element]}")
         stored = result.detach().contiguous()
         return stored.view(torch.uint8) if buffer.element is BufferElement.BOOL else stored
-
-
-def _default_place() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-
-
-def _bytes(value: torch.Tensor) -> torch.Tensor:
-    return value.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _test(tier: str, name: str, fault: str, worst: float = 0.0) -> TestResult:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from cudal2_agent.contract.errors import Cudal2Error
-from cudal2_agent.sandbox.cuda.published.published_row import PublishedRequest, PublishedRow, Stage, failed_row
+from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.contract.records.named_buffer import Role
+from cudal2_agent.sandbox.cuda.published.published_row import PublishedRequest, PublishedRow, Stage, row_of
 
 MOST_CHARS = 600
 _HELD = contextlib.ExitStack()
@@ -44,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         row = _measured(request, stages)
     except Cudal2Error as exc:
-        row = failed_row(request, f"{stages.name}: {exc}")
+        row = row_of(request, "failed", f"{stages.name}: {exc}")
     except (Exception, SystemExit) as exc:  # noqa: BLE001 (whatever the file raises is about the file)
         reason = " ".join(str(exc).split())[:MOST_CHARS]
-        row = failed_row(request, f"{stages.name}: {type(exc).__name__}: {reason}")
+        row = row_of(request, "failed", f"{stages.name}: {type(exc).__name__}: {reason}")
     stages.enter("done")
     answer_path.write_text(row.model_copy(update={"seconds": stages.seconds}).model_dump_json(), encoding="utf-8")
     return 0
@@ -73,43 +75,42 @@ def _measured(request: PublishedRequest, stages: StageFile) -> PublishedRow:
     with switches.learning():
         instance = published.build(request.seed, place)
     stages.enter("cases")
-    cases = Cases(task, published, instance, switches, request.seed)
-    row = failed_row(request, "", status="judged", weights=instance.describe(), environment=device.environment)
+    cases = Cases(task, published, instance, place, switches, request.seed)
+    row = row_of(request, "judged", weights=instance.describe(), environment=device.environment)
     try:
         with memory_told():
             tests = tuple(cases.tests())
     except WrongForm as exc:
         return row.model_copy(update={"status": "failed", "message": str(exc)})
     told: dict[str, Any] = {"tests": tests, "notes": _unequal(request)}
-    if not any("changes its input" in test.message for test in tests):  # timed inputs are read-only
+    if not cases.changed_input:  # timed inputs are read-only
         stages.enter("rounds")
-        told |= _timed(request, device, published, switches, cases, told)
+        told |= _timed(request, task, device, place, published, switches, cases, told)
     found = [*replaced.findings(instance.model), *switches.findings(), *cases.findings, *told.get("findings", ())]
     return row.model_copy(update={**told, "findings": tuple(found)})
 
 
 def _unequal(request: PublishedRequest) -> tuple[str, ...]:
-    changed = [buffer.name for buffer in request.task.buffers if buffer.role.value == "state"]
+    changed = [buffer.name for buffer in request.task.buffers if buffer.role is Role.STATE]
     return (f"{', '.join(changed[:3])}: states that it changes were not compared",) if changed else ()
 
 
 def _timed(
-    request: PublishedRequest, device: Any, published: Any, switches: Any, cases: Any, told: dict[str, Any]
+    request: PublishedRequest,
+    task: ModuleTask,
+    device: Any,
+    place: Any,
+    published: Any,
+    switches: Any,
+    cases: Any,
+    told: dict[str, Any],
 ) -> dict[str, Any]:
     """What the rounds add to a row. Work on other streams is waited for, in rounds of their own, where a call has some."""
     from cudal2_agent.contract.records.evaluation import TestResult
-    from cudal2_agent.sandbox.cuda.modules.tensors import use_stream
-    from cudal2_agent.sandbox.cuda.published.published_program import (
-        CALL,
-        GRAPH,
-        InstanceProgram,
-        PublishedContender,
-        without_states,
-    )
+    from cudal2_agent.sandbox.cuda.published.published_program import CALL, GRAPH, InstanceProgram, PublishedContender
     from cudal2_agent.sandbox.cuda.published.published_timer import PublishedTimer, count_instances
 
-    task, place = without_states(request.task), use_stream(device)
-    weight_bytes = sum(buffer.bytes for buffer in task.buffers if buffer.role.value == "parameter")
+    weight_bytes = sum(buffer.bytes for buffer in task.buffers if buffer.role is Role.PARAMETER)
     with switches.learning():
         instances = [published.build(request.seed + 1 + index, place) for index in range(count_instances(weight_bytes))]
 

@@ -86,8 +86,8 @@ class PublishedRow(Record):
         return None if self.call is None or eager is None else paired_speedup(self.call, eager)
 
 
-def failed_row(request: PublishedRequest, message: str, **found: object) -> PublishedRow:
-    """Of a file that gave no answer. `found`: other fields."""
+def row_of(request: PublishedRequest, status: str, message: str = "", **found: object) -> PublishedRow:
+    """The row of a request's task. `found`: other fields."""
     task = request.task
     about = {"task": task.name, "task_id": task.id, "arithmetic": task.arithmetic, "training": task.training}
-    return PublishedRow.model_validate({"file": "", **about, "status": "failed", "message": message, **found})
+    return PublishedRow.model_validate({"file": "", **about, "status": status, "message": message, **found})

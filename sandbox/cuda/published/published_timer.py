@@ -128,6 +128,6 @@ class PublishedTimer(Timer):
             timings={name: Timing(name=name, samples_us=tuple(samples[name]), detail=one.detail) for name, one in ours.items()},
             baselines=self.timings(standing, samples, watch.wrong),
             wrong={name: why for name, why in watch.wrong.items() if name in ours},
-            notes=(*notes, *(note for note in watch.notes() if not note.startswith("baseline published"))),
+            notes=(*notes, *watch.notes(apart=ours)),
             telemetry=telemetry,
         )

@@ -62,14 +62,16 @@ class Switches:
     @contextlib.contextmanager
     def learning(self) -> Iterator[None]:
         """Run code of the file; what it changes is its own from now on."""
-        with arithmetic_of(self._arithmetic):
-            _write(self._own)
-            before = _read()
-            try:
-                yield
-            finally:
-                self._own |= {name: value for name, value in _read().items() if value != before[name]}
-        _write(self._usual)
+        try:
+            with arithmetic_of(self._arithmetic):
+                _write(self._own)
+                before = _read()
+                try:
+                    yield
+                finally:
+                    self._own |= {name: value for name, value in _read().items() if value != before[name]}
+        finally:
+            _write(self._usual)
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """The baselines' outputs, judged beside a candidate's: a wrong one is no baseline, and the others' error limits its own."""
 
 import random
+from collections.abc import Collection
 
 from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
 from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudgement
@@ -53,5 +54,7 @@ class BaselineWatch:
             self._rms.pop(name, None)
             self.wrong[name] = judged.fault
 
-    def notes(self) -> tuple[str, ...]:
-        return tuple(f"baseline {name.partition('/')[0]} left out in the rounds: {why}" for name, why in self.wrong.items())
+    def notes(self, apart: Collection[str] = ()) -> tuple[str, ...]:
+        """`apart`: lanes that are no baselines."""
+        wrong = [(name.partition("/")[0], why) for name, why in self.wrong.items() if name not in apart]
+        return tuple(f"baseline {name} left out in the rounds: {why}" for name, why in wrong)

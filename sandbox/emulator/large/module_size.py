@@ -57,7 +57,8 @@ def smaller_dims(dims: Mapping[str, int]) -> Iterator[dict[str, int]]:
         tried = dict[str, int]()
         for name, size in sorted(dims.items(), key=lambda each: each[1]):
             parts = [tried[other] for other in tried if 1 < dims[other] < size and size % dims[other] == 0]
-            tried[name] = _above(max(parts, default=0), _capped(size, cap), size)
+            capped = _capped(size, cap)
+            tried[name] = _above(max(parts), capped, size) if parts else capped
         tried = {name: tried[name] for name in dims}
         if tried not in seen:
             seen.append(tried)
@@ -71,6 +72,7 @@ def _capped(size: int, cap: int) -> int:
 
 
 def _above(least: int, capped: int, size: int) -> int:
+    """The next size above `least` with the residue of `capped`, at most the dim's own. All are positive."""
     while capped <= least:
         capped = capped + _PERIOD if capped % _PERIOD else 2 * capped
     return min(capped, size)

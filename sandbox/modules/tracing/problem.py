@@ -1,7 +1,8 @@
-"""A problem file as a Python module: its sizes, and what runs of it. Used inside the jail; nothing here confines the file."""
+"""A problem file as a Python module: its sizes, and what runs of it. Used where a file may run; nothing here confines it."""
 
 import ast
 import operator
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -58,6 +59,24 @@ def load(source: str, dims: Mapping[str, int]) -> types.ModuleType:
         if not callable(getattr(module, name, None)):
             raise UsageError(f"the problem file defines no {name}; it needs Model, get_inputs and get_init_inputs")
     return module
+
+
+def init_arguments(module: types.ModuleType) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and named arguments of the model: KernelBench's later forms give `[[positional…], {named…}]`.
+
+    Raises: UsageError for what is no list; whatever the file raises.
+    """
+    found = module.get_init_inputs()
+    if not isinstance(found, list | tuple):
+        raise UsageError(f"get_init_inputs returns {type(found).__name__}; it must return a list")
+    if len(found) == 2 and isinstance(found[0], list | tuple) and isinstance(found[1], dict):
+        return list(found[0]), dict(found[1])
+    return list(found), {}
+
+
+def plain_name(name: str) -> str:
+    """What an input or a tensor of the model is called as a buffer."""
+    return re.sub(r"\W", "_", name)[:_MOST_NAME]
 
 
 def _parsed(source: str) -> ast.Module:

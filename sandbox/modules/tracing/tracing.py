@@ -5,7 +5,6 @@ needs values is run again on real ones, within the memory that it may use.
 """
 
 import inspect
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +22,7 @@ from cudal2_agent.contract.records.named_buffer import Buffer, Role
 from cudal2_agent.sandbox.modules.interpreter import ELEMENTS
 from cudal2_agent.sandbox.modules.tracing import graph_export
 from cudal2_agent.sandbox.modules.tracing.agreement import MOST_WORK, require_equal, work_of
-from cudal2_agent.sandbox.modules.tracing.problem import dims_of, load
+from cudal2_agent.sandbox.modules.tracing.problem import dims_of, init_arguments, load, plain_name
 from cudal2_agent.sandbox.modules.tracing.shrinking import smaller_dims
 from cudal2_agent.sandbox.modules.tracing.simplifying import over, simplified
 from cudal2_agent.sandbox.modules.tracing.tape import Tape, with_ranges
@@ -109,10 +108,7 @@ def _loaded(request: TraceRequest, dims: Mapping[str, int], notes: list[str]) ->
 
 def _model(module: ModuleType, request: TraceRequest) -> torch.nn.Module:
     """The module in the task's arithmetic. Tensors that are plain attributes become buffers."""
-    arguments = module.get_init_inputs()
-    if not isinstance(arguments, (list, tuple)):
-        raise UsageError(f"get_init_inputs returns {type(arguments).__name__}; it must return a list")
-    arguments, named = _split(arguments)
+    arguments, named = init_arguments(module)
     model = module.Model(*arguments, **named)
     if not isinstance(model, torch.nn.Module):
         raise UsageError("Model is no torch.nn.Module")
@@ -129,13 +125,6 @@ def _model(module: ModuleType, request: TraceRequest) -> torch.nn.Module:
                     changed = value.detach().to(half)
                     held[name] = torch.nn.Parameter(changed) if isinstance(value, torch.nn.Parameter) else changed
     return model.requires_grad_(False)
-
-
-def _split(arguments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """KernelBench's later forms give `[[positional…], {named…}]`."""
-    if len(arguments) == 2 and isinstance(arguments[0], (list, tuple)) and isinstance(arguments[1], dict):
-        return list(arguments[0]), dict(arguments[1])
-    return list(arguments), {}
 
 
 def _inputs(module: ModuleType, request: TraceRequest, notes: list[str]) -> list[Any]:
@@ -166,16 +155,12 @@ def _named_inputs(model: torch.nn.Module, inputs: Sequence[Any]) -> list[tuple[s
     named = []
     for name, value in bound.arguments.items():
         leaves, _ = pytree.tree_flatten_with_path(value)
-        named += [(_plain(name + "".join(f"_{_key(each)}" for each in path)), leaf) for path, leaf in leaves]
+        named += [(plain_name(name + "".join(f"_{_key(each)}" for each in path)), leaf) for path, leaf in leaves]
     return named
 
 
 def _key(entry: Any) -> str:
     return str(getattr(entry, "key", getattr(entry, "idx", entry)))
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"\W", "_", name)[:64]
 
 
 def _recorded(
@@ -208,7 +193,7 @@ def _recorded(
     for placeholder, (target, value) in exported.parameters.items():
         if placeholder in read or placeholder in exported.states:
             role = Role.STATE if placeholder in exported.states else Role.PARAMETER
-            names[placeholder] = add(_plain(target), value, role)
+            names[placeholder] = add(plain_name(target), value, role)
             targets[names[placeholder]] = target
     own = {node.name for node in exported.nodes}
     renamed = names | {name: f"{name}_value" for name in own & taken}

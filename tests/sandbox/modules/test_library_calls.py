@@ -153,6 +153,16 @@ def test_a_depthwise_convolution_is_written_in_place(monkeypatch: pytest.MonkeyP
     assert (seen[1], seen[3:]) == ((3,), [(2,), (1,), (1,)])
 
 
+def test_a_search_where_there_is_nothing_to_search_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes the output, which a dependent run watches."""
+    monkeypatch.setattr(convolutions, "_searched", set())
+    call, tensors = resolved("conv", ["x", "f"], "y", stride=[2], padding=[1], groups=2, search=True), drawn()
+    prepare(call, tensors)  # a CPU's own convolution
+    tensors["y"].fill_(7)
+    prepare(call, tensors)
+    assert bool((tensors["y"] == 7).all())
+
+
 def test_only_convolutions_are_searched() -> None:
     with pytest.raises(PlanError) as caught:
         resolved("mm", ["a", W_T], "d", search=True)

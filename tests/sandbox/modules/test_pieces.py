@@ -214,6 +214,26 @@ def test_rows_that_meet_have_no_axis():
     assert all(axis.place("sorted") is None or axis.place("sorted").dim == 0 for axis in axes_of(both))
 
 
+def test_a_roll_of_all_elements_has_no_axis():
+    rolled = {"none": [of("x"), [1]], "rows": [of("x"), [1], [0]]}
+    found = {name: task([node("out", "aten.roll.default", args, (ROWS, 6))], {"x": (ROWS, 6)}) for name, args in rolled.items()}
+    assert axes_of(found["none"]) == []
+    assert [axis.place("x").dim for axis in axes_of(found["rows"])] == [1]
+
+
+def test_only_a_buffer_without_dimensions_is_an_input():
+    made = task([node("out", "aten.mul.Tensor", [of("w"), of("x")], (ROWS, 40))], {"x": ()}, {"w": (ROWS, 40), "other": (2,)})
+    assert [axis.place("w").dim for axis in axes_of(made)] == [0, 1]
+
+
+def test_a_norm_of_nan_and_infinity_is_nan():
+    made = task([node("size", "aten.linalg_vector_norm.default", [of("x")], ())], {"x": (ROWS, 40)})
+    values = draw(made, NORMAL, 1, CPU)
+    values["x"][0, 0], values["x"][-1, 0] = float("nan"), float("inf")
+    parts = by_pieces(made, values)
+    assert parts.judge_of(parts.parts[0]).expected["out"].reference.isnan()
+
+
 def test_a_large_task_is_judged_in_pieces_that_fit(monkeypatch):
     made = softmax(rows=ROWS)
     values = draw(made, NORMAL, 1, CPU)

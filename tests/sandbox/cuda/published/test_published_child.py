@@ -17,6 +17,7 @@ from cudal2_agent.sandbox.cuda.modules import tensors  # noqa: E402
 from cudal2_agent.sandbox.cuda.published import published_cases as cases  # noqa: E402
 from cudal2_agent.sandbox.cuda.published import published_child, published_timer  # noqa: E402
 from cudal2_agent.sandbox.cuda.published.published_row import PublishedRequest, PublishedRow  # noqa: E402
+from cudal2_agent.sandbox.cuda.published.switches import Switches  # noqa: E402
 from tests.sandbox.cuda.modules.bench import COLUMNS, ROWS, doubles, node, of  # noqa: E402
 
 PROBLEM = """
@@ -214,6 +215,20 @@ def test_a_file_that_gives_no_answer_says_why(measured, text, message):
     assert row.status == "failed"
     assert message in row.message
     assert not row.right
+
+
+def test_what_it_changes_is_undone_where_it_fails():
+    before, found = torch.backends.cudnn.benchmark, Switches(TASK.arithmetic)
+
+    def fails() -> None:
+        with found.learning():
+            torch.backends.cudnn.benchmark = not before
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert torch.backends.cudnn.benchmark == before
+    assert found.findings() == [f"it sets torch.backends.cudnn.benchmark = {not before}"]
 
 
 def test_what_cannot_be_captured_is_timed_by_calls_alone(measured, monkeypatch):

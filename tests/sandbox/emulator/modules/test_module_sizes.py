@@ -143,6 +143,11 @@ def test_dims_shrink_together_with_their_residues() -> None:
     assert all(each["features"] % 32 == 1000 % 32 and each["batch"] % 32 == 0 for each in tried if each["features"] > 32)
 
 
+def test_dims_that_are_no_extents_stay() -> None:
+    tried = list(smaller_dims({"batch": 4096, "padding": 0, "dim": -1}))
+    assert tried[0] == {"batch": 32, "padding": 0, "dim": -1}
+
+
 def test_a_part_of_a_dim_stays_smaller_than_it() -> None:
     """At groups of one channel the module has other kernels, and a candidate for its own sizes reads beyond its buffers."""
     for tried in smaller_dims({"batch": 1024, "input": 8192, "hidden": 8192, "groups": 512, "odd": 1536}):
