@@ -19,15 +19,9 @@ from tests.policies.fusion.graphs import in_half, node, task
 from tests.policies.fusion.proving import candidate_of, failed
 from tests.policies.fusion.test_tiles import convolved
 from tests.sandbox.emulator.compiled import PtxCompiler
-from tests.sandbox.emulator.proving import Build, builder
+from tests.sandbox.emulator.proving import Build
 
 SMALL = SumTile(kind="mma", m=32, n=128, k=32, tm=32, tn=16)
-
-
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
 
 
 def product(m: int, n: int, k: int, *, turned: tuple[bool, bool]) -> ModuleTask:
