@@ -1,4 +1,4 @@
-"""Every executed example of the module prompts is proved on the emulator by all tests, at two sizes and on two targets."""
+"""Every executed example of the module prompts is proved on the emulator by all tests, at two sizes."""
 
 import pytest
 
