@@ -12,7 +12,7 @@ from cudal2_agent.policies.fusion.fused_source import written
 from cudal2_agent.policies.fusion.grouping import grouped
 from cudal2_agent.policies.fusion.policy import rewrite
 from cudal2_agent.policies.fusion.space import choices
-from tests.policies.fusion.emulated import Array, emulated
+from tests.policies.fusion.emulated import Array, emulated, inputs_of
 from tests.policies.fusion.graphs import node, softmax, task
 from tests.sandbox.emulator.compiled import PtxCompiler
 
@@ -161,8 +161,7 @@ def test_a_group_norm_with_what_follows_is_one_program(text: str, compiler: PtxC
         ],
         "positive",
     )
-    random = np.random.default_rng(6)
-    inputs = {each.name: random.normal(size=each.shape).astype(np.float32) for each in module.buffers if each.name != "out"}
+    inputs = inputs_of(module)
     x = inputs["x"].astype(np.float64).reshape(2, 3, 40)
     x = ((x - x.mean(2, keepdims=True)) / np.sqrt(x.var(2, keepdims=True) + 1e-5)).reshape(shape)
     wanted = np.maximum(x * inputs["g"][:, None, None] + inputs["h"][:, None, None], 0)
