@@ -92,7 +92,7 @@ def run(module: ModuleTask, text: str, inputs: dict[str, Array], compiler: PtxCo
 @pytest.mark.parametrize("text", ROWS)
 @pytest.mark.parametrize(("rows", "columns"), [(3, 132), (1, 164)])
 def test_a_softmax_of_every_form(text: str, rows: int, columns: int, compiler: PtxCompiler) -> None:
-    """One that is infinite or NaN somewhere is so where ATen's is."""
+    """With elements that are minus infinity, as masks leave them."""
     x = np.random.default_rng(rows).normal(size=(rows, columns)).astype(np.float32) * 4
     x[0, 5:40] = -np.inf
     out = run(softmax(rows, columns), text, {"x": x}, compiler)
