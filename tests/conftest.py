@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from tests.sandbox.emulator.compiled import PtxCompiler
+    from tests.sandbox.emulator.proving import Build
 
 # A worker for each core is enough. Threads of OpenMP and OpenBLAS wait for work at full load: with two workers on two cores,
 # tests on small models took ten times as long. Processes that tests start inherit it.
@@ -40,6 +41,15 @@ def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
 
     assert request.config.cache is not None
     return PtxCompiler(request.config.cache.mkdir("emulator-ptx"))
+
+
+@pytest.fixture(scope="module")
+def build(request: pytest.FixtureRequest) -> Build:
+    """Builds sources with their plans as the emulator's backend takes them, each once for all runs."""
+    from tests.sandbox.emulator.proving import builder
+
+    assert request.config.cache is not None
+    return builder(request.config.cache.mkdir("emulator-kernels"))
 
 
 @pytest.fixture(scope="session")

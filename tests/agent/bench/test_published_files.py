@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from cudal2_agent.agent.bench.published_files import measure_files
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.cli.render.published_answer import as_row, print_published
+from cudal2_agent.contract.errors import DeviceUnavailable, UsageError
 from cudal2_agent.contract.records.evaluation import EAGER, TestResult, Timing
+from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.cuda.published.published_row import PublishedRow
+from tests.doubles.modules import relu_of_sum
 
 
 @pytest.fixture
@@ -32,6 +36,24 @@ def test_it_is_refused_in_one_line_and_nothing_runs(files: list[str], capsys: py
 def test_it_is_either_a_shape_or_a_problem(files: list[str], flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", files[0], *flags]) == 2
     assert "either --shape" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind", "said"),
+    [
+        ("none.py", None, UsageError, "none.py cannot be read: No such file"),
+        ("binary.py", b"\xff\xfe", UsageError, "binary.py cannot be read: it is not UTF-8 text"),
+        ("good.py", b"class ModelNew: ...", DeviceUnavailable, "bench needs one to time modules"),
+    ],
+)
+def test_trusted_files_are_read_first_and_need_a_gpu(
+    name: str, data: bytes | None, kind: type[Exception], said: str, tmp_path: Path
+) -> None:
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    settings = Settings(home=tmp_path / "home", device="none", trust_host=True)
+    with pytest.raises(kind, match=said):
+        next(measure_files([tmp_path / name], relu_of_sum(), settings, lambda _: None))
 
 
 def row(**fields: object) -> PublishedRow:

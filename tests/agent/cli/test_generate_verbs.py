@@ -111,6 +111,15 @@ def test_folders_that_cannot_take_tasks(tmp_path: Path, capsys: pytest.CaptureFi
     assert "is no file, folder or collection" in refusal([*words, str(tmp_path / "two"), "--held-out", "none"], capsys)
 
 
+def test_problems_that_cannot_be_fingerprinted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "one.py").write_text("def one")
+    words = ["tasks", "fingerprint"]
+    assert "is no file, folder or collection" in refusal([*words, "none", "--out", str(tmp_path / "f.json")], capsys)
+    assert "holds no Python file" in refusal([*words, str(tmp_path / "empty"), "--out", str(tmp_path / "f.json")], capsys)
+    assert "cannot be written" in refusal([*words, str(tmp_path / "one.py"), "--out", str(tmp_path / "empty")], capsys)
+
+
 @pytest.mark.slow
 def test_two_tasks_are_drawn_traced_and_sound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer = generated(capsys, "--count", "2", "--seed", "7", "--out", str(tmp_path / "drawn"))

@@ -29,7 +29,7 @@ def test_a_cap_on_money_needs_one_price(tmp_path: Path, prices: dict[str, float]
 SERVER = {"model": "any", "base_url": "http://127.0.0.1:9/v1"}
 
 
-@pytest.mark.parametrize("policy", ["fusion", "chat", "portfolio"])
+@pytest.mark.parametrize("policy", ["fusion", "fusion-algebra", "chat", "portfolio"])
 def test_a_module_has_policies_of_its_own(tmp_path: Path, policy: str) -> None:
     with _opened(tmp_path, policy, relu_of_sum(), **SERVER) as opened:
         assert opened.name == policy
@@ -55,6 +55,7 @@ def test_a_policy_of_matrix_products_is_refused_for_a_module(tmp_path: Path, pol
     ("policy", "refusal"),
     [
         ("fusion", "the policy fusion works on modules only"),
+        ("fusion-algebra", "the policy fusion-algebra works on modules only"),
         ("nothing", "policy 'nothing' is not known; choose from schedule, chat, portfolio, lm"),
     ],
 )

@@ -19,7 +19,7 @@ def test_the_tasks_of_max_autotune_follow_from_level_and_number_alone():
     assert [name.split("_")[0] for name in drawn([name.replace("_name", "_other") for name in reversed(names)])] == [
         name.split("_")[0] for name in first
     ]
-    assert first[:3] == drawn(names)[:3]
+    assert first[:3] == ["1/100_name", "1/10_name", "1/13_name"], "in every process and version"
 
 
 def test_a_place_is_read_from_every_form_of_a_name():

@@ -5,21 +5,30 @@ import sys
 from pathlib import Path
 
 SHARES = """
-import sys, time
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 from benchmarks.modules.turns import GpuTurn
+folder = Path(sys.argv[1])
+class Told(GpuTurn):
+    @contextmanager
+    def _waiting(self):
+        with super()._waiting():
+            (folder / "waits").touch()  # its clock runs
+            yield
 capturing = [2 if sys.argv[2] == "captures" else 0]
 def idle():
     capturing[0] -= 1
     return capturing[0] < 0
-turn = GpuTurn(Path(sys.argv[1]), idle)
+turn = Told(folder, idle)
 turn.share()
+(folder / "waits").unlink()
 print("shares", flush=True)
 beside = 0
-while not Path(sys.argv[1], "stop").exists():
-    begun = Path(sys.argv[1], "alone").exists()
+while not (folder / "stop").exists():
+    begun = (folder / "alone").exists()
     sum(range(2000))
-    beside += begun and Path(sys.argv[1], "alone").exists()  # worked while the other one had the GPU
+    beside += begun and (folder / "alone").exists()  # worked while the other one had the GPU
 print(beside, turn.paused_s, turn.held, capturing[0], flush=True)
 """
 
@@ -29,7 +38,7 @@ def sharing(folder: Path, what: str = "computes") -> "subprocess.Popen[str]":
 
 
 def alone(folder: Path, seconds: float) -> None:
-    """Have the GPU alone in a process of its own, then let those that share end."""
+    """Have the GPU alone in a process of its own for `seconds` of another one's waiting, then let those that share end."""
     code = """
 import sys, time
 from pathlib import Path
@@ -38,10 +47,11 @@ folder = Path(sys.argv[1])
 turn = GpuTurn(folder, lambda: True)
 turn.alone()
 (folder / "alone").touch()
+while float(sys.argv[2]) and not (folder / "waits").exists():
+    time.sleep(0.001)
 time.sleep(float(sys.argv[2]))
 (folder / "alone").unlink()
 turn.leave()
-time.sleep(0.1)
 (folder / "stop").touch()
 """
     subprocess.run([sys.executable, "-c", code, str(folder), str(seconds)], check=True, timeout=30)

@@ -28,6 +28,14 @@ _TYPES = {
 }
 
 
+def inputs_of(task: ModuleTask, seed: int = 0) -> dict[str, Array]:
+    """Normal numbers for every buffer but the output."""
+    random = np.random.default_rng(seed)
+    return {
+        each.name: random.normal(size=each.shape).astype(_TYPES[each.element]) for each in task.buffers if each.name != "out"
+    }
+
+
 def emulated(
     candidate: Candidate, task: ModuleTask, inputs: Mapping[str, Array], compiler: PtxCompiler, seed: int = 0
 ) -> dict[str, Array]:

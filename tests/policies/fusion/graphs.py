@@ -56,6 +56,18 @@ def softmax(rows: int, columns: int) -> ModuleTask:
     )
 
 
+def linear_relu_residual(m: int, n: int, k: int) -> ModuleTask:
+    """Linear, ReLU, and a residual whose dimensions are the other way round."""
+    nodes = [
+        node("turned", "aten.permute.default", "w", [1, 0], results=[(k, n)]),
+        node("product", "aten.addmm.default", "bias", "x", "turned", results=[(m, n)]),
+        node("positive", "aten.relu.default", "product", results=[(m, n)]),
+        node("other", "aten.permute.default", "residual", [1, 0], results=[(m, n)]),
+        node("sum", "aten.add.Tensor", "positive", "other", results=[(m, n)]),
+    ]
+    return task({"x": (m, k), "w": (n, k), "bias": (n,), "residual": (n, m)}, nodes, "sum")
+
+
 def linear_norm_relu(rows: int, inner: int, columns: int) -> ModuleTask:
     """Linear, LayerNorm and ReLU."""
     shape = (rows, columns)

@@ -7,9 +7,9 @@ from cudal2_agent.contract.records.module_graph import Graph
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.policies.fusion.grouping import ProductStep, grouped
-from tests.policies.fusion.emulated import Array, emulated
+from tests.policies.fusion.emulated import Array, emulated, inputs_of
 from tests.policies.fusion.graphs import node, task
-from tests.policies.fusion.test_fusion import first, inputs_of, softmax_of
+from tests.policies.fusion.test_fusion import first, softmax_of
 from tests.sandbox.emulator.compiled import PtxCompiler
 
 HEADS = (2, 3, 9, 8)

@@ -7,13 +7,7 @@ pytest.importorskip("torch", reason="modules are proved with PyTorch")
 
 from tests.policies.fusion.graphs import node, task
 from tests.policies.fusion.proving import candidate_of, failed
-from tests.sandbox.emulator.proving import Build, builder
-
-
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
+from tests.sandbox.emulator.proving import Build
 
 
 @pytest.mark.parametrize(("rows", "columns", "turned"), [(7, 1, False), (1, 6, False), (1, 9, True)])

@@ -16,7 +16,7 @@ from cudal2_agent.policies.fusion.grouping import ProductStep, grouped
 from cudal2_agent.policies.fusion.policy import rewrite
 from cudal2_agent.policies.fusion.space import choices
 from cudal2_agent.policies.fusion.values import Unplanned
-from tests.policies.fusion.emulated import Array, emulated
+from tests.policies.fusion.emulated import Array, emulated, inputs_of
 from tests.policies.fusion.graphs import linear_norm_relu, node, softmax, task
 from tests.sandbox.emulator.compiled import PtxCompiler
 
@@ -26,11 +26,6 @@ CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 def first(module: ModuleTask) -> Candidate:
     groups = grouped(module)
     return written(module, groups, {name: each[0] for name, each in choices(groups, CHIP).items()})
-
-
-def inputs_of(module: ModuleTask, seed: int = 0) -> dict[str, Array]:
-    random = np.random.default_rng(seed)
-    return {each.name: random.normal(size=each.shape).astype(np.float32) for each in module.buffers if each.name != "out"}
 
 
 def softmax_of(x: Array, axis: int) -> Array:

@@ -11,13 +11,7 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.policies.fusion.grouping import ProductStep
 from tests.policies.fusion.graphs import node, task
 from tests.policies.fusion.proving import candidate_of, failed
-from tests.sandbox.emulator.proving import Build, builder
-
-
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
+from tests.sandbox.emulator.proving import Build
 
 
 def linear_mean(operation: str = "sum", factor: Any = 2, *, positive: bool = False) -> ModuleTask:

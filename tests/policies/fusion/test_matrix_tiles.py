@@ -14,20 +14,14 @@ from cudal2_agent.policies.fusion.fused_source import written
 from cudal2_agent.policies.fusion.grouping import grouped
 from cudal2_agent.policies.fusion.product_kernels.tiles import MATRIX_TILES, WARPGROUP_TILES, SumTile
 from cudal2_agent.policies.fusion.space import choices
-from tests.policies.fusion.emulated import Array, emulated
-from tests.policies.fusion.graphs import in_half, node, task
+from tests.policies.fusion.convolutions import GEOMETRIES, Geometry
+from tests.policies.fusion.emulated import Array, emulated, inputs_of
+from tests.policies.fusion.graphs import in_half, linear_relu_residual, node, task
 from tests.policies.fusion.proving import candidate_of, failed
-from tests.policies.fusion.test_tiles import convolved
 from tests.sandbox.emulator.compiled import PtxCompiler
-from tests.sandbox.emulator.proving import Build, builder
+from tests.sandbox.emulator.proving import Build
 
 SMALL = SumTile(kind="mma", m=32, n=128, k=32, tm=32, tn=16)
-
-
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
 
 
 def product(m: int, n: int, k: int, *, turned: tuple[bool, bool]) -> ModuleTask:
@@ -40,11 +34,6 @@ def product(m: int, n: int, k: int, *, turned: tuple[bool, bool]) -> ModuleTask:
     left, right = (f"{name}_" if other else name for name, other in zip("ab", turned, strict=True))
     nodes.append(node("product", "aten.mm.default", left, right, results=[(m, n)]))
     return in_half(task({"a": (k, m) if turned[0] else (m, k), "b": (n, k) if turned[1] else (k, n)}, nodes, "product"))
-
-
-def inputs_of(module: ModuleTask) -> dict[str, Array]:
-    random = np.random.default_rng(3)
-    return {each.name: random.normal(size=each.shape).astype(np.float16) for each in module.buffers if each.name != "out"}
 
 
 def right_of(inputs: dict[str, Array], turned: tuple[bool, bool]) -> Array:
@@ -71,40 +60,17 @@ def test_a_product_of_uneven_sizes(sizes: tuple[int, int, int], turned: tuple[bo
     np.testing.assert_allclose(out, right_of(inputs, turned), rtol=2e-3, atol=2e-2)
 
 
-@pytest.mark.parametrize(
-    ("transposed", "stride", "pad", "dilation", "size", "made"),
-    [
-        (False, 1, 1, 1, (6, 5), (6, 5)),
-        (False, 2, 0, 2, (9, 8), (3, 2)),
-        (True, 2, 1, 1, (4, 3), (7, 5)),
-        (True, 3, 0, 2, (3, 2), (11, 8)),
-    ],
-)
-def test_a_convolution(
-    transposed: bool, stride: int, pad: int, dilation: int, size: tuple[int, int], made: tuple[int, int], compiler: PtxCompiler
-) -> None:
-    shape = (2, 5, *made)
-    args: list[Any] = ["x", "w", None, [stride] * 2, [pad] * 2, [dilation] * 2, transposed, [0, 0], 1]
-    nodes = [node("conv", "aten.convolution.default", *args, results=[shape])]
-    module = in_half(task({"x": (2, 3, *size), "w": (3, 5, 3, 3) if transposed else (5, 3, 3, 3)}, nodes, "conv"))
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_a_convolution(geometry: Geometry, compiler: PtxCompiler) -> None:
+    module = in_half(geometry.task())
     inputs = inputs_of(module)
     out = emulated(written(module, grouped(module), {"k0": SMALL}), module, inputs, compiler)["out"]
-    wide = {name: each.astype(np.float64) for name, each in inputs.items()}
-    wanted = convolved(wide["x"], wide["w"], stride, pad, dilation, shape, transposed=transposed)
-    np.testing.assert_allclose(out, wanted, rtol=2e-3, atol=2e-2)
+    np.testing.assert_allclose(out, geometry.convolved(inputs), rtol=2e-3, atol=2e-2)
 
 
 @pytest.mark.parametrize("arithmetic", [Arithmetic.F16, Arithmetic.BF16])
 def test_a_linear_layer_and_what_follows_it_are_one_proved_kernel(arithmetic: Arithmetic, build: Build) -> None:
-    m, n, k = 21, 40, 24
-    nodes = [
-        node("turned", "aten.permute.default", "w", [1, 0], results=[(k, n)]),
-        node("product", "aten.addmm.default", "bias", "x", "turned", results=[(m, n)]),
-        node("positive", "aten.relu.default", "product", results=[(m, n)]),
-        node("other", "aten.permute.default", "residual", [1, 0], results=[(m, n)]),
-        node("sum", "aten.add.Tensor", "positive", "other", results=[(m, n)]),
-    ]
-    module = in_half(task({"x": (m, k), "w": (n, k), "bias": (n,), "residual": (n, m)}, nodes, "sum"), arithmetic)
+    module = in_half(linear_relu_residual(21, 40, 24), arithmetic)
     name = grouped(module).products[0].name
     candidate, _ = candidate_of(module, **{name: SMALL})
     assert (len(candidate.plan.launches), candidate.plan.scratch) == (1, ())

@@ -12,7 +12,7 @@ from cudal2_agent.policies.fusion.fused_source import written
 from cudal2_agent.policies.fusion.grouping import grouped
 from cudal2_agent.policies.fusion.policy import rewrite
 from cudal2_agent.policies.fusion.space import choices
-from tests.policies.fusion.emulated import Array, emulated
+from tests.policies.fusion.emulated import Array, emulated, inputs_of
 from tests.policies.fusion.graphs import node, softmax, task
 from tests.sandbox.emulator.compiled import PtxCompiler
 
@@ -92,7 +92,7 @@ def run(module: ModuleTask, text: str, inputs: dict[str, Array], compiler: PtxCo
 @pytest.mark.parametrize("text", ROWS)
 @pytest.mark.parametrize(("rows", "columns"), [(3, 132), (1, 164)])
 def test_a_softmax_of_every_form(text: str, rows: int, columns: int, compiler: PtxCompiler) -> None:
-    """One that is infinite or NaN somewhere is so where ATen's is."""
+    """With elements that are minus infinity, as masks leave them."""
     x = np.random.default_rng(rows).normal(size=(rows, columns)).astype(np.float32) * 4
     x[0, 5:40] = -np.inf
     out = run(softmax(rows, columns), text, {"x": x}, compiler)
@@ -161,8 +161,7 @@ def test_a_group_norm_with_what_follows_is_one_program(text: str, compiler: PtxC
         ],
         "positive",
     )
-    random = np.random.default_rng(6)
-    inputs = {each.name: random.normal(size=each.shape).astype(np.float32) for each in module.buffers if each.name != "out"}
+    inputs = inputs_of(module)
     x = inputs["x"].astype(np.float64).reshape(2, 3, 40)
     x = ((x - x.mean(2, keepdims=True)) / np.sqrt(x.var(2, keepdims=True) + 1e-5)).reshape(shape)
     wanted = np.maximum(x * inputs["g"][:, None, None] + inputs["h"][:, None, None], 0)

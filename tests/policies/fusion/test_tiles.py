@@ -1,8 +1,5 @@
 """Products by our own kernels: every tile, uneven sizes, convolutions and transposed ones in phases."""
 
-import itertools
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -13,8 +10,9 @@ from cudal2_agent.policies.fusion.fused_source import written
 from cudal2_agent.policies.fusion.grouping import grouped
 from cudal2_agent.policies.fusion.product_kernels.tiles import TILES, SumTile
 from cudal2_agent.policies.fusion.space import choices
-from tests.policies.fusion.emulated import Array, emulated
-from tests.policies.fusion.graphs import in_half, node, task
+from tests.policies.fusion.convolutions import GEOMETRIES, Geometry
+from tests.policies.fusion.emulated import emulated, inputs_of
+from tests.policies.fusion.graphs import in_half, linear_relu_residual, node, task
 from tests.sandbox.emulator.compiled import PtxCompiler
 
 
@@ -23,11 +21,6 @@ def product(m: int, n: int, k: int, *, turned: bool = False) -> ModuleTask:
     right = "turned" if turned else "b"
     nodes.append(node("product", "aten.mm.default", "a", right, results=[(m, n)]))
     return task({"a": (m, k), "b": (n, k) if turned else (k, n)}, nodes, "product")
-
-
-def inputs_of(module: ModuleTask) -> dict[str, Array]:
-    random = np.random.default_rng(3)
-    return {each.name: random.normal(size=each.shape).astype(np.float32) for each in module.buffers if each.name != "out"}
 
 
 @pytest.mark.parametrize("tile", TILES, ids=SumTile.text)
@@ -41,61 +34,19 @@ def test_a_product_of_uneven_sizes(tile: SumTile, turned: bool, compiler: PtxCom
     np.testing.assert_allclose(out, inputs["a"].astype(np.float64) @ right, atol=2e-5)
 
 
-def convolved(x: Array, w: Array, stride: int, pad: int, dilation: int, out: tuple[int, ...], *, transposed: bool) -> Array:
-    """By its definition, one tap and one place at a time."""
-    result = np.zeros(out)
-    for image, place in itertools.product(range(out[0]), itertools.product(*map(range, out[2:]))):
-        for tap in itertools.product(*map(range, w.shape[2:])):
-            if transposed:
-                away = [p + pad - t * dilation for p, t in zip(place, tap, strict=True)]
-                if any(each % stride for each in away):
-                    continue
-                source = [each // stride for each in away]
-            else:
-                source = [p * stride - pad + t * dilation for p, t in zip(place, tap, strict=True)]
-            if all(0 <= each < size for each, size in zip(source, x.shape[2:], strict=True)):
-                taken = w[(slice(None), slice(None), *tap)].astype(np.float64)
-                row = x[(image, slice(None), *source)]
-                result[(image, slice(None), *place)] += row @ taken if transposed else taken @ row
-    return result
-
-
-@pytest.mark.parametrize(
-    ("transposed", "stride", "pad", "dilation", "size", "made"),
-    [
-        (False, 1, 1, 1, (6, 5), (6, 5)),
-        (False, 2, 0, 2, (9, 8), (3, 2)),
-        (True, 1, 1, 2, (4, 5), (6, 7)),
-        (True, 2, 1, 1, (4, 3), (7, 5)),
-        (True, 3, 0, 2, (3, 2), (11, 8)),
-    ],
-)
-def test_a_convolution(
-    transposed: bool, stride: int, pad: int, dilation: int, size: tuple[int, ...], made: tuple[int, ...], compiler: PtxCompiler
-) -> None:
-    shape = (2, 5, *made)
-    weight = (3, 5, 3, 3) if transposed else (5, 3, 3, 3)
-    args: list[Any] = ["x", "w", None, [stride] * 2, [pad] * 2, [dilation] * 2, transposed, [0, 0], 1]
-    module = task({"x": (2, 3, *size), "w": weight}, [node("conv", "aten.convolution.default", *args, results=[shape])], "conv")
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_a_convolution(geometry: Geometry, compiler: PtxCompiler) -> None:
+    module = geometry.task()
     groups = grouped(module)
     best = {name: each[0] for name, each in choices(groups, REFERENCE_CHIPS[Arch.SM_90A]).items()}
     inputs = inputs_of(module)
     out = emulated(written(module, groups, best), module, inputs, compiler)["out"]
-    wanted = convolved(inputs["x"], inputs["w"], stride, pad, dilation, shape, transposed=transposed)
-    np.testing.assert_allclose(out, wanted, atol=2e-5)
+    np.testing.assert_allclose(out, geometry.convolved(inputs), atol=2e-5)
 
 
 def test_what_follows_a_product_is_computed_from_its_sums(compiler: PtxCompiler) -> None:
-    """Bias, ReLU and a residual in another order of dimensions: one kernel, which stores no product."""
-    m, n, k = 21, 36, 19
-    nodes = [
-        node("turned", "aten.permute.default", "w", [1, 0], results=[(k, n)]),
-        node("product", "aten.addmm.default", "bias", "x", "turned", results=[(m, n)]),
-        node("positive", "aten.relu.default", "product", results=[(m, n)]),
-        node("other", "aten.permute.default", "residual", [1, 0], results=[(m, n)]),
-        node("sum", "aten.add.Tensor", "positive", "other", results=[(m, n)]),
-    ]
-    module = task({"x": (m, k), "w": (n, k), "bias": (n,), "residual": (n, m)}, nodes, "sum")
+    """One kernel, which stores no product."""
+    module = linear_relu_residual(21, 36, 19)
     groups = grouped(module)
     tile = SumTile(m=32, n=64, k=16, tm=4, tn=4)
     axes = choices(groups, REFERENCE_CHIPS[Arch.SM_90A])

@@ -141,6 +141,7 @@ def test_verification_and_timing_of_a_large_task_take_turns_in_memory(monkeypatc
     gpu = ScriptedGpu(monkeypatch, large=True)
     evaluator = Evaluator(gpu, gpu.stages.append)
     assert all(isinstance(gpu.evaluate(evaluator).evaluation, Measured) for _ in range(2))
+    assert {"timer", "verifier"} <= set(gpu.memory)
     held = set()
     for each in gpu.memory:
         who, _, freed = each.partition(" ")

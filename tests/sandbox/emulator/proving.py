@@ -9,6 +9,7 @@ from cudal2_agent.contract.plan.plan import Launch, LaunchPlan
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import TestResult, Wrong
+from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.options import CompileOptions, Tier, VerifyOptions
 from cudal2_agent.sandbox.building.builder import Builder
@@ -43,6 +44,8 @@ def plan(*, args: tuple[dict[str, Any], ...] = (), launch: dict[str, Any] | None
     return LaunchPlan.model_validate({"arch": "sm_90a", "launches": (made,)} | fields)
 
 
+TIERS = {"exact", "accuracy", "special", "guards", "freshness", "repeatability", "emulator"}
+
 Build = Callable[..., Built]
 
 
@@ -50,7 +53,7 @@ def builder(cache: Path) -> Build:
     """Builds sources with plans; a failed build fails the test."""
     made = Builder(CompileOptions(cache_dir=str(cache)), REFERENCE_CHIPS[Arch.SM_90A])
 
-    def build(source: str, launch_plan: LaunchPlan | None = None, task: GemmTask = TASK) -> Built:
+    def build(source: str, launch_plan: LaunchPlan | None = None, task: GemmTask | ModuleTask = TASK) -> Built:
         candidate = Candidate(source=source, plan=launch_plan or plan(), origin=ORIGIN)
         built = made.build_one(candidate, task)
         assert isinstance(built, Built), built
@@ -61,7 +64,7 @@ def builder(cache: Path) -> Build:
 
 def prove(
     built: Built,
-    task: GemmTask = TASK,
+    task: GemmTask | ModuleTask = TASK,
     *,
     timeout_s: float = 60.0,
     reduced: Reduced | None = None,
@@ -71,6 +74,12 @@ def prove(
     evaluator = Evaluator(REFERENCE_CHIPS[task.arch], lambda _: None, predict)
     options = VerifyOptions(seed=seed, timeout_s=timeout_s, tier=tier)
     return evaluator.evaluate(Evaluate(built=built, task=task, verify=options, reduced=reduced))
+
+
+def passed(answer: object) -> tuple[set[str], str]:
+    """Tiers of a verified kernel's tests, and the name of the last one: `schedules` where whole grids ran."""
+    assert isinstance(answer, Verified), answer
+    return {test.tier for test in answer.tests}, answer.tests[-1].name
 
 
 def failure(answer: object) -> TestResult:

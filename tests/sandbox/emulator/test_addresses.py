@@ -10,7 +10,7 @@ import pytest
 from cudal2_agent.sandbox.emulator.addressing import ALIGNMENT, BLOCK, GRANULE_BYTES, LINE_BYTES, LOWEST_ADDRESS
 from cudal2_agent.sandbox.emulator.machine import Machine
 from cudal2_agent.sandbox.verification.executor import SLOTS
-from tests.sandbox.emulator.proving import TASK, Build, builder, naive, plan, prove
+from tests.sandbox.emulator.proving import TASK, Build, naive, plan, prove
 
 SIZES = {"A": 300, "B": 5 << 20, "D": 64 << 10, "workspace": 256}
 BITS = range(8, 21)
@@ -149,12 +149,6 @@ def test_buffers_come_in_every_order(placed: dict[str, np.ndarray]) -> None:
 
 
 # ---- kernels ----------------------------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
-
-
 def test_every_run_of_a_proof_has_addresses_of_its_own(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     def addresses(seed: int) -> list[tuple[int, ...]]:
         seen, place = list[tuple[int, ...]](), Machine.place

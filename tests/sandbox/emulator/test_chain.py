@@ -19,7 +19,7 @@ from tests.sandbox.building.build_kernels import TENSORS
 from tests.sandbox.emulator import proving
 from tests.sandbox.emulator.launched import HEADER
 from tests.sandbox.emulator.launched import kernel as small_kernel
-from tests.sandbox.emulator.proving import SCALARS, Build, builder, plan, prove
+from tests.sandbox.emulator.proving import SCALARS, Build, plan, prove
 
 WAIT = '  asm volatile("griddepcontrol.wait;" ::: "memory");\n'
 TRIGGER = '  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");\n'
@@ -60,12 +60,6 @@ def chain(entries: Sequence[tuple[str, bool]]) -> LaunchPlan:
         for entry, programmatic in entries
     )
     return plan(launches=launches, workspace={"bytes": "8*M*N"})
-
-
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
 
 
 def lowered(body: str) -> Program:

@@ -27,13 +27,7 @@ from cudal2_agent.sandbox.emulator.worker import MEMORY_BYTES, command
 from cudal2_agent.sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Verified
 from cudal2_agent.sandbox.workers.pool import WorkerPool
 from tests.sandbox.building.build_kernels import host
-from tests.sandbox.emulator.proving import STORE, SUM, TASK, Build, builder, failure, naive, plan, prove
-
-
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
+from tests.sandbox.emulator.proving import STORE, SUM, TASK, Build, failure, naive, plan, prove
 
 
 @pytest.mark.parametrize(
@@ -323,9 +317,7 @@ def test_ctas_that_wait_for_each_other_by_a_counter_are_verified(build: Build, w
     assert (test.tier, test.name) == ("emulator", "deadlock")
 
 
-def test_a_pool_of_emulators_answers_as_one_of_gpus(request: pytest.FixtureRequest) -> None:
-    assert request.config.cache is not None
-    build = builder(request.config.cache.mkdir("emulator-kernels"))
+def test_a_pool_of_emulators_answers_as_one_of_gpus(build: Build) -> None:
     stages: list[str] = []
     pool = WorkerPool(
         [WorkerOptions()],

@@ -16,7 +16,7 @@ from cudal2_agent.sandbox.emulator.large.producers import FEW_CLUSTERS, Ranges, 
 from cudal2_agent.sandbox.verification.elements import decode, encode
 from cudal2_agent.sandbox.workers.messages import Done, Reduced, Verified
 from tests.sandbox.building.build_kernels import TENSORS
-from tests.sandbox.emulator.proving import SCALARS, Build, builder, plan, prove
+from tests.sandbox.emulator.proving import SCALARS, Build, plan, prove
 
 
 # ---- which clusters write a place -------------------------------------------------------------------------------------------
@@ -136,12 +136,6 @@ def two_launches(**fields: Any) -> LaunchPlan:
     reduce = {"entry": "reduce", "grid": ("ceil(M*N/256)", 1, 1), "block": (256, 1, 1), "programmatic": False}
     launches = ({**parts, "args": (a, b, m, n, k, {"workspace": 0})}, {**reduce, "args": (d, m, n, {"workspace": 0})})
     return plan(launches=launches, workspace={"bytes": "16*M*N"}, **fields)
-
-
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from cudal2_agent.contract.plan.plan import parse_plan
 from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layout
 from cudal2_agent.sandbox.workers.messages import Reduced, Verified
 from tests.sandbox.emulator.kernels.written import FOLDER
-from tests.sandbox.emulator.proving import SUM, Build, builder, failure, naive, prove
+from tests.sandbox.emulator.proving import SUM, Build, failure, naive, prove
 
 OBLONG = GemmTask(m=24, n=40, k=48, layout=Layout.NT, arch=Arch.SM_90A)
 M_IS_K = OBLONG.model_copy(update={"m": 48})
@@ -16,12 +16,6 @@ ALL_EQUAL = OBLONG.model_copy(update={"m": 32, "n": 32, "k": 32})
 LARGE = GemmTask(m=512, n=384, k=24, layout=Layout.NT, arch=Arch.SM_90A)
 BY_ROWS, BY_COLUMNS, B_BY_COLUMNS = "a[row * k + i]", "a[i * m + row]", "b[column * k + i]"
 TRANSPOSED_A = SUM.replace(BY_ROWS, BY_COLUMNS)
-
-
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
 
 
 def in_bf16(source: str) -> str:

@@ -102,20 +102,6 @@ def test_narrower_arithmetic_and_less_work_are_wrong(task: ModuleTask, kernel: K
     assert not verdict(task, kernel).right
 
 
-def test_every_element_of_a_large_output_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The typical error is that of some elements where there are very many."""
-    monkeypatch.setattr(bounds, "_SAMPLED", 300)
-    task = small.softmax(8, 96)
-
-    def all_but_one(values: Inputs) -> torch.Tensor:
-        output = values["x"].softmax(1)
-        output[7, 94] *= 1.001
-        return output
-
-    assert verdict(task, lambda values: values["x"].softmax(1)).right
-    assert verdict(task, all_but_one).wrong == 1
-
-
 def test_a_variance_that_cancels_is_wrong() -> None:
     assert not verdict(small.layer_norm(), one_pass, OFFSET).right
     assert verdict(small.layer_norm(), one_pass, OWN).right
@@ -164,13 +150,17 @@ def test_what_holds_the_poison_is_unwritten() -> None:
 
 
 def test_of_very_many_elements_some_tell_the_typical_error_and_all_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cudal2_agent.sandbox.modules.bounds._SAMPLED", 64)
+    monkeypatch.setattr(bounds, "_SAMPLED", 64)
     task = small.softmax()
+
+    def all_but_one(values: Inputs) -> torch.Tensor:
+        output = values["x"].softmax(1)
+        output[-1, 94] *= 1.001
+        return output
+
     assert verdict(task, online_softmax).right
     assert not verdict(task, lambda v: v["x"].half().softmax(1).float()).right
-    assert verdict(task, lambda v: torch.where(torch.arange(96) == 95, 0.0, v["x"].softmax(1))).wrong == len(
-        draw(task, NORMAL, 1, CPU)["x"]
-    )
+    assert verdict(task, all_but_one).wrong == 1
 
 
 @pytest.mark.parametrize("finite", ["all", "one in each row"])

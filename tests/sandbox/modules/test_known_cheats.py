@@ -130,7 +130,7 @@ def test_a_known_cheat_is_refused_or_its_task_gives_no_reward(tracer: Tracer, ea
     values = own_values(task, seed=1)
     old = Interpreter(task.graph).run(values | {"x": own_values(task, seed=2)["x"]})
     answer, wanted = ANSWERS[each.cheat](values, old), Interpreter(task.graph).run(values)["out"]
-    assert torch.allclose(answer, wanted, rtol=CLOSE, atol=CLOSE) or each.large
+    assert torch.allclose(answer, wanted, rtol=CLOSE, atol=CLOSE) != each.large
     found = tracer.soundness(task, 3)
     passed = {false.kind for false in found.accepted if false.on == "ours"}
     assert (found.status, each.cheat in passed) == (("sound", False) if each.sound else ("unsound", True)), found.reason

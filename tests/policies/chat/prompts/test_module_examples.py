@@ -1,20 +1,15 @@
-"""Every executed example of the module prompts is proved on the emulator by all tests, at two sizes and on two targets."""
+"""Every executed example of the module prompts is proved on the emulator by all tests, at two sizes."""
 
 import pytest
 
 pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 pytest.importorskip("torch", reason="modules are proved with PyTorch")
 
-from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.plan.plan import parse_plan
 from cudal2_agent.contract.records.module_task import ModuleTask
-from cudal2_agent.contract.records.task import Arch
-from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.policies.chat.prompts.modules import EXAMPLES, example_source
-from cudal2_agent.sandbox.emulator.evaluator import Evaluator
-from cudal2_agent.sandbox.workers.messages import Evaluate, Verified
 from tests.sandbox.emulator.modules import graphs
-from tests.sandbox.emulator.proving import Build, builder
+from tests.sandbox.emulator.proving import TIERS, Build, passed, prove
 
 TASKS = {
     "pointwise": (graphs.gelu(1003), graphs.gelu(4)),
@@ -29,29 +24,14 @@ TASKS = {
 CASES = [pytest.param(name, task, id=f"{name}-{size}") for name, tasks in TASKS.items() for size, task in enumerate(tasks)]
 
 
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
-
-
-@pytest.fixture(scope="module")
-def evaluator() -> Evaluator:
-    return Evaluator(REFERENCE_CHIPS[Arch.SM_90A], lambda _stage: None)
-
-
 def test_every_example_is_tried() -> None:
     assert set(TASKS) == {name for example in EXAMPLES.values() for name in example}
 
 
 @pytest.mark.parametrize(("name", "task"), CASES)
-def test_an_example_passes_every_test(name: str, task: ModuleTask, build: Build, evaluator: Evaluator) -> None:
+def test_an_example_passes_every_test(name: str, task: ModuleTask, build: Build) -> None:
     source = example_source(name, task)
-    answer = evaluator.evaluate(
-        Evaluate(built=build(source, parse_plan(source), task), task=task, verify=VerifyOptions(seed=1, timeout_s=60.0))
-    )
-    assert isinstance(answer, Verified), answer
-    assert {test.tier for test in answer.tests} >= {"exact", "accuracy", "special", "guards", "freshness", "repeatability"}
+    assert passed(prove(build(source, parse_plan(source), task), task, seed=1)) == (TIERS, "schedules")
 
 
 BY_CUB = """/* cudal2: {"arch": "sm_90a", "launches": [{"entry": "mean", "grid": ["rows", 1, 1], "block": [128, 1, 1], "args": [
@@ -69,8 +49,7 @@ extern "C" __global__ void mean(const float* x, float* out, int columns) {
 
 
 @pytest.mark.slow
-def test_block_primitives_of_cccl_compile_and_are_proved(build: Build, evaluator: Evaluator) -> None:
+def test_block_primitives_of_cccl_compile_and_are_proved(build: Build) -> None:
     """The rules offer them; NVRTC takes seconds for their headers."""
     task = graphs.row_mean(7, 300)
-    request = Evaluate(built=build(BY_CUB, parse_plan(BY_CUB), task), task=task, verify=VerifyOptions(seed=1, timeout_s=60.0))
-    assert isinstance(evaluator.evaluate(request), Verified)
+    assert passed(prove(build(BY_CUB, parse_plan(BY_CUB), task), task, seed=1)) == (TIERS, "schedules")

@@ -16,7 +16,7 @@ from cudal2_agent.sandbox.emulator.large.coverage import UNLIMITED_SMS, resolve_
 from cudal2_agent.sandbox.emulator.machine import Interleaving, Machine
 from cudal2_agent.sandbox.workers.messages import Done, Verified
 from tests.sandbox.emulator.launched import Array, kernel, launch
-from tests.sandbox.emulator.proving import TASK, Build, builder, naive, plan, prove
+from tests.sandbox.emulator.proving import TASK, Build, naive, plan, prove
 
 INTERLEAVINGS = [(Interleaving.EAGER, 0), (Interleaving.LATEST, 0), *((Interleaving.RANDOM, seed) for seed in range(6))]
 under_every_interleaving = pytest.mark.parametrize(("interleaving", "seed"), INTERLEAVINGS)
@@ -79,12 +79,6 @@ def test_buffers_lie_as_large_allocations_do_and_where_a_seed_says() -> None:
 
 
 # ---- kernels ----------------------------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
-
-
 READ = '  unsigned {name};\n  asm volatile("mov.u32 %0, %%{name};" : "=r"({name}));\n'
 WALK = """\
   for (int tile = {start}; tile < tiles; tile += {step}) {{

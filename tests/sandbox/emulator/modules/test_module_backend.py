@@ -24,16 +24,10 @@ from cudal2_agent.sandbox.modules.executor import Run
 from cudal2_agent.sandbox.verification.executor import Fill
 from tests.sandbox.emulator.modules.corpus.kernel import launch
 from tests.sandbox.emulator.modules.graphs import Shape, buffer, module, node, value
-from tests.sandbox.emulator.proving import Build, builder
+from tests.sandbox.emulator.proving import Build
 
 HEAD = "#include <cuda.h>\n"
 WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
-
-
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
 
 
 Made = Callable[..., EmulatedModule]

@@ -28,15 +28,9 @@ from tests.sandbox.emulator.modules.corpus.kernel import Kernel, launch
 from tests.sandbox.emulator.modules.corpus.products import LIBRARY_LINEAR
 from tests.sandbox.emulator.modules.corpus.reductions import MSE
 from tests.sandbox.emulator.modules.corpus.rows import SOFTMAX
-from tests.sandbox.emulator.proving import Build, builder
+from tests.sandbox.emulator.proving import Build
 
 Answer = Done | Verified | NotExecuted
-
-
-@pytest.fixture(scope="module")
-def build(request: pytest.FixtureRequest) -> Build:
-    assert request.config.cache is not None
-    return builder(request.config.cache.mkdir("emulator-kernels"))
 
 
 @pytest.fixture(scope="module")

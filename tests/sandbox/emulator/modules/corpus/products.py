@@ -137,7 +137,7 @@ _OWN = (
         "linear/naive",
         graphs.linear_relu,
         ((7, 40, 30), (1, 3, 200), (5, 70, 1)),
-        (launch("linear", ("ceil(columns/64)", "rows", 1), 64, *_MADE[:5], *_MADE[5:]),),
+        (launch("linear", ("ceil(columns/64)", "rows", 1), 64, *_MADE),),
         (
             Fault("bias-twice", "float sum = bias[column]", "float sum = 2 * bias[column]"),
             Fault(

@@ -19,29 +19,14 @@ MSE = Kernel(
     ),
     plan={"workspace": {"bytes": "16 + 4*24", "zero": "restored", "zero_bytes": 4}},
 )
+_STATES = ("running_mean=", "running_var=", "batches=")
+_SIZES = (".batch", ".channels", ".inner", "1e-5f", "0.1f")
+_NORMED = ("x", "weight", "bias", *_STATES, "out=", *_SIZES)
 BATCH_NORM = Kernel(
     "batch_norm/channel",
     graphs.batch_norm,
     ((4, 3, 25), (2, 1, 64), (3, 8, 7), (16, 2, 4)),
-    (
-        launch(
-            "batch_norm",
-            "channels",
-            64,
-            "x",
-            "weight",
-            "bias",
-            "running_mean=",
-            "running_var=",
-            "batches=",
-            "out=",
-            ".batch",
-            ".channels",
-            ".inner",
-            "1e-5f",
-            "0.1f",
-        ),
-    ),
+    (launch("batch_norm", "channels", 64, *_NORMED),),
     (
         Fault("variance-not-updated", "momentum * (variance * count / (count - 1))", "momentum * running_var[channel]"),
         Fault("biased-running-variance", "variance * count / (count - 1)", "variance"),
@@ -71,7 +56,6 @@ SQUARE_SUM = Kernel(
         Fault("row-left-out", "row < rows; row += 8", "row < rows - 1; row += 8"),
     ),
 )
-_STATES = ("running_mean=", "running_var=", "batches=")
 _CLEARED = launch("cleared", 1, 1, "out=")
 _PAIR = ("x", "target")
 KERNELS = (
@@ -137,20 +121,7 @@ KERNELS = (
         graphs.batch_norm,
         ((4, 3, 25), (16, 2, 4), (2, 5, 1)),
         (
-            launch(
-                "statistics",
-                "channels",
-                32,
-                "x",
-                "means=",
-                "scales=",
-                *_STATES,
-                ".batch",
-                ".channels",
-                ".inner",
-                "1e-5f",
-                "0.1f",
-            ),
+            launch("statistics", "channels", 32, "x", "means=", "scales=", *_STATES, *_SIZES),
             launch(
                 "applied",
                 "ceil(batch*channels*inner/128)",
@@ -176,23 +147,7 @@ KERNELS = (
         "batch_norm/wide_sums",
         graphs.batch_norm,
         ((4, 5, 25), (2, 1, 64), (3, 8, 7)),
-        (
-            launch(
-                "batch_norm",
-                "ceil(channels/2)",
-                64,
-                "x",
-                "weight",
-                "bias",
-                *_STATES,
-                "out=",
-                ".batch",
-                ".channels",
-                ".inner",
-                "1e-5f",
-                "0.1f",
-            ),
-        ),
+        (launch("batch_norm", "ceil(channels/2)", 64, *_NORMED),),
         (
             Fault("squares-in-f32", "squares += value * value", "squares += (float)value * (float)value"),
             Fault("sums-in-f32", "double sum = 0, squares = 0", "float sum = 0, squares = 0"),
