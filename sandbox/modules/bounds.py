@@ -312,7 +312,7 @@ def _compare(
             start += len(values)
             continue
         if values.is_floating_point():
-            right = _is_close(verdict, values, want, explained, judged) | spared | (values.isnan() & touched)
+            right = _is_close(verdict, values, want, explained, judged, spared) | spared | (values.isnan() & touched)
         else:
             right = extreme if expected.source is not None else values.long() == want.long()
         old = None if poison is None else filled((len(values),), buffer.element, poison, got.device, start)
@@ -358,13 +358,21 @@ def _add_typical(
 
 
 def _is_close(
-    verdict: Verdict, got: torch.Tensor, want: torch.Tensor, explained: torch.Tensor, judged: torch.Tensor
+    verdict: Verdict,
+    got: torch.Tensor,
+    want: torch.Tensor,
+    explained: torch.Tensor,
+    judged: torch.Tensor,
+    spared: torch.Tensor,
 ) -> torch.Tensor:
-    """Which elements are within their bounds, infinite or NaN as the reference is. Shape: all (elements,)."""
+    """Which elements are within their bounds, infinite or NaN as the reference is. Shape: all (elements,).
+
+    `spared`: free elements, whose errors are not the worst of any output.
+    """
     wide, bound, limit = got.double(), bound_of(want, explained, got.dtype), torch.finfo(got.dtype).max
     error = (wide - want).abs()
     counted = error.isfinite() & judged
-    verdict.worst = max(verdict.worst, float(torch.where(counted, error / bound, 0.0).max()))
+    verdict.worst = max(verdict.worst, float(torch.where(counted & ~spared, error / bound, 0.0).max()))
     _add_typical(verdict, got.dtype, torch.where(counted, error, math.inf), want, explained)
     right = (error <= bound) | (wide == want) | (wide.isnan() & want.isnan())
     return right | (wide.isinf() & (wide.sign() == want.sign()) & (want.abs() + bound > limit))

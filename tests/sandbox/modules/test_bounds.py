@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -147,6 +148,20 @@ def test_what_holds_the_poison_is_unwritten() -> None:
     covered = torch.ones_like(output, dtype=torch.bool)
     covered[3] = False
     assert Judge(task, values, 1).judge(Run({"out": output}, poison=poison, covered={"out": covered})).right
+
+
+def test_the_worst_error_is_of_elements_that_are_judged() -> None:
+    task = small.softmax()
+    values = draw(task, NORMAL, 1, CPU)
+    output, judge = values["x"].softmax(1), Judge(task, values, 1)
+    output[3, 5] += 1
+    free = torch.zeros_like(output, dtype=torch.bool)
+    free[3, 5] = True
+    assert judge.judge(Run({"out": output})).worst > 1
+    judge.expected["out"] = replace(judge.expected["out"], free=free)
+    found = judge.judge(Run({"out": output}))
+    assert found.right
+    assert found.worst <= 1
 
 
 def test_of_very_many_elements_some_tell_the_typical_error_and_all_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
