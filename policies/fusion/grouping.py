@@ -190,7 +190,11 @@ class _Cut:
             if id(value) in order:
                 return
             scan = _scan_of(value)
-            for each in cone(scan or value, self._buffers).values():
+            below = cone(scan or value, self._buffers).values()
+            reductions = [each for each in below if isinstance(each, Reduction)]
+            if scan is not None and reductions:
+                raise MustStore(reductions[-1])  # a scan's kernel reduces nothing itself
+            for each in below:
                 for operand in each.inputs:
                     if isinstance(operand, ProductValue | Scan) and id(operand) not in self._buffers:
                         raise MustStore(operand)

@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
-from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Reduction, Scan, Value
+from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Reduction, Scan, Unplanned, Value
 
 ReductionKey = tuple[str, int, tuple[int, ...]]
 
 
-class MustStore(Exception):
-    """A value that the kernel cannot compute where it is read, so that an earlier kernel must store it."""
+class MustStore(Unplanned):
+    """A value that the kernel cannot compute where it is read, so that an earlier kernel must store it.
+
+    `grouping` then stores it. Once the kernels are settled, it means that the fuser cannot plan the module.
+    """
 
     def __init__(self, value: Value) -> None:
-        super().__init__(value.name)
+        super().__init__(value.name, "read where no kernel computes it")
         self.value = value
 
 

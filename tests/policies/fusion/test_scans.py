@@ -7,7 +7,8 @@ from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.fused_source import written
-from cudal2_agent.policies.fusion.grouping import grouped
+from cudal2_agent.policies.fusion.grouping import ScanStep, grouped
+from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.space import choices
 from tests.policies.fusion.emulated import emulated
 from tests.policies.fusion.graphs import node, task
@@ -53,3 +54,24 @@ def test_what_lies_before_a_joined_value_is_not_read(fill: int, compiler: PtxCom
     best = {name: each[0] for name, each in choices(groups, REFERENCE_CHIPS[Arch.SM_90A]).items()}
     out = emulated(written(module, groups, best), module, {"x": x}, compiler)["out"]
     assert np.array_equal(out, np.pad(np.cumsum(x, 1), ((0, 0), (1, 0)), constant_values=fill))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_statistics_of_what_is_scanned_are_stored_before_it(dim: int, compiler: PtxCompiler) -> None:
+    """Of rows along the scan, and across it: a scan's kernel reduces nothing."""
+    shape = (6, 40)
+    module = task(
+        {"x": shape},
+        [
+            node("soft", "aten._softmax.default", "x", 1, False, results=[shape]),
+            node("sums", "aten.cumsum.default", "soft", dim, results=[shape]),
+        ],
+        "sums",
+    )
+    x = np.random.default_rng(2).normal(size=shape).astype(np.float32)
+    groups = grouped(module)
+    assert [type(each) for each in groups.steps] == [KernelProgram, ScanStep]
+    best = {name: each[0] for name, each in choices(groups, REFERENCE_CHIPS[Arch.SM_90A]).items()}
+    out = emulated(written(module, groups, best), module, {"x": x}, compiler)["out"]
+    powers = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(out, np.cumsum(powers / powers.sum(1, keepdims=True), dim), rtol=2e-6)
