@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
-from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Reduction, Scan, Unplanned, Value
-
-ReductionKey = tuple[str, int, tuple[int, ...]]
+from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Reduction, ReductionKey, Scan, Unplanned, Value
 
 
 class MustStore(Unplanned):
@@ -147,7 +145,7 @@ class Reading:
             raise MustStore(value)
         if flat(index, value.shape) != self.row:
             raise MustStore(value)
-        key = (value.operation, id(value.source), value.dims)
+        key = value.key
         if key not in self.stages:
             self.stages[key] = 0
             self.reductions[key] = value
