@@ -185,7 +185,7 @@ def _accesses(program: KernelProgram, reading: Reading) -> list[Access]:
         size = numel * element.bytes
         found.append(Access(_plain(index, reading.pool), size, element.bytes, numel >= elements, id(load) in first))
     for store in program.stores:
-        size = store.value.numel * store.value.element.bytes
+        size = store.value.bytes
         found.append(Access(reading.target(store), size, store.value.element.bytes, not store.by_row, first=False))
     return found
 

@@ -103,7 +103,7 @@ def _fusing_pays(product: ProductValue, reader: KernelProgram, sums: Contraction
     slower_us = sums.flops / rate * (1 / _OWN_SHARE[tile.kind] - 1) / 1e6
     # A library's transposed convolution with strides is copied to where it belongs.
     copied = product.call.call == "conv_transpose" and set(product.call.stride) != {1}
-    saved_us = (4 if copied else 2) * product.numel * product.element.bytes / chip.dram_tbps / 1e6
+    saved_us = (4 if copied else 2) * product.bytes / chip.dram_tbps / 1e6
     return slower_us < saved_us + chip.launch_us
 
 
@@ -140,7 +140,7 @@ def _flat_vector(program: KernelProgram, widest: int) -> int:
     Where a line ends within them, each would be found by itself, and none would share what it reads.
     """
     rows, width = program.rows, vector(program.rows, widest)
-    stored = sum(store.value.numel * store.value.element.bytes for store in program.stores)
+    stored = sum(store.value.bytes for store in program.stores)
     large = [access.index for access in program.accesses if 8 * access.bytes >= stored]
     while width > 1:
         first = of(Var("o", rows // width)) * width

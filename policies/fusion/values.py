@@ -40,6 +40,10 @@ class Value:
         return math.prod(self.shape)
 
     @property
+    def bytes(self) -> int:
+        return self.numel * self.element.bytes
+
+    @property
     def ctype(self) -> CType:
         return CTYPE[self.element]
 

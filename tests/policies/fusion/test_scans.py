@@ -6,8 +6,9 @@ import pytest
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.policies.fusion.axes import Axes
-from cudal2_agent.policies.fusion.fused_source import written
+from cudal2_agent.policies.fusion.fused_source import fused_products, written
 from cudal2_agent.policies.fusion.grouping import ScanStep, grouped
+from cudal2_agent.policies.fusion.product_kernels.tiles import TILES
 from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.space import choices
 from tests.policies.fusion.emulated import emulated
@@ -75,3 +76,43 @@ def test_statistics_of_what_is_scanned_are_stored_before_it(dim: int, compiler: 
     out = emulated(written(module, groups, best), module, {"x": x}, compiler)["out"]
     powers = np.exp(x.astype(np.float64))
     np.testing.assert_allclose(out, np.cumsum(powers / powers.sum(1, keepdims=True), dim), rtol=2e-6)
+
+
+def test_what_a_scan_reads_is_written_before_it(compiler: PtxCompiler) -> None:
+    """A kernel that stores it is not joined with one of the same rows behind the scan."""
+    shape = (6, 40)
+    one = task(
+        {"x": shape},
+        [
+            node("powers", "aten.exp.default", "x", results=[shape]),
+            node("sums", "aten.cumsum.default", "powers", 0, results=[shape]),
+            node("scaled", "aten.mul.Tensor", "sums", "powers", results=[shape]),
+        ],
+        "scaled",
+    )
+    outputs = {**one.graph.outputs, "powers_out": "powers"}
+    added = one.buffers[-1].model_copy(update={"name": "powers_out"})
+    graph = one.graph.model_copy(update={"outputs": outputs})
+    module = one.model_copy(update={"buffers": (*one.buffers, added), "graph": graph})
+    groups = grouped(module)
+    assert [type(each) for each in groups.steps] == [KernelProgram, ScanStep, KernelProgram]
+    x = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+    best = {name: each[0] for name, each in choices(groups, REFERENCE_CHIPS[Arch.SM_90A]).items()}
+    powers = np.exp(x.astype(np.float64))
+    out = emulated(written(module, groups, best), module, {"x": x}, compiler)["out"]
+    np.testing.assert_allclose(out, np.cumsum(powers, 0) * powers, rtol=2e-6)
+
+
+def test_a_product_behind_which_only_a_scan_reads_another_value_is_fused() -> None:
+    """A scan elsewhere in the module keeps no product from what follows it; one that reads the product does."""
+    shape = (64, 64)
+    nodes = [
+        node("product", "aten.mm.default", "x", "w", results=[shape]),
+        node("positive", "aten.relu.default", "product", results=[shape]),
+    ]
+    for source, fused in (("y", 1), ("product", 0)):
+        sums = node("sums", "aten.cumsum.default", source, 0, results=[shape])
+        both = node("both", "aten.add.Tensor", "positive", "sums", results=[shape])
+        groups = grouped(task({"x": shape, "w": shape, "y": shape}, [*nodes, sums, both], "both"))
+        chosen = {step.name: TILES[0] for step in groups.products}
+        assert len(fused_products(groups, chosen)) == fused
