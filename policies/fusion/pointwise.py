@@ -145,6 +145,8 @@ def element(pool: ExpressionPool, name: str, operands: Sequence[Any], kwargs: Ma
             return _power(pool, as_type(first), float(operands[1]), ctype)
         case "div" if kwargs.get("rounding_mode"):
             raise Unplanned("aten.div", "with a rounding mode")
+        case "round" if kwargs.get("decimals"):
+            raise Unplanned("aten.round", "to decimals")
         case _ if name in _COMPARISONS:
             common = max((each.ctype for each in operands[:2] if isinstance(each, Expr)), key=_ORDER.index)
             if any(isinstance(each, float) for each in operands[:2]) and _ORDER.index(common) < _ORDER.index("float"):

@@ -127,6 +127,16 @@ def test_an_operation_without_a_rule_is_named() -> None:
         grouped(module)
 
 
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs"), [("div.Tensor_mode", ["y"], {"rounding_mode": "floor"}), ("round.decimals", [], {"decimals": 2})]
+)
+def test_a_form_of_an_operation_without_a_rule_is_named(op: str, args: list[str], kwargs: dict[str, Any]) -> None:
+    shape = (4, 8)
+    module = task({"x": shape, "y": shape}, [node("odd", f"aten.{op}", "x", *args, results=[shape], **kwargs)], "odd")
+    with pytest.raises(Unplanned, match=op.split(".")[0]):
+        grouped(module)
+
+
 def test_a_plan_that_cannot_be_written_ends_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other axes take its place; where none can be written, the policy says why it proposes nothing."""
     asked = Observation(task=softmax(64, 128), chip=CHIP, round=0, seed=0)
