@@ -62,7 +62,8 @@ class ScanStep:
 
 def _turned(value: Value, scan: Scan) -> list[tuple[int, int, int]] | None:
     """How a value reads a scan: by dimension of the scan (dimension of the value, 1 or -1, shift); None where it does more."""
-    variables = [Var(f"d{at}", size) for at, size in enumerate(value.shape)]
+    shape = value.shape
+    variables = [Var(f"d{at}", size) for at, size in enumerate(shape)]
     index: list[Index] | None = [of(each) for each in variables]
     while value is not scan:
         if not isinstance(value, Map) or len(value.of) != 1 or value.numel != scan.numel or len(value.shape) != len(scan.shape):
@@ -72,14 +73,16 @@ def _turned(value: Value, scan: Scan) -> list[tuple[int, int, int]] | None:
             return None
         value, index = value.of[0], capture.index
     found = []
+    single = (dim for dim, size in enumerate(shape) if size == 1)  # which of them reads which makes no difference
     for each, size in zip(index or [], scan.shape, strict=True):
         if size == 1:
-            return None
+            found.append((next(single, -1), 1, 0))
+            continue
         ((atom, factor),) = each.terms or ((None, 0),)
         if atom not in variables or abs(factor) != 1 or len(each.terms) != 1:
             return None
         found.append((variables.index(atom), factor, each.constant))
-    return found if len({dim for dim, _, _ in found}) == len(found) else None
+    return found if {dim for dim, _, _ in found} == set(range(len(shape))) else None
 
 
 class _Capture:

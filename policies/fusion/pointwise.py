@@ -39,7 +39,7 @@ _FUNCTIONS = {
     "mish": "({0} * tanh({0} > 20 ? {0} : log1p(exp({0}))))",
     "hardswish": "({0} * clamp01(({0} + 3) / 6))",
     "hardsigmoid": "clamp01(({0} + 3) / 6)",
-    "log_sigmoid": "((({0} < 0) ? {0} : 0) - log1p(exp(-fabs({0}))))",
+    "log_sigmoid_forward": "((({0} < 0) ? {0} : 0) - log1p(exp(-fabs({0}))))",
     "selu": "({0} > 0 ? {0} * 1.0507009873554805f : expm1({0}) * 1.7580993408473766f)",
     "square": "({0} * {0})",
     "mul": "({0} * {1})",

@@ -137,6 +137,19 @@ def test_a_form_of_an_operation_without_a_rule_is_named(op: str, args: list[str]
         grouped(module)
 
 
+def test_a_logarithm_of_a_sigmoid_has_two_results(compiler: PtxCompiler) -> None:
+    """The second is only for gradients."""
+    nodes = [
+        node("both", "aten.log_sigmoid_forward.default", "x", results=[(4, 8), (0,)]),
+        node("first", "getitem", "both", 0, results=[(4, 8)]),
+    ]
+    module = task({"x": (4, 8)}, nodes, "first")
+    inputs = inputs_of(module)
+    inputs["x"][0, :2] = -200, 80
+    out = emulated(first(module), module, inputs, compiler)["out"]
+    np.testing.assert_allclose(out, -np.logaddexp(0, -inputs["x"].astype(np.float64)), rtol=2e-6)
+
+
 def test_a_plan_that_cannot_be_written_ends_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other axes take its place; where none can be written, the policy says why it proposes nothing."""
     asked = Observation(task=softmax(64, 128), chip=CHIP, round=0, seed=0)

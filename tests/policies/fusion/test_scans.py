@@ -57,6 +57,16 @@ def test_what_lies_before_a_joined_value_is_not_read(fill: int, compiler: PtxCom
     assert np.array_equal(out, np.pad(np.cumsum(x, 1), ((0, 0), (1, 0)), constant_values=fill))
 
 
+@pytest.mark.parametrize(("shape", "dim"), [((3, 1, 20), 2), ((3, 1, 20), 0), ((3, 1, 20), 1), ((1, 20), 1), ((1, 1), 0)])
+def test_dimensions_of_one_element_are_scanned_past(shape: tuple[int, ...], dim: int, compiler: PtxCompiler) -> None:
+    module = task({"x": shape}, [node("sums", "aten.cumsum.default", "x", dim, results=[shape])], "sums")
+    x = np.random.default_rng(4).normal(size=shape).astype(np.float32)
+    groups = grouped(module)
+    best = {name: each[0] for name, each in choices(groups, REFERENCE_CHIPS[Arch.SM_90A]).items()}
+    out = emulated(written(module, groups, best), module, {"x": x}, compiler)["out"]
+    np.testing.assert_allclose(out, np.cumsum(x.astype(np.float64), dim), rtol=1e-5, atol=2e-6)
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 def test_statistics_of_what_is_scanned_are_stored_before_it(dim: int, compiler: PtxCompiler) -> None:
     """Of rows along the scan, and across it: a scan's kernel reduces nothing."""
