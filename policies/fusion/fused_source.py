@@ -94,8 +94,6 @@ def _tiled(product: ProductStep, step: Step, choices: Mapping[str, Choice], grou
 def fused_products(groups: Groups, choices: Mapping[str, Choice]) -> dict[str, str]:
     """By kernel, the product that it computes as well: the only reader of a product of our own, element by element."""
     found: dict[str, str] = {}
-    if any(isinstance(step, ScanStep) for step in groups.steps):
-        return found  # a scan may read the product
     for step in groups.products:
         buffer = groups.buffers[id(step.product)]
         readers = [each for each in groups.steps if each is not step and buffer in names_of(each)]

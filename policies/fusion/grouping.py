@@ -28,15 +28,29 @@ class ProductStep:
     call: LibraryCall
     product: ProductValue
 
+    @property
+    def bytes(self) -> int:
+        """What it reads and writes at least."""
+        return sum(each.bytes for each in (*self.product.operands, self.product))
+
 
 @dataclass(eq=False)
 class ScanStep:
-    """A scan. `stored`: the value in the buffer, which may be a view of the scan, such as its reverse."""
+    """A scan. `stored`: the value in the buffer, which may be a view of the scan, such as its reverse.
+
+    `reads`: the other buffers.
+    """
 
     name: str
     scan: Scan
     stored: Value
     buffer: str
+    reads: list[str]
+
+    @property
+    def bytes(self) -> int:
+        """What it reads and writes at least, where its operand is stored as it is."""
+        return self.scan.source.bytes + self.scan.bytes
 
     def target(self, index: Sequence[Index]) -> list[Index]:
         """Where the scan's element at an index lies in what is stored."""
@@ -48,7 +62,8 @@ class ScanStep:
 
 def _turned(value: Value, scan: Scan) -> list[tuple[int, int, int]] | None:
     """How a value reads a scan: by dimension of the scan (dimension of the value, 1 or -1, shift); None where it does more."""
-    variables = [Var(f"d{at}", size) for at, size in enumerate(value.shape)]
+    shape = value.shape
+    variables = [Var(f"d{at}", size) for at, size in enumerate(shape)]
     index: list[Index] | None = [of(each) for each in variables]
     while value is not scan:
         if not isinstance(value, Map) or len(value.of) != 1 or value.numel != scan.numel or len(value.shape) != len(scan.shape):
@@ -58,14 +73,16 @@ def _turned(value: Value, scan: Scan) -> list[tuple[int, int, int]] | None:
             return None
         value, index = value.of[0], capture.index
     found = []
+    single = (dim for dim, size in enumerate(shape) if size == 1)  # which of them reads which makes no difference
     for each, size in zip(index or [], scan.shape, strict=True):
         if size == 1:
-            return None
+            found.append((next(single, -1), 1, 0))
+            continue
         ((atom, factor),) = each.terms or ((None, 0),)
         if atom not in variables or abs(factor) != 1 or len(each.terms) != 1:
             return None
         found.append((variables.index(atom), factor, each.constant))
-    return found if len({dim for dim, _, _ in found}) == len(found) else None
+    return found if {dim for dim, _, _ in found} == set(range(len(shape))) else None
 
 
 class _Capture:
@@ -97,14 +114,7 @@ class Groups:
 
     def weight(self, name: str) -> int:
         """Bytes that a kernel moves, by its name."""
-        step = next(each for each in self.steps if each.name == name)
-        if isinstance(step, KernelProgram):
-            return step.bytes
-        return (
-            sum(each.numel * each.element.bytes for each in (*step.product.operands, step.product))
-            if isinstance(step, ProductStep)
-            else 0
-        )
+        return next(each.bytes for each in self.steps if each.name == name)
 
     @property
     def products(self) -> list[ProductStep]:
@@ -175,12 +185,18 @@ class _Cut:
                 case ProductValue():
                     yield self._call(value)
                 case _ if (scan := _scan_of(value)) is not None:
-                    yield ScanStep("", scan, value, self._buffers[id(value)])
+                    yield ScanStep("", scan, value, self._buffers[id(value)], self._read_by(scan))
                 case _:
                     if id(value) not in self._programs:
                         below = frozenset(cone(value, self._buffers))
                         self._programs[id(value)] = self._program(value), below
                     yield self._programs[id(value)][0]
+
+    def _read_by(self, value: Value) -> list[str]:
+        """The buffers that a value is computed from."""
+        operands = [operand for each in cone(value, self._buffers).values() for operand in each.inputs]
+        names = (each.name if isinstance(each, BufferValue) else self._buffers.get(id(each)) for each in operands)
+        return list(dict.fromkeys(name for name in names if name is not None))
 
     def _ordered(self) -> list[Value]:
         """Stored values, each behind those that it is computed from. Raises: MustStore."""
@@ -190,7 +206,11 @@ class _Cut:
             if id(value) in order:
                 return
             scan = _scan_of(value)
-            for each in cone(scan or value, self._buffers).values():
+            below = cone(scan or value, self._buffers).values()
+            reductions = [each for each in below if isinstance(each, Reduction)]
+            if scan is not None and reductions:
+                raise MustStore(reductions[-1])  # a scan's kernel reduces nothing itself
+            for each in below:
                 for operand in each.inputs:
                     if isinstance(operand, ProductValue | Scan) and id(operand) not in self._buffers:
                         raise MustStore(operand)
@@ -332,5 +352,5 @@ def names_of(step: Step) -> list[str]:
         case ProductStep():
             return [*(view.tensor for view in step.call.inputs), step.call.out.tensor]
         case ScanStep():
-            return [step.buffer]
+            return [*step.reads, step.buffer]
     return [*step.reads, *(store.buffer for store in step.stores)]

@@ -1,6 +1,6 @@
 """CUDA C++ of one program for one set of axes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cudal2_agent.contract.plan.plan import Launch, Scratch, TensorArg
@@ -11,6 +11,8 @@ from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.row_kernels.kernel_body import KernelBody
 from cudal2_agent.policies.fusion.row_kernels.layouts import ColumnKernel, RowKernel
 from cudal2_agent.policies.fusion.writer import STORED
+
+Parameter = tuple[str, BufferElement]  # a buffer that a kernel reads or writes
 
 
 @dataclass(frozen=True)
@@ -58,23 +60,39 @@ def launched(body: KernelBody, name: str, elements: Mapping[str, BufferElement])
     """One kernel with its launch."""
     body.write()
     program, axes = body.program, body.axes
-    text = "\n".join(body.writer.lines)
     stored = [store.buffer for store in program.stores]
     states = [(each.name, each.element) for each in body.states_read]
     reads = [(each, elements[each]) for each in body.reading.loads if each not in stored] + states
     writes = [(each.name, each.element) for each in body.states_written]
     if not writes:
         writes = [(each, elements[each]) for each in dict.fromkeys(stored)]
-    parameters = [f"const {STORED[element]}* __restrict__ {each}" for each, element in reads]
-    parameters += [f"{STORED[element]}* __restrict__ {each}" for each, element in writes]
-    head = f'extern "C" __global__ void __launch_bounds__({axes.threads}) {name}(\n    ' + ",\n    ".join(parameters) + ") {\n"
-    if body.shared_bytes:
-        head += "  extern __shared__ __align__(16) unsigned char kept_bytes[];\n"
-    args = [TensorArg(tensor=each) for each, _ in reads] + [TensorArg(tensor=each, access="write") for each, _ in writes]
+    shared = ["  extern __shared__ __align__(16) unsigned char kept_bytes[];"] if body.shared_bytes else []
+    source = kernel_source(name, str(axes.threads), [*shared, *body.writer.lines], reads, writes)
     cluster = (axes.cluster, 1, 1)
     shape = {"grid": (body.ctas, 1, 1), "block": (axes.threads, 1, 1), "cluster": cluster, "dynamic_smem": body.shared_bytes}
     scratch = (*body.states_read, *body.states_written)
-    return KernelText(f"{head}{text}\n}}\n", Launch(entry=name, args=tuple(args), **shape), scratch=scratch)
+    return KernelText(source, Launch(entry=name, args=buffer_args(reads, writes), **shape), scratch=scratch)
+
+
+def kernel_source(
+    name: str,
+    bounds: str,
+    lines: Sequence[str],
+    reads: Sequence[Parameter],
+    writes: Sequence[Parameter],
+    maps: Sequence[str] = (),
+) -> str:
+    """A kernel in C++ from its statements. `bounds`: for its launches. `maps`: its parameters of TMA, which come first."""
+    parameters = [f"const __grid_constant__ cudal2::TensorMap {each}" for each in maps]
+    parameters += [f"const {STORED[element]}* __restrict__ {each}" for each, element in reads]
+    parameters += [f"{STORED[element]}* __restrict__ {each}" for each, element in writes]
+    head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(\n    '
+    return head + ",\n    ".join(parameters) + ") {\n" + "\n".join(lines) + "\n}\n"
+
+
+def buffer_args(reads: Sequence[Parameter], writes: Sequence[Parameter]) -> tuple[TensorArg, ...]:
+    """The arguments of a launch of `kernel_source`."""
+    return (*(TensorArg(tensor=each) for each, _ in reads), *(TensorArg(tensor=each, access="write") for each, _ in writes))
 
 
 class FlatKernel(KernelBody):

@@ -39,7 +39,7 @@ _FUNCTIONS = {
     "mish": "({0} * tanh({0} > 20 ? {0} : log1p(exp({0}))))",
     "hardswish": "({0} * clamp01(({0} + 3) / 6))",
     "hardsigmoid": "clamp01(({0} + 3) / 6)",
-    "log_sigmoid": "((({0} < 0) ? {0} : 0) - log1p(exp(-fabs({0}))))",
+    "log_sigmoid_forward": "((({0} < 0) ? {0} : 0) - log1p(exp(-fabs({0}))))",
     "selu": "({0} > 0 ? {0} * 1.0507009873554805f : expm1({0}) * 1.7580993408473766f)",
     "square": "({0} * {0})",
     "mul": "({0} * {1})",
@@ -145,6 +145,8 @@ def element(pool: ExpressionPool, name: str, operands: Sequence[Any], kwargs: Ma
             return _power(pool, as_type(first), float(operands[1]), ctype)
         case "div" if kwargs.get("rounding_mode"):
             raise Unplanned("aten.div", "with a rounding mode")
+        case "round" if kwargs.get("decimals"):
+            raise Unplanned("aten.round", "to decimals")
         case _ if name in _COMPARISONS:
             common = max((each.ctype for each in operands[:2] if isinstance(each, Expr)), key=_ORDER.index)
             if any(isinstance(each, float) for each in operands[:2]) and _ORDER.index(common) < _ORDER.index("float"):

@@ -45,15 +45,22 @@ class FusionPolicy:
         tried = {_key(attempt.schedule) for attempt in observation.attempts if attempt.schedule}
         seen = {attempt.candidate_id for attempt in observation.attempts}
         candidates: list[Candidate] = []
+        missing: Unplanned | None = None
         for plan in _plans(groups, space, self._fastest(observation.attempts, space)):
             if len(candidates) >= count:
                 break
-            candidate = written(task, groups, plan)
+            try:
+                candidate = written(task, groups, plan)
+            except Unplanned as exc:  # other axes of the kernel may suit
+                missing = exc
+                continue
             key = _key(candidate.origin.schedule or {})
             if key not in tried and candidate.id not in seen:
                 tried.add(key)
                 seen.add(candidate.id)
                 candidates.append(candidate)
+        if missing is not None and not candidates:
+            self.exhausted = f"the fuser has no rule for {missing}"
         return candidates
 
     def _space(self, task: ModuleTask, chip: Chip) -> tuple[Groups, dict[str, list[Choice]]]:

@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
-from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Reduction, Scan, Value
-
-ReductionKey = tuple[str, int, tuple[int, ...]]
+from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Reduction, ReductionKey, Scan, Unplanned, Value
 
 
-class MustStore(Exception):
-    """A value that the kernel cannot compute where it is read, so that an earlier kernel must store it."""
+class MustStore(Unplanned):
+    """A value that the kernel cannot compute where it is read, so that an earlier kernel must store it.
+
+    `grouping` then stores it. Once the kernels are settled, it means that the fuser cannot plan the module.
+    """
 
     def __init__(self, value: Value) -> None:
-        super().__init__(value.name)
+        super().__init__(value.name, "read where no kernel computes it")
         self.value = value
 
 
@@ -144,7 +145,7 @@ class Reading:
             raise MustStore(value)
         if flat(index, value.shape) != self.row:
             raise MustStore(value)
-        key = (value.operation, id(value.source), value.dims)
+        key = value.key
         if key not in self.stages:
             self.stages[key] = 0
             self.reductions[key] = value
@@ -184,7 +185,7 @@ def _accesses(program: KernelProgram, reading: Reading) -> list[Access]:
         size = numel * element.bytes
         found.append(Access(_plain(index, reading.pool), size, element.bytes, numel >= elements, id(load) in first))
     for store in program.stores:
-        size = store.value.numel * store.value.element.bytes
+        size = store.value.bytes
         found.append(Access(reading.target(store), size, store.value.element.bytes, not store.by_row, first=False))
     return found
 

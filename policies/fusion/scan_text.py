@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-from cudal2_agent.contract.plan.plan import Launch, TensorArg
+from cudal2_agent.contract.plan.plan import Launch
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.grouping import ScanStep
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of
-from cudal2_agent.policies.fusion.kernel_text import KernelText, launched
+from cudal2_agent.policies.fusion.kernel_text import KernelText, buffer_args, kernel_source, launched
 from cudal2_agent.policies.fusion.programs import KernelProgram, Reading
 from cudal2_agent.policies.fusion.reduction_rules import start
 from cudal2_agent.policies.fusion.row_kernels.layouts import WARP, RowKernel
 from cudal2_agent.policies.fusion.values import Reduction
-from cudal2_agent.policies.fusion.writer import STORED, StatementWriter
+from cudal2_agent.policies.fusion.writer import StatementWriter
 
 _SIGN = {"sum": "+", "prod": "*"}
 _NEUTRAL = {"sum": "0", "prod": "1"}
@@ -26,14 +26,11 @@ def scan_text(step: ScanStep, axes: Axes, buffers: Mapping[int, str], elements: 
     before = kernel.totals(elements) if axes.parts > 1 else None
     ctas = kernel.rows() if axes.layout == "rows" else kernel.columns()
     states = () if before is None else before.scratch
-    elements = {**elements, **{each.name: each.element for each in states}}
-    reads = [*kernel.reading.loads, *(each.name for each in states)]
-    parameters = [f"const {STORED[elements[each]]}* __restrict__ {each}" for each in reads]
-    parameters.append(f"{STORED[elements[step.buffer]]}* __restrict__ {step.buffer}")
-    head = f'extern "C" __global__ void __launch_bounds__({axes.threads}) {step.name}(\n    '
-    source = head + ",\n    ".join(parameters) + ") {\n" + "\n".join(kernel.writer.lines) + "\n}\n"
-    args = (*(TensorArg(tensor=each) for each in reads), TensorArg(tensor=step.buffer, access="write"))
-    launch = Launch(entry=step.name, grid=(ctas, 1, 1), block=(axes.threads, 1, 1), args=args)
+    reads = [(each, elements[each]) for each in kernel.reading.loads] + [(each.name, each.element) for each in states]
+    writes = [(step.buffer, elements[step.buffer])]
+    source = kernel_source(step.name, str(axes.threads), kernel.writer.lines, reads, writes)
+    grid, block = (ctas, 1, 1), (axes.threads, 1, 1)
+    launch = Launch(entry=step.name, grid=grid, block=block, args=buffer_args(reads, writes))
     if before is None:
         return KernelText(source, launch)
     return KernelText(f"{before.source}\n{source}", launch, (before.launch,), states)

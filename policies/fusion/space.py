@@ -44,25 +44,22 @@ def _candidates(program: KernelProgram, elements: Mapping[str, BufferElement], c
 def tiles_of(product: ProductValue, sums: Contraction, buffers: Mapping[int, str], chip: Chip) -> Iterator[SumTile]:
     """Every tile once, the best expected first: large ones reuse more, small ones waste less and fill the chip."""
 
-    def ctas(tile: SumTile) -> int:
-        return sums.batches * -(-sums.m // tile.m) * -(-sums.n // tile.n)
-
     def expected(tile: SumTile) -> float:
         """In products of a CTA slot, with what the parts of a split store and read again."""
-        waves = -(-ctas(tile) * tile.split // (chip.sms * tile.resident))
+        waves = -(-sums.tiles(tile.m, tile.n) * tile.split // (chip.sms * tile.resident))
         reuse = 1 + 24 / tile.m + 24 / tile.n + 4 / (tile.tm * tile.tn)
         adding = _ADDED_TERMS * tile.split * sums.batches * sums.m * sums.n / chip.sms if tile.split > 1 else 0
         return waves * tile.resident * tile.m * tile.n * reuse * -(-sums.k // tile.split) + adding
 
     tiles = list({"tile": TILES, "mma": MATRIX_TILES, None: ()}[tile_kind(product)])
     for tile in list(tiles):
-        most = min(chip.sms * tile.resident // ctas(tile), sums.k // _LEAST_TERMS)
+        most = min(chip.sms * tile.resident // sums.tiles(tile.m, tile.n), sums.k // _LEAST_TERMS)
         tiles += [tile.model_copy(update={"split": split}) for split in dict.fromkeys((most, most // 2)) if split > 1]
     tiles.sort(key=expected)
     if tile_kind(product) == "mma" and chip.arch is Arch.SM_90A and warpgroup_operands(sums, buffers) is not None:
         whole = sorted(WARPGROUP_TILES, key=expected)
         # A product that fills the chip is faster by warpgroups; a smaller one by what divides it best.
-        tiles = [*whole, *tiles] if ctas(whole[0]) >= chip.sms // 2 else [*tiles[:1], *whole, *tiles[1:]]
+        tiles = [*whole, *tiles] if sums.tiles(whole[0].m, whole[0].n) >= chip.sms // 2 else [*tiles[:1], *whole, *tiles[1:]]
     yield from tiles
 
 
@@ -103,7 +100,7 @@ def _fusing_pays(product: ProductValue, reader: KernelProgram, sums: Contraction
     slower_us = sums.flops / rate * (1 / _OWN_SHARE[tile.kind] - 1) / 1e6
     # A library's transposed convolution with strides is copied to where it belongs.
     copied = product.call.call == "conv_transpose" and set(product.call.stride) != {1}
-    saved_us = (4 if copied else 2) * product.numel * product.element.bytes / chip.dram_tbps / 1e6
+    saved_us = (4 if copied else 2) * product.bytes / chip.dram_tbps / 1e6
     return slower_us < saved_us + chip.launch_us
 
 
@@ -140,7 +137,7 @@ def _flat_vector(program: KernelProgram, widest: int) -> int:
     Where a line ends within them, each would be found by itself, and none would share what it reads.
     """
     rows, width = program.rows, vector(program.rows, widest)
-    stored = sum(store.value.numel * store.value.element.bytes for store in program.stores)
+    stored = sum(store.value.bytes for store in program.stores)
     large = [access.index for access in program.accesses if 8 * access.bytes >= stored]
     while width > 1:
         first = of(Var("o", rows // width)) * width

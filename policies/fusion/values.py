@@ -24,6 +24,7 @@ class Scope(Protocol):
 
 
 At = Callable[[Scope, Sequence[Index]], Expr]
+ReductionKey = tuple[str, int, tuple[int, ...]]
 
 
 @dataclass(eq=False)
@@ -37,6 +38,10 @@ class Value:
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.numel * self.element.bytes
 
     @property
     def ctype(self) -> CType:
@@ -91,6 +96,11 @@ class Reduction(Value):
     @property
     def inputs(self) -> tuple[Value, ...]:
         return (self.source,)
+
+    @property
+    def key(self) -> ReductionKey:
+        """The same for reductions that share their states, such as a mean and a variance."""
+        return self.operation, id(self.source), self.dims
 
     @property
     def kept(self) -> tuple[int, ...]:

@@ -1,6 +1,5 @@
 """Operators that move elements: each is an index map, read where it is used."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -200,7 +199,3 @@ class Constants:
 
 def _changed(index: list[Index], dim: int, change: Callable[[Index], Index]) -> list[Index]:
     return [change(each) if at == dim else each for at, each in enumerate(index)]
-
-
-def size_of(shape: Sequence[int], dims: Sequence[int]) -> int:
-    return math.prod(shape[dim] for dim in dims)

@@ -2,6 +2,7 @@
 
 - `linear.py`: sums over a product that are computed without it
 - `direct.py`: products that are reductions or windows
+- `attention.py`: attention as two products around a softmax
 - `contraction.py`: a product as one sum over index maps
 - `operand_copies.py`: how a tile of an operand is copied
 - `tiles.py`: how a product is divided among CTAs and threads

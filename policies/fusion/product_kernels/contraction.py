@@ -35,6 +35,10 @@ class Contraction:
     def flops(self) -> int:
         return 2 * self.batches * self.m * self.n * self.k
 
+    def tiles(self, m: int, n: int) -> int:
+        """How many tiles of m x n there are."""
+        return self.batches * -(-self.m // m) * -(-self.n // n)
+
 
 def contraction(product: ProductValue) -> Contraction:
     """Raises: Unplanned for a call that is none."""

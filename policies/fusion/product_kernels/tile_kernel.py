@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cudal2_agent.contract.plan.plan import Launch, Scratch, TensorArg
+from cudal2_agent.contract.plan.plan import Launch, Scratch
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
-from cudal2_agent.policies.fusion.kernel_text import KernelText
+from cudal2_agent.policies.fusion.kernel_text import KernelText, Parameter, buffer_args, kernel_source
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction
 from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES, MATRIX, SIMT, WARPGROUP_HEADERS, WARPGROUPS
 from cudal2_agent.policies.fusion.product_kernels.operand_copies import side
 from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
 from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue
 from cudal2_agent.policies.fusion.values import Map, ProductValue, Value
-from cudal2_agent.policies.fusion.writer import STORED, StatementWriter
+from cudal2_agent.policies.fusion.writer import StatementWriter
 
 _STAGES = {"tile": 3, "mma": 4, "wgmma": 4}  # tiles in shared memory
 
@@ -104,12 +104,7 @@ def _multiply(
     writer: StatementWriter, name: str, sums: Contraction, tile: SumTile, operands: tuple[str, str], steps: str
 ) -> SumLayout:
     """The statements that compute the sums of a thread. `steps`: tiles of terms, in C++."""
-    rows, columns = -(-sums.m // tile.m), -(-sums.n // tile.n)
-    # Names end in `_at` or `_of`, which those of buffers need not avoid otherwise.
-    writer.line(f"const unsigned tile_at = blockIdx.x % {rows * columns}u, batch_at = blockIdx.x / {rows * columns}u;")
-    writer.line("// CTAs that run together share columns, which are the longer side as a rule.")
-    writer.line(f"const unsigned m0_at = tile_at % {rows}u * {tile.m}u, n0_at = tile_at / {rows}u * {tile.n}u;")
-    writer.line("const unsigned warp_at = threadIdx.x / 32, lane_at = threadIdx.x % 32;")
+    tile_of_cta(writer, sums, tile, "CTAs that run together share columns, which are the longer side as a rule.")
     loop = f"<{name}_a, {name}_b, {tile.m}, {tile.n}, {tile.k}, {tile.tm}, {tile.tn}, {_STAGES[tile.kind]}>"
     sides = ", ".join(f"{name}_{side}{{{buffer}, batch_at}}" for side, buffer in zip("ab", operands, strict=True))
     first = "0u"
@@ -145,36 +140,35 @@ def _multiply(
     )
 
 
+def tile_of_cta(writer: StatementWriter, sums: Contraction, tile: SumTile, why: str = "") -> None:
+    """Declare where a CTA's tile begins, and which warp and lane a thread is. `why`: a comment on the order of tiles.
+
+    Names end in `_at` or `_of`, which those of buffers need not avoid otherwise.
+    """
+    rows, columns = -(-sums.m // tile.m), -(-sums.n // tile.n)
+    writer.line(f"const unsigned tile_at = blockIdx.x % {rows * columns}u, batch_at = blockIdx.x / {rows * columns}u;")
+    if why:
+        writer.line(f"// {why}")
+    writer.line(f"const unsigned m0_at = tile_at % {rows}u * {tile.m}u, n0_at = tile_at / {rows}u * {tile.n}u;")
+    writer.line("const unsigned warp_at = threadIdx.x / 32, lane_at = threadIdx.x % 32;")
+
+
 def _launched(
     name: str,
     tile: SumTile,
     sums: Contraction,
     writer: StatementWriter,
-    reads: Sequence[tuple[str, BufferElement]],
+    reads: Sequence[Parameter],
     written: str,
     element: BufferElement,
 ) -> tuple[str, Launch]:
     """The kernel of a main loop."""
-    source = kernel_source(name, f"{tile.threads}, {tile.resident}", writer, reads, (written, element))
+    writes = [(written, element)]
+    source = kernel_source(name, f"{tile.threads}, {tile.resident}", writer.lines, reads, writes)
     smem = {"mma": 2 * tile.k * (tile.m + tile.n), "tile": 4 * tile.k * (tile.m + tile.n + 8)}[tile.kind] * _STAGES[tile.kind]
-    grid = (-(-sums.m // tile.m) * -(-sums.n // tile.n) * sums.batches, tile.split, 1)
-    args = (*(TensorArg(tensor=each) for each, _ in reads), TensorArg(tensor=written, access="write"))
-    return source, Launch(entry=name, grid=grid, block=(tile.threads, 1, 1), dynamic_smem=smem, args=args)
-
-
-def kernel_source(
-    name: str,
-    bounds: str,
-    writer: StatementWriter,
-    reads: Sequence[tuple[str, BufferElement]],
-    written: tuple[str, BufferElement],
-    maps: Sequence[str] = (),
-) -> str:
-    parameters = [f"const __grid_constant__ cudal2::TensorMap {each}" for each in maps]
-    parameters += [f"const {STORED[element]}* __restrict__ {each}" for each, element in reads]
-    parameters.append(f"{STORED[written[1]]}* __restrict__ {written[0]}")
-    head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(\n    '
-    return head + ",\n    ".join(parameters) + ") {\n" + "\n".join(writer.lines) + "\n}\n"
+    grid = (sums.tiles(tile.m, tile.n), tile.split, 1)
+    block, args = (tile.threads, 1, 1), buffer_args(reads, writes)
+    return source, Launch(entry=name, grid=grid, block=block, dynamic_smem=smem, args=args)
 
 
 def _in_parts(
@@ -221,10 +215,10 @@ def _in_parts(
     adding = SumLayout(rows=1, groups=1, wide=wide, m=f"group_at / {line}u % {sums.m}u", n=f"group_at % {line}u")
     store_sums(writer, reading, sums, adding, store)
     reads = [(parts, BufferElement.F32), *((each, elements[each]) for each in reading.loads)]
-    source += kernel_source(name, str(_ADDING), writer, reads, (store.buffer, store.value.element))
-    args = (*(TensorArg(tensor=each) for each, _ in reads), TensorArg(tensor=store.buffer, access="write"))
+    writes = [(store.buffer, store.value.element)]
+    source += kernel_source(name, str(_ADDING), writer.lines, reads, writes)
     grid = (-(-line * sums.m * sums.batches // _ADDING), 1, 1)
-    launch = Launch(entry=name, grid=grid, block=(_ADDING, 1, 1), args=args)
+    launch = Launch(entry=name, grid=grid, block=(_ADDING, 1, 1), args=buffer_args(reads, writes))
     scratch = Scratch(name=parts, shape=(tile.split, whole), element=BufferElement.F32)
     return KernelText(sides[0] + source, launch, (before,), (scratch,))
 

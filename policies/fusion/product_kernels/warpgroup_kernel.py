@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from cudal2_agent.contract.plan.plan import Launch, TensorArg, TensorMapArg, TensorMapSpec
+from cudal2_agent.contract.plan.plan import Launch, TensorMapArg, TensorMapSpec
 from cudal2_agent.contract.records.named_buffer import BufferElement
-from cudal2_agent.policies.fusion.kernel_text import KernelText
+from cudal2_agent.policies.fusion.kernel_text import KernelText, buffer_args, kernel_source
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction
 from cudal2_agent.policies.fusion.product_kernels.operand_copies import matrix
-from cudal2_agent.policies.fusion.product_kernels.tile_kernel import SumLayout, SumReading, kernel_source, steps_of, store_sums
+from cudal2_agent.policies.fusion.product_kernels.tile_kernel import SumLayout, SumReading, steps_of, store_sums, tile_of_cta
 from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
 from cudal2_agent.policies.fusion.programs import StoredValue
 from cudal2_agent.policies.fusion.values import ProductValue, Unplanned
@@ -44,10 +44,7 @@ def warpgroup_kernel(
         raise Unplanned("a product", "by warpgroups of operands that are no whole matrices")
     reading = SumReading(product, store, buffers)
     writer = StatementWriter(reading.pool)
-    rows, columns = -(-sums.m // tile.m), -(-sums.n // tile.n)
-    writer.line(f"const unsigned tile_at = blockIdx.x % {rows * columns}u, batch_at = blockIdx.x / {rows * columns}u;")
-    writer.line(f"const unsigned m0_at = tile_at % {rows}u * {tile.m}u, n0_at = tile_at / {rows}u * {tile.n}u;")
-    writer.line("const unsigned warp_at = threadIdx.x / 32, lane_at = threadIdx.x % 32;")
+    tile_of_cta(writer, sums, tile)
     writer.line(f"float sum_of[{tile.n // 2}];")
     stage_bytes = 2 * tile.k * (tile.m + tile.n)
     stages = min(_RING_BYTES // stage_bytes, 8)
@@ -69,16 +66,16 @@ def warpgroup_kernel(
     )
     store_sums(writer, reading, sums, layout, store)
     reads = [(each, elements[each]) for each in reading.loads]
-    source = kernel_source(name, f"{tile.threads}, 1", writer, reads, (store.buffer, store.value.element), maps)
+    writes = [(store.buffer, store.value.element)]
+    source = kernel_source(name, f"{tile.threads}, 1", writer.lines, reads, writes, maps)
     boxes = [(_BOX, size if by_k else _BOX) for (_, by_k), size in zip(operands, (tile.m, tile.n), strict=True)]
     args = (
         *(
             TensorMapArg(tensor_map=TensorMapSpec(of=buffer, box=box, swizzle=128))
             for (buffer, _), box in zip(operands, boxes, strict=True)
         ),
-        *(TensorArg(tensor=each) for each, _ in reads),
-        TensorArg(tensor=store.buffer, access="write"),
+        *buffer_args(reads, writes),
     )
     smem = stages * stage_bytes + 1024 + 16 * stages  # a ring aligned to the swizzle, and two barriers a stage
-    grid = (rows * columns * sums.batches, 1, 1)
+    grid = (sums.tiles(tile.m, tile.n), 1, 1)
     return KernelText(source, Launch(entry=name, grid=grid, block=(tile.threads, 1, 1), dynamic_smem=smem, args=args))

@@ -1,5 +1,6 @@
 """What every kernel of a program is written with."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from cudal2_agent.contract.plan.plan import Scratch
@@ -9,7 +10,7 @@ from cudal2_agent.policies.fusion.programs import KernelProgram, Reading
 from cudal2_agent.policies.fusion.writer import StatementWriter
 
 
-class KernelBody:
+class KernelBody(ABC):
     """The statements of one kernel, and how many CTAs run them."""
 
     ctas = 1
@@ -27,8 +28,8 @@ class KernelBody:
         self.reading.row, self.reading.place, self.reading.lane, self.reading.bound = row, place, lane, bound
         return self.reading
 
-    def write(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def write(self) -> None: ...
 
     def store(self, which: list[tuple[Index, Index, int]], bound: str | None, *, by_row: bool) -> None:
         """Everything that is stored for these (row, place, lane), computed in full before the first is stored."""

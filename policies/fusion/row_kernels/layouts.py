@@ -21,13 +21,7 @@ class RowKernel(ReducingKernel):
         self.line(f"const unsigned lane = threadIdx.x % {axes.lanes}u;")
         self.line(f"const unsigned wanted = {block} * {per_cta}u + threadIdx.x / {axes.lanes}u;")
         self.live(program.rows, per_cta, "row")
-        self.begin()
-        self.passes()
-        if self.phase in (None, len(program.stages)) and any(store.by_row for store in program.stores):
-            with self.writer.block(f"if ({self.writes_row(once=True)})"):
-                self.store([(self.row(0), Index(), 0)], None, by_row=True)
-        self.end()
-        self.shared_bytes = self.writer.slot_bytes * self.slots
+        self.rows()
 
     def writes_row(self, *, once: bool = False) -> str:
         first = "piece == 0u" if once and self.share > 1 else ""
@@ -83,13 +77,7 @@ class ColumnKernel(ReducingKernel):
         self.line(f"const unsigned across = threadIdx.x % {across}u, lane = threadIdx.x / {across}u;")
         self.line(f"const unsigned wanted = {block} * {across}u + across;")
         self.live(self._columns, across, "column")
-        self.begin()
-        self.passes()
-        if self.phase in (None, len(program.stages)) and any(store.by_row for store in program.stores):
-            condition = self.writes_row(once=True)
-            with self.writer.block(f"if ({condition})" if condition else ""):
-                self.store([(self.row(each), Index(), each) for each in range(axes.vector)], None, by_row=True)
-        self.shared_bytes = self.writer.slot_bytes * self.slots
+        self.rows()
 
     def writes_row(self, *, once: bool = False) -> str:
         first = "piece == 0u" if once and self.share > 1 else ""

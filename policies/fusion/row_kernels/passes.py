@@ -4,6 +4,7 @@ A row may be divided among `parts` CTAs. Then each stage is a launch that stores
 launch merges in the order of a tree; none adds in the order of arrival. In a cluster the CTAs of a row merge in the kernel.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -11,10 +12,10 @@ from cudal2_agent.contract.plan.plan import Scratch
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
-from cudal2_agent.policies.fusion.programs import KernelProgram, ReductionKey
+from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.reduction_rules import OPERATIONS, ReductionRule, start
 from cudal2_agent.policies.fusion.row_kernels.kernel_body import KernelBody
-from cudal2_agent.policies.fusion.values import Reduction
+from cudal2_agent.policies.fusion.values import Reduction, ReductionKey
 
 STATES = {
     "float": BufferElement.F32,
@@ -42,19 +43,23 @@ class ReducingKernel(KernelBody):
         super().__init__(program, axes, buffers)
         self.phase, self._named = phase, set[str]()
 
-    def row(self, lane: int) -> Index:
-        raise NotImplementedError
+    @abstractmethod
+    def row(self, lane: int) -> Index: ...
 
-    def place(self, group: Index, lane: int) -> Index:
-        raise NotImplementedError
+    @abstractmethod
+    def place(self, group: Index, lane: int) -> Index: ...
 
+    @abstractmethod
     def combine(self, state: str, fields: Fields, merge: Callable[[str, str], str]) -> None:
         """Merge the threads' states; afterwards every thread has the result. `merge(state, other)`: a statement."""
-        raise NotImplementedError
 
+    @abstractmethod
     def state_index(self, part: str, lane: int) -> str:
         """Where the state of a part of a row lies."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def writes_row(self, *, once: bool = False) -> str:
+        """The condition under which a thread stores the results of its rows. `once`: of CTAs that share a row, the first."""
 
     @property
     def share(self) -> int:
@@ -82,12 +87,23 @@ class ReducingKernel(KernelBody):
         self.line(f"const unsigned piece = blockIdx.x % {self.share}u;")
         self.line(f"const unsigned begin = piece * {chunk}u, end = min(begin + {chunk}u, {self.groups}u);")
 
+    def rows(self) -> None:
+        """The statements behind those that declare a thread's rows: every pass, then what is stored of each row."""
+        self.begin()
+        self.passes()
+        if self.phase in (None, len(self.program.stages)) and any(store.by_row for store in self.program.stores):
+            condition = self.writes_row(once=True)
+            with self.writer.block(f"if ({condition})" if condition else ""):
+                self.store([(self.row(lane), Index(), lane) for lane in range(self.row_lanes)], None, by_row=True)
+        self.end()
+        self.shared_bytes = self.writer.slot_bytes * self.slots
+
     def passes(self) -> None:
         stages = self.program.stages
         for at, stage in enumerate(stages if self.phase is None else stages[: self.phase + 1]):
             stored = self.phase is not None and at < self.phase
             width = 1 if stored else self.place_lanes * self.items
-            states = {self._key(each): self._declare(each, width) for each in stage}
+            states = {each.key: self._declare(each, width) for each in stage}
             if stored:
                 self._load_states(at, stage, states)
             else:
@@ -98,10 +114,6 @@ class ReducingKernel(KernelBody):
                 return
         if not self.by_row_only:
             self._loop(self._elements)
-
-    @staticmethod
-    def _key(reduction: Reduction) -> ReductionKey:
-        return reduction.operation, id(reduction.source), reduction.dims
 
     @staticmethod
     def _fields(reduction: Reduction) -> Fields:
@@ -176,11 +188,11 @@ class ReducingKernel(KernelBody):
         self, stage: list[Reduction], states: dict[ReductionKey, str], bound: str | None, groups: list[tuple[Index, int]]
     ) -> None:
         where = [(lane, item) for group, item in groups for lane in self._lanes(group)]
-        exprs = {self._key(each): [self.at(*lane, bound).element(each) for lane, _ in where] for each in stage}
+        exprs = {each.key: [self.at(*lane, bound).element(each) for lane, _ in where] for each in stage}
         self.writer.load([each for several in exprs.values() for each in several], self.axes.vector)
         width = self.place_lanes
         for reduction in stage:
-            key = self._key(reduction)
+            key = reduction.key
             texts = [self.writer.write(each) for each in exprs[key]]
             rule = OPERATIONS[reduction.operation]
             for at, (text, ((_, place, lane), item)) in enumerate(zip(texts, where, strict=True)):
@@ -198,7 +210,7 @@ class ReducingKernel(KernelBody):
                     for name, kind in self._fields(reduction):
                         buffer = self._state_buffer(at, which, name, kind, self.states_read)
                         self.line(f"const {kind} o{which}_{lane}_{name} = ({kind}){buffer}[{self.state_index('w', lane)}];")
-                    state = f"{states[self._key(reduction)]}_{lane}_0"
+                    state = f"{states[reduction.key]}_{lane}_0"
                     self.line(filled(rule.merge, rule.fields, state, f"o{which}_{lane}"))
 
     def _store_states(self, at: int, stage: list[Reduction], states: dict[ReductionKey, str]) -> None:
@@ -207,12 +219,8 @@ class ReducingKernel(KernelBody):
                 for lane in range(self.row_lanes):
                     for name, kind in self._fields(reduction):
                         buffer = self._state_buffer(at, which, name, kind, self.states_written)
-                        value = f"{states[self._key(reduction)]}_{lane}_0_{name}"
+                        value = f"{states[reduction.key]}_{lane}_0_{name}"
                         self.line(f"{buffer}[{self.state_index('piece', lane)}] = {value};")
-
-    def writes_row(self) -> str:
-        """The condition under which a thread stores the results of its rows."""
-        raise NotImplementedError
 
     def _state_buffer(self, at: int, which: int, field: str, kind: str, among: list[Scratch]) -> str:
         name = f"{self.program.name}_state{at}_{which}_{field}"
@@ -223,7 +231,7 @@ class ReducingKernel(KernelBody):
 
     def _finish(self, stage: list[Reduction], states: dict[ReductionKey, str], width: int, *, partial: bool) -> None:
         for reduction in stage:
-            rule, key = OPERATIONS[reduction.operation], self._key(reduction)
+            rule, key = OPERATIONS[reduction.operation], reduction.key
             state = states[key]
 
             def merge(one: str, other: str, rule: ReductionRule = rule) -> str:

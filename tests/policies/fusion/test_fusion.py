@@ -10,10 +10,13 @@ from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.policies.fusion import policy
 from cudal2_agent.policies.fusion.axes import Axes
-from cudal2_agent.policies.fusion.fused_source import written
-from cudal2_agent.policies.fusion.grouping import ProductStep, grouped
-from cudal2_agent.policies.fusion.policy import rewrite
+from cudal2_agent.policies.fusion.fused_source import Choice, written
+from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, grouped
+from cudal2_agent.policies.fusion.policy import FusionPolicy, rewrite
+from cudal2_agent.policies.fusion.programs import MustStore
 from cudal2_agent.policies.fusion.space import choices
 from cudal2_agent.policies.fusion.values import Unplanned
 from tests.policies.fusion.emulated import Array, emulated, inputs_of
@@ -117,6 +120,52 @@ def test_an_operation_without_a_rule_is_named() -> None:
     module = task({"x": (4,)}, [node("odd", "aten.bessel_j0.default", "x", results=[(4,)])], "odd")
     with pytest.raises(Unplanned, match="bessel_j0"):
         grouped(module)
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs"), [("div.Tensor_mode", ["y"], {"rounding_mode": "floor"}), ("round.decimals", [], {"decimals": 2})]
+)
+def test_a_form_of_an_operation_without_a_rule_is_named(op: str, args: list[str], kwargs: dict[str, Any]) -> None:
+    shape = (4, 8)
+    module = task({"x": shape, "y": shape}, [node("odd", f"aten.{op}", "x", *args, results=[shape], **kwargs)], "odd")
+    with pytest.raises(Unplanned, match=op.split(".")[0]):
+        grouped(module)
+
+
+def test_a_logarithm_of_a_sigmoid_has_two_results(compiler: PtxCompiler) -> None:
+    """The second is only for gradients."""
+    nodes = [
+        node("both", "aten.log_sigmoid_forward.default", "x", results=[(4, 8), (0,)]),
+        node("first", "getitem", "both", 0, results=[(4, 8)]),
+    ]
+    module = task({"x": (4, 8)}, nodes, "first")
+    inputs = inputs_of(module)
+    inputs["x"][0, :2] = -200, 80
+    out = emulated(first(module), module, inputs, compiler)["out"]
+    np.testing.assert_allclose(out, -np.logaddexp(0, -inputs["x"].astype(np.float64)), rtol=2e-6)
+
+
+def test_a_plan_that_cannot_be_written_ends_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other axes take its place; where none can be written, the policy says why it proposes nothing."""
+    asked = Observation(task=softmax(64, 128), chip=CHIP, round=0, seed=0)
+    best = first(softmax(64, 128))
+
+    def unwritten(task: ModuleTask, groups: Groups, plan: dict[str, Choice]) -> Candidate:
+        candidate = written(task, groups, plan)
+        if candidate.id == best.id:
+            raise MustStore(groups.values[0])
+        return candidate
+
+    monkeypatch.setattr(policy, "written", unwritten)
+    others = FusionPolicy()
+    assert len(others.propose(asked, 2)) == 2
+    assert not others.exhausted
+    monkeypatch.setattr(
+        policy, "choices", lambda groups, chip: {name: each[:1] for name, each in choices(groups, chip).items()}
+    )
+    none = FusionPolicy()
+    assert none.propose(asked, 2) == []
+    assert none.exhausted == "the fuser has no rule for soft: read where no kernel computes it"
 
 
 def test_the_logarithm_of_a_sum_of_powers_is_right(compiler: PtxCompiler) -> None:
