@@ -9,7 +9,6 @@ that the same command goes on. Several workers a GPU prepare and verify at the s
 
 import argparse
 import hashlib
-import json
 import os
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from benchmarks.harness import execute, script
 from benchmarks.modules.crew import Crew
 from benchmarks.modules.measuring import Measuring, candidates_of
 from benchmarks.modules.queueing import PROCESS_BYTES, Board, Item, item_of
-from benchmarks.modules.rows import Row, head_of, nodes_of, place_of
+from benchmarks.modules.rows import Row, add_row, head_of, nodes_of, place_of, read_rows
 from benchmarks.modules.summary import summary
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
@@ -54,10 +53,6 @@ def read_tasks(paths: Sequence[Path], levels: Sequence[int]) -> Iterator[tuple[P
             raise UsageError(f"{file} is no traced task: {str(exc)[:200]}") from exc
         if not levels or place_of(task.name)[0] in levels:
             yield file, task
-
-
-def read_rows(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 def dry(board: Board, candidates: int) -> None:
@@ -117,8 +112,8 @@ def run(given: argparse.Namespace) -> None:
 
     def say(row: Row) -> None:
         row["soundness"] = sound.get(place_of(row["task"]))
-        with lock, path.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(row) + "\n")
+        with lock:
+            add_row(path, row)
         said = [
             row["task"],
             row["status"],

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.modules.published import Solution, Tasks, chosen, done_in, solutions_of, summary
+from benchmarks.modules.published import Solution, Tasks, chosen, solutions_of, summary
 from tests.sandbox.modules.small_tasks import linear_relu
 
 ROWS = [
@@ -45,13 +45,6 @@ def test_a_traced_task_comes_first(tmp_path: Path) -> None:
     task = linear_relu()
     (tmp_path / "1_19_ReLU.json").write_text(task.model_dump_json())
     assert Tasks(tmp_path, None, training=False).of(Solution(1, 19, "", "no Python at all (")) == task
-
-
-def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
-    out = tmp_path / "rows.jsonl"
-    assert done_in(out) == set()
-    out.write_text('{"name": "1/19"}\n{"name": "2/3"}\n{"na')
-    assert done_in(out) == {"1/19", "2/3"}
 
 
 def test_a_failed_row_is_a_line() -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.modules.kernelbench import drawn, read_tasks
-from benchmarks.modules.rows import class_of, place_of
+from benchmarks.modules.rows import add_row, class_of, place_of, read_rows
 from benchmarks.modules.summary import summary
 from cudal2_agent.contract.errors import UsageError
 from tests.doubles.modules import relu_of_sum
@@ -34,6 +34,16 @@ def test_tasks_of_other_levels_are_left_out_and_a_file_that_is_no_task_is_named(
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(UsageError, match=r"bad\.json is no traced task"):
         list(read_tasks([tmp_path], []))
+
+
+def test_a_row_after_a_killed_run_is_a_line_of_its_own(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    assert read_rows(path) == []
+    path.write_text('{"name": "1/19"}\n{"name": "2/3"}\n{"na')
+    assert [row["name"] for row in read_rows(path)] == ["1/19", "2/3"]
+    for name in ("3/1", "3/2"):
+        add_row(path, {"name": name})
+    assert [row["name"] for row in read_rows(path)] == ["1/19", "2/3", "3/1", "3/2"]
 
 
 def test_a_task_has_the_class_of_its_heaviest_operation():
