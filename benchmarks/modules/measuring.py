@@ -226,8 +226,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     device = Device(0)
-    # The first compilation of a process loads the compiler, for up to 15 s. Where it fails, a baseline's fails too, and each row
-    # says so.
+    # The first compilation of a process loads the compiler, for up to 15 s. Where it fails, a baseline's fails too, and every
+    # row says so.
     with contextlib.suppress(Exception):
         torch.compile(lambda x: torch.relu(x).sum(-1), fullgraph=True)(torch.ones(64, 64, device="cuda:0"))
 
