@@ -28,7 +28,7 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.published.measuring import measure
 from cudal2_agent.sandbox.cuda.published.published_row import PublishedRequest
-from cudal2_agent.sandbox.modules.tracing.tracer import TraceOptions, Tracer
+from cudal2_agent.sandbox.modules.tracing.tracer import Tracer, open_tracer
 
 SEED = 42
 _CODE = ("custom_code", "cuda_code", "code")
@@ -74,10 +74,10 @@ def chosen(found: Sequence[Solution], levels: set[int], shard: tuple[int, int], 
 class Tasks:
     """The task of a solution; `problem_of` says where it comes from."""
 
-    def __init__(self, traced: Path | None, problems: Path | None, *, training: bool) -> None:
+    def __init__(self, traced: Path | None, problems: Path | None, tracer: Tracer, *, training: bool) -> None:
         self._traced = _by_numbers(traced, "*.json")
         self._problems = _by_numbers(problems, "*.py")
-        self._training = training
+        self._tracer, self._training = tracer, training
 
     def of(self, one: Solution) -> ModuleTask:
         """Raises: Cudal2Error where it cannot be traced; ValueError for a file that is no task."""
@@ -85,8 +85,7 @@ class Tasks:
         if key in self._traced:
             return ModuleTask.model_validate_json(self._traced[key].read_text("utf-8"))
         text = self._problems[key].read_text("utf-8-sig") if key in self._problems else one.reference
-        with Tracer(TraceOptions()) as tracer:
-            return tracer.trace(text, one.name, training=self._training)
+        return self._tracer.trace(text, one.name, training=self._training)
 
 
 def _by_numbers(folder: Path | None, pattern: str) -> dict[tuple[int, int], Path]:
@@ -97,7 +96,8 @@ def _by_numbers(folder: Path | None, pattern: str) -> dict[tuple[int, int], Path
 
 def rows(given: argparse.Namespace, left: Sequence[Solution]) -> Iterator[Row]:
     """Of each solution as it is measured; none begins after the time given."""
-    tasks, begin = Tasks(given.tasks, given.problems, training=given.training), time.monotonic()
+    begin, tracer = time.monotonic(), open_tracer()
+    tasks = Tasks(given.tasks, given.problems, tracer, training=given.training)
     options = TimeOptions(rounds=given.rounds, max_autotune=given.autotune, side=False)
     caches = {"CUPY_CACHE_DIR": str(given.cache / "cupy"), "TORCHINDUCTOR_CACHE_DIR": str(given.cache / "torchinductor")}
 
@@ -120,7 +120,7 @@ def rows(given: argparse.Namespace, left: Sequence[Solution]) -> Iterator[Row]:
             found = {"status": "failed", "message": f"{type(exc).__name__}: {exc}"}
         return {"name": one.name, **found, "wall_s": round(time.monotonic() - started, 1)}
 
-    with ThreadPoolExecutor(given.ahead) as pool:
+    with tracer, ThreadPoolExecutor(given.ahead) as pool:
         yield from (found for found in pool.map(row, left) if found is not None)
 
 
