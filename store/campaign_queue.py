@@ -136,6 +136,8 @@ class CampaignQueue:
     def replace(self, tasks: Iterable[AskedModule]) -> int:
         """Take out what is not done of the modules that are asked with another text now; how many these are."""
         wanted = {task.place: task.id for task in tasks}
+        if not wanted:
+            return 0
         with self._store.writing() as connection:
             left = (_OWN.campaign == self._key(connection), _OWN.status.in_(("pending", "failed")))
             held = [(key, read_task(text)) for key, text in connection.execute(select(_OWN.key, _OWN.record).where(*left))]

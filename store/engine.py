@@ -43,7 +43,7 @@ def open_engine(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
     engine = _create(url, busy_timeout_s)
     try:
         with translated(engine.url):
-            _prepare(engine)
+            _prepare(engine, busy_timeout_s)
     except StoreError:
         engine.dispose()
         raise
@@ -136,26 +136,27 @@ def _on_sqlite_connect(connection: Any, _: Any) -> None:
 def _on_sqlite_begin(connection: Connection, busy_timeout_s: float) -> None:
     begin = connection.get_execution_options().get(_BEGIN, "BEGIN")
     if begin == _BEGIN_WRITING:
-        _take_turn(connection.connection.dbapi_connection, busy_timeout_s)
+        _as_soon_as_free(_BEGIN_WRITING, connection, busy_timeout_s)
     elif begin:
         connection.exec_driver_sql(begin)
 
 
-def _take_turn(driver: Any, busy_timeout_s: float) -> None:
-    """Takes SQLite's write lock as soon as it is free.
+def _as_soon_as_free(statement: str, connection: Connection, busy_timeout_s: float) -> None:
+    """Runs a statement that needs SQLite's lock.
 
-    SQLite itself asks only every 100 ms. A writer that pauses for less between its transactions would keep all others out.
-    Raises: OperationalError where the lock is not free in time.
+    SQLite itself asks only every 100 ms, and not at all to begin a write-ahead log. A writer that pauses for less between its
+    transactions would keep all others out. Raises: OperationalError where the lock is not free in time.
     """
+    driver: Any = connection.connection.dbapi_connection
     deadline = time.monotonic() + busy_timeout_s
     driver.execute("PRAGMA busy_timeout=0")
     try:
         while True:
             try:
-                driver.execute(_BEGIN_WRITING)
+                driver.execute(statement).fetchall()
             except sqlite3.OperationalError as exc:
                 if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise OperationalError(_BEGIN_WRITING, None, exc) from exc
+                    raise OperationalError(statement, None, exc) from exc
             else:
                 return
             time.sleep(random.uniform(0, _ASK_S))
@@ -163,7 +164,7 @@ def _take_turn(driver: Any, busy_timeout_s: float) -> None:
         driver.execute(f"PRAGMA busy_timeout={1000 * busy_timeout_s:.0f}")
 
 
-def _prepare(engine: Engine) -> None:
+def _prepare(engine: Engine, busy_timeout_s: float) -> None:
     """Creates the tables in an empty database, and migrates those of an older version. It reads before it writes."""
     with engine.connect() as connection:
         version, empty = _version(connection, engine), not inspect(connection).get_table_names()
@@ -178,7 +179,7 @@ def _prepare(engine: Engine) -> None:
     if not empty:
         _migrate(engine)
         return
-    _create_tables(engine)
+    _create_tables(engine, busy_timeout_s)
     if read_only:
         with engine.connect() as connection:
             connection.exec_driver_sql("PRAGMA query_only=ON")
@@ -201,10 +202,10 @@ def _version(connection: Connection, engine: Engine) -> str | None:
     return version
 
 
-def _create_tables(engine: Engine) -> None:
+def _create_tables(engine: Engine, busy_timeout_s: float) -> None:
     if engine.dialect.name == "sqlite":
         with engine.execution_options(**{_BEGIN: ""}).connect() as connection:
-            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+            _as_soon_as_free("PRAGMA journal_mode=WAL", connection, busy_timeout_s)
     with writing(engine) as connection:
         if not inspect(connection).has_table(meta.name):  # another process may have created it
             metadata.create_all(connection)

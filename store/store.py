@@ -89,7 +89,7 @@ class Store:
         try:
             with translated(self._engine.url), writing(self._engine) as connection:
                 yield connection
-        except BaseException:
+        except BaseException:  # an interruption too: what the transaction added is rolled back
             self._packer.forget()
             raise
 

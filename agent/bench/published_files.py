@@ -14,7 +14,6 @@ from cudal2_agent.sandbox.cuda.published.measuring import measure
 from cudal2_agent.sandbox.cuda.published.published_row import MAX_PUBLISHED_BYTES, PublishedRequest, PublishedRow
 
 SEED = 42
-MINUTES = 15.0
 
 
 def require_trust(files: Sequence[Path], settings: Settings) -> None:
@@ -27,11 +26,14 @@ def require_trust(files: Sequence[Path], settings: Settings) -> None:
 
 
 def measure_files(
-    files: Sequence[Path], task: ModuleTask, settings: Settings, emit: Emit, minutes: float = MINUTES
+    files: Sequence[Path], task: ModuleTask, settings: Settings, emit: Emit, minutes: float
 ) -> Iterator[PublishedRow]:
-    """One row per file, in order. Raises: UsageError without trust or for a file that cannot be read; DeviceUnavailable."""
+    """One row per file, in order.
+
+    `minutes`: limit of a file. Raises: UsageError without trust or for a file that cannot be read; DeviceUnavailable.
+    """
     require_trust(files, settings)
-    texts = [read_published(file) for file in files]
+    texts = [_text_of(file) for file in files]
     worker = settings.worker_options()
     if settings.device in ("none", "emulator") or worker.device >= len(visible_gpus()):
         raise DeviceUnavailable(f"there is no GPU here for device {settings.device}, and bench needs one to time modules")
@@ -52,7 +54,7 @@ def measure_files(
         yield row.model_copy(update={"file": str(file)})
 
 
-def read_published(file: Path) -> str:
+def _text_of(file: Path) -> str:
     """Raises: UsageError."""
     try:
         return read_file(file, MAX_PUBLISHED_BYTES).decode("utf-8-sig")

@@ -1,18 +1,16 @@
 """The modules of a campaign: problem files of a folder or a collection, by level and name."""
 
-import re
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from cudal2_agent.agent.tasks.problem_sources import Problem, problems_of
+from cudal2_agent.agent.tasks.problem_sources import Problem, level_of, problems_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.module_campaign import AskedModule
 from cudal2_agent.contract.records.module_task import Arithmetic
 from cudal2_agent.contract.records.task import Arch, TimingMode
 
-_LEVEL = re.compile(r"level(\d{1,3})", re.ASCII)
 _NAME_CHARS = 200
 
 
@@ -34,7 +32,7 @@ def asked_modules(
     `names`: patterns such as `*gelu*` or `1/19`; none for all. Raises: UsageError where nothing is left.
     """
     found = problems_of(source, home)
-    chosen = [each for each in found if (not levels or _level(each) in levels) and _is_named(each, names)]
+    chosen = [each for each in found if (not levels or level_of(each.path) in levels) and _is_named(each, names)]
     if not chosen:
         left = " and ".join([*(["--levels"] if levels else []), *(["--names"] if names else [])])
         raise UsageError(f"{left} leave none of the {len(found):,} problems of {source}; see `tasks list {source}`")
@@ -46,13 +44,8 @@ def _asked(problem: Problem, read: Callable[[Path], str], how: AskedHow) -> Aske
         text, unreadable = read(problem.path), ""
     except UsageError as exc:
         text, unreadable = "", str(exc)
-    name, level = problem.name[-_NAME_CHARS:], _level(problem)
+    name, level = problem.name[-_NAME_CHARS:], level_of(problem.path)
     return AskedModule(name=name, level=level, problem=text, unreadable=unreadable, **how._asdict())
-
-
-def _level(problem: Problem) -> int:
-    found = _LEVEL.fullmatch(problem.path.parent.name)
-    return int(found[1]) if found else 0
 
 
 def _is_named(problem: Problem, patterns: Sequence[str]) -> bool:

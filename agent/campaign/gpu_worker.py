@@ -81,7 +81,7 @@ def work_on(queue: CampaignQueue, searches: Searches, claim: Claim, on_task: OnT
     except KeyboardInterrupt:
         queue.hand_back(claim)
         raise
-    except Exception as exc:
+    except Exception as exc:  # whatever it is: the attempt ends with a reason, and another one may follow
         reason = f"{type(exc).__name__}: {exc}"[:_REASON_CHARS]
         queue.fail(claim, reason)
         if isinstance(exc, Cudal2Error):

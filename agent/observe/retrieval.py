@@ -138,8 +138,8 @@ def constructs_of(task: Task, diagnosis: Diagnosis | None) -> list[str]:
 def questions_of(task: Task, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None) -> list[str]:
     """Questions in plain words, the most urgent first. The words of an error message ask nothing: they match no note."""
     if isinstance(task, ModuleTask):
-        first, *others = [*_operations(task)] or [""]
-        return [question for question in (first, *_findings(diagnosis), *others) if question]
+        about = list(_operations(task))
+        return [*about[:1], *_findings(diagnosis), *about[1:]]
     having = _schedule(in_hand) or [f"How to write {_leading(task)}."]
     return [*_findings(diagnosis), *_shape(task), *having]
 

@@ -1,4 +1,4 @@
-"""Generation problems from the grammar until as many as wanted are sound tasks of their own.
+"""Draws problems from the grammar until as many as wanted are sound tasks of their own.
 
 What is drawn depends on the seed, the number of the task and the attempt only. A draw that is refused is replaced by the next
 attempt of its number, so that no other task changes.
@@ -109,7 +109,7 @@ class Generation:
     def _row(self, number: int, attempt: int) -> DrawRow:
         drawn = problem(self._seed, number, attempt)
         with self._lock:
-            known = self._known.get((number, attempt, text_hash_of(drawn)))
+            known = self._known.get((number, attempt, draw_key(drawn)))
         if known is not None:
             return known
         row = self._check(drawn, number, attempt)
@@ -119,8 +119,8 @@ class Generation:
         return row
 
 
-def text_hash_of(drawn: DrawnProblem) -> str:
-    """Of the whole text: other sizes are another draw."""
+def draw_key(drawn: DrawnProblem) -> str:
+    """A hash of the whole text: other sizes are another draw."""
     return digest([drawn.text])
 
 
@@ -129,7 +129,7 @@ def check_with(tracer: Tracer, soundness: Callable[[ModuleTask, int], Soundness]
     how = CheckHow(soundness=lambda task, seed: soundness(_affordable(task), seed))
 
     def check(drawn: DrawnProblem, number: int, attempt: int) -> DrawRow:
-        row, task = checked(drawn.name, drawn.text, tracer, how, text_hash_of(drawn), time.monotonic())
+        row, task = checked(drawn.name, drawn.text, tracer, how, draw_key(drawn), time.monotonic())
         found = DrawRow(seed=seed, number=number, attempt=attempt, text=text_hash(drawn.text), check=row)
         if task is None:
             return found

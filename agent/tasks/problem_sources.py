@@ -54,6 +54,12 @@ def in_collection(name: str, home: Path) -> list[Problem]:
     )
 
 
+def level_of(problem: Path) -> int:
+    """Of the folder `level1` that a problem lies in; 0 for none."""
+    found = _LEVEL.fullmatch(problem.parent.name)
+    return int(found[1]) if found else 0
+
+
 def collections(home: Path) -> Iterator[str]:
     """Names of the collections that were added."""
     yield from sorted(path.name for path in (home / FOLDER).glob("*") if path.is_dir())

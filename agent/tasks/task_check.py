@@ -113,14 +113,16 @@ def soundness_of(task: ModuleTask, tracer: Tracer, check: Check, seed: int) -> t
     """
     found, dims = Soundness(status="unchecked"), task.dims
     for work in (CHECKED_WORK, MORE_WORK):
+        tried = dims
         try:
             small = tracer.reduced(task, work)
             if work > CHECKED_WORK and small.dims == dims:
                 break
-            found, dims = check(small, seed), small.dims
+            tried = small.dims
+            found, dims = check(small, seed), tried
         except (UsageError, ValueError) as exc:  # an operation that its values do not suit
             if not found.reason:
-                found = Soundness(status="unchecked", reason=str(exc).removeprefix(f"{task.name}: "))
+                found, dims = Soundness(status="unchecked", reason=str(exc).removeprefix(f"{task.name}: ")), tried
         if found.status == "sound":
             break
     return found, dims

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import cache_argument, execute, script
-from benchmarks.modules.kernelbench import read_rows, read_tasks
-from benchmarks.modules.rows import Row
+from benchmarks.modules.kernelbench import read_tasks
+from benchmarks.modules.rows import Row, add_row, read_rows
 from cudal2_agent.contract.errors import Cudal2Error
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.build import Built
@@ -109,8 +109,8 @@ def run(waiting: Iterator[Row], tasks: Mapping[str, ModuleTask], out: Path, gpus
             if row is None:
                 return
             found = profiled(row, tasks[row["task"]], builder, profiler)
-            with lock, out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found) + "\n")
+            with lock:
+                add_row(out, found)
                 print(json.dumps(found), flush=True)
 
     with ThreadPoolExecutor(gpus) as pool:

@@ -9,7 +9,6 @@ that the same command goes on. Several workers a GPU prepare and verify at the s
 
 import argparse
 import hashlib
-import json
 import os
 import sys
 import tempfile
@@ -21,8 +20,8 @@ from pathlib import Path
 from benchmarks.harness import execute, script
 from benchmarks.modules.crew import Crew
 from benchmarks.modules.measuring import Measuring, candidates_of
-from benchmarks.modules.queueing import PROCESS_BYTES, Board, Item, item_of
-from benchmarks.modules.rows import Row, head_of, nodes_of, place_of
+from benchmarks.modules.queueing import PROCESS_BYTES, Board, item_of
+from benchmarks.modules.rows import Row, add_row, head_of, nodes_of, place_of, read_rows
 from benchmarks.modules.summary import summary
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
@@ -54,10 +53,6 @@ def read_tasks(paths: Sequence[Path], levels: Sequence[int]) -> Iterator[tuple[P
             raise UsageError(f"{file} is no traced task: {str(exc)[:200]}") from exc
         if not levels or place_of(task.name)[0] in levels:
             yield file, task
-
-
-def read_rows(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 def dry(board: Board, candidates: int) -> None:
@@ -94,60 +89,26 @@ def main() -> None:
 
 def run(given: argparse.Namespace) -> None:
     begin, workers = time.monotonic(), given.workers or (1 if given.autotune else 4)
-    tasks = {task.name: (file, task) for file, task in read_tasks(given.problems, given.levels)}
-    heads = {name: head_of(task) for name, (_, task) in tasks.items()}
-    autotuned = drawn([*tasks]) if given.autotune else []
     for folder in (given.out, given.logs, given.cache):
         folder.mkdir(parents=True, exist_ok=True)
-    path = given.out / "rows.jsonl"
+    tasks = {task.name: (file, task) for file, task in read_tasks(given.problems, given.levels)}
+    heads = {name: head_of(task) for name, (_, task) in tasks.items()}
+    autotuned, path = drawn([*tasks]) if given.autotune else [], given.out / "rows.jsonl"
     done = {(row["task"], row["arithmetic"]) for row in read_rows(path)}
-    wanted = [
-        name for name in tasks if (name, heads[name]["arithmetic"]) not in done and (not given.autotune or name in autotuned)
-    ]
-    items = [item_of(*tasks[name]) for name in wanted]
+    wanted = [name for name in (autotuned if given.autotune else tasks) if (name, heads[name]["arithmetic"]) not in done]
     capacity = int(given.memory_gb * 1e9 - workers * PROCESS_BYTES - ROOM_BYTES)
-    board = Board(items, given.gpus, capacity)
+    board = Board([item_of(*tasks[name]) for name in wanted], given.gpus, capacity)
     if given.dry:
         dry(board, given.candidates)
         return
-    sound = {place_of(row["name"]): row["status"] for row in read_rows(given.soundness)} if given.soundness else {}
-    lock = threading.Lock()
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(given.cache / "inductor"))
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, (os.cpu_count() or 1) // (2 * workers * given.gpus))))
-
-    def say(row: Row) -> None:
-        row["soundness"] = sound.get(place_of(row["task"]))
-        with lock, path.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(row) + "\n")
-        said = [
-            row["task"],
-            row["status"],
-            row.get("us", ""),
-            row.get("fastest", ""),
-            row.get("speedup", row.get("message", "")),
-        ]
-        print(f"{time.monotonic() - begin:6.1f} s", *said, f"{row['wall_s']} s", flush=True)
-
-    def command(gpu: int) -> list[str]:
-        options = Measuring(
-            turns=str(given.cache / f"turns-{gpu}"),
-            cache=str(given.cache / "kernels"),
-            candidates=given.candidates,
-            rounds=given.rounds,
-            autotuned=tuple(autotuned),
-        )
-        return [sys.executable, "-m", "benchmarks.modules.measuring", options.model_dump_json()]
-
-    def head(item: Item) -> Row:
-        return dict(heads[item.name])
-
+    share_compilers(given.cache, workers * given.gpus)
     crew = Crew(
         board,
         gpus=given.gpus,
         workers=workers,
-        command=command,
-        head=head,
-        say=say,
+        command=lambda gpu: worker_command(given, autotuned, gpu),
+        head=lambda item: dict(heads[item.name]),
+        say=RowKeeper(path, given.soundness, begin),
         logs=given.logs,
         limit_s=given.limit,
     )
@@ -156,6 +117,40 @@ def run(given: argparse.Namespace) -> None:
     (given.out / "table.md").write_text(text, encoding="utf-8")
     print(text)
     print("complete" if complete else f"{len(board.waiting)} tasks have no row yet; the same command goes on")
+
+
+def share_compilers(cache: Path, processes: int) -> None:
+    """Workers inherit one cache of the compiler, and its processes take half of the machine's cores in all."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, (os.cpu_count() or 1) // (2 * processes))))
+
+
+def worker_command(given: argparse.Namespace, autotuned: Sequence[str], gpu: int) -> list[str]:
+    """Starts a worker of a GPU."""
+    options = Measuring(
+        turns=str(given.cache / f"turns-{gpu}"),
+        cache=str(given.cache / "kernels"),
+        candidates=given.candidates,
+        rounds=given.rounds,
+        autotuned=tuple(autotuned),
+    )
+    return [sys.executable, "-m", "benchmarks.modules.measuring", options.model_dump_json()]
+
+
+class RowKeeper:
+    """Keeps every row with the soundness of its task, and prints a line of it. Any number of threads."""
+
+    def __init__(self, path: Path, soundness: Path | None, begin_s: float) -> None:
+        self._path, self._begin_s, self._lock = path, begin_s, threading.Lock()
+        self._sound = {place_of(row["name"]): row["status"] for row in (read_rows(soundness) if soundness else ())}
+
+    def __call__(self, row: Row) -> None:
+        row["soundness"] = self._sound.get(place_of(row["task"]))
+        figures = (row.get("us", ""), row.get("fastest", ""), row.get("speedup", row.get("message", "")))
+        with self._lock:
+            add_row(self._path, row)
+            passed_s = time.monotonic() - self._begin_s
+            print(f"{passed_s:6.1f} s", row["task"], row["status"], *figures, f"{row['wall_s']} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ each task `stage` as it enters one, and its `row`.
 
 import contextlib
 import gc
+import json
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ from benchmarks.modules.turns import GpuTurn
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.evaluation import Evaluation, Measured
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.trajectory import Observation
@@ -109,26 +111,26 @@ class Measurer:
         self._options, self._chip, self._builder = options, chip, builder
         self._evaluator, self._stages = evaluator, stages
 
-    def row(self, task: ModuleTask) -> Row:
-        """The row of a task, whatever becomes of it."""
+    def row(self, task: ModuleTask, candidates: Sequence[AnyCandidate] | None = None) -> Row:
+        """The row of a task, whatever becomes of it. `candidates`: in the place of the fuser's first ones."""
         self._stages.seconds, begin, row = {}, time.monotonic(), head_of(task)
-        self.tried: dict[str, tuple[Any, Evaluation]] = {}
+        self.tried: dict[str, tuple[AnyCandidate, Evaluation]] = {}
         try:
-            row |= self._measured(task)
+            row |= self._measured(task, candidates)
         except Exception as exc:  # noqa: BLE001 (one task's failure is a row of the results)
             row |= {"status": "failed", "message": f"{type(exc).__name__}: {' '.join(str(exc).split())[:600]}"}
         self._stages.end()
         row["candidates"] = [attempt_of(candidate, evaluation) for candidate, evaluation in self.tried.values()]
         return row | {"seconds": self._stages.seconds, "wall_s": round(time.monotonic() - begin, 1)}
 
-    def _measured(self, task: ModuleTask) -> Row:
+    def _measured(self, task: ModuleTask, candidates: Sequence[AnyCandidate] | None) -> Row:
         self._stages.enter("cpu")
-        policy, large = FusionPolicy(), task.operand_bytes > LARGE_BYTES
-        count = candidates_of(task, self._options.candidates)
-        candidates = policy.propose(Observation(task=task, chip=self._chip, round=0, seed=0), count)
-        if not candidates:
-            return {"status": "no candidate", "message": policy.exhausted}
-        built = self._built(candidates, task)
+        if candidates is None:
+            policy, count = FusionPolicy(), candidates_of(task, self._options.candidates)
+            candidates = policy.propose(Observation(task=task, chip=self._chip, round=0, seed=0), count)
+            if not candidates:
+                return {"status": "no candidate", "message": policy.exhausted}
+        built, large = self._built(candidates, task), task.operand_bytes > LARGE_BYTES
         found = self._one_by_one(task, built) if large else self._raced(task, self._ranked(task, built))
         if found is None:
             first = next(evaluation for _, evaluation in self.tried.values())
@@ -136,7 +138,7 @@ class Measurer:
         one, measured = found
         return {"status": "measured", "best": one.candidate.id, **figures_of(measured)}
 
-    def _built(self, candidates: Sequence[Any], task: ModuleTask) -> list[Built]:
+    def _built(self, candidates: Sequence[AnyCandidate], task: ModuleTask) -> list[Built]:
         found: dict[int, Built] = {}
         for position, outcome in self._builder.build(candidates, task):
             if isinstance(outcome, Built):
@@ -204,6 +206,7 @@ class Measurer:
         return done
 
     def _screened_us(self, one: Built) -> float:
+        """0 where there was no screen."""
         evaluation = self.tried.get(one.candidate.id, (None, None))[1]
         return median_us(evaluation.timing) if isinstance(evaluation, Measured) else 0.0
 
@@ -212,8 +215,6 @@ def main() -> None:
     options = Measuring.model_validate_json(sys.argv[1])
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
-    import json
-
     import torch
 
     from cudal2_agent.sandbox.cuda.batch_evaluator import BatchEvaluator
@@ -225,7 +226,9 @@ def main() -> None:
 
     torch.set_num_threads(1)
     device = Device(0)
-    with contextlib.suppress(Exception):  # the first compilation of a process loads the compiler, for up to 15 s
+    # The first compilation of a process loads the compiler, for up to 15 s. Where it fails, a baseline's fails too, and every
+    # row says so.
+    with contextlib.suppress(Exception):
         torch.compile(lambda x: torch.relu(x).sum(-1), fullgraph=True)(torch.ones(64, 64, device="cuda:0"))
 
     def idle() -> bool:

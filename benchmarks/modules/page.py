@@ -7,8 +7,6 @@ of `cudal2-agent tasks check --rows`, compressed or not, by default the committe
 the last one counts, in the order of the files' dates; of max-autotune the last row that has it.
 """
 
-import gzip
-import json
 import re
 import statistics
 from collections import Counter
@@ -16,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.harness import ROOT, execute, fill, marks_of, script, shown, table
-from benchmarks.modules.rows import Row, geometric_mean, place_of
+from benchmarks.modules.rows import Row, geometric_mean, place_of, read_rows
 from benchmarks.modules.summary import over_eager, summary
 from cudal2_agent.contract.records.evaluation import MAX_AUTOTUNE, MODULE_BASELINES
 
@@ -25,11 +23,6 @@ DRAM_TBPS = {"H100": 3.35, "H200": 4.8}  # of the data sheets
 TFLOPS = {"f32": 67.0, "f16": 989.0}  # the same: fused multiply-adds, and tensor cores
 BUSY_PCT = 70.0  # of a unit's peak, from which it is what a kernel waits for
 EXAMPLES = 3
-
-
-def read_lines(path: Path) -> list[Row]:
-    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text("utf-8")
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
@@ -77,7 +70,7 @@ def measured_on(rows: Sequence[Row]) -> str:
 
 
 def autotuned(rows: Sequence[Row]) -> Iterator[str]:
-    ratios = {name: [] for name in MODULE_BASELINES}  # type: dict[str, list[float]]
+    ratios: dict[str, list[float]] = {name: [] for name in MODULE_BASELINES}
     for row in rows:
         for name, each in row["baselines"].items():
             ratios[name].append(each["speedup"][0])
@@ -214,7 +207,7 @@ def text_of(folder: Path) -> str:
 
     def lines(kind: str) -> list[Row]:
         files = folder.glob(f"*modules_{kind}_*")
-        return [row for file in sorted(files, key=lambda file: file.name.partition(kind)[2]) for row in read_lines(file)]
+        return [row for file in sorted(files, key=lambda file: file.name.partition(kind)[2]) for row in read_rows(file)]
 
     sound = {place_of(row["name"]): row["status"] for row in lines("soundness")}
     return page_text([with_soundness(row, sound) for row in lines("rows")], lines("counters"))

@@ -17,19 +17,18 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from benchmarks.harness import cache_argument
+from benchmarks.harness import cache_argument, execute, script
+from benchmarks.modules.rows import Row, add_row, read_rows
 from cudal2_agent.agent.cli.render.published_answer import as_row
 from cudal2_agent.contract.errors import Cudal2Error
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.published.measuring import measure
 from cudal2_agent.sandbox.cuda.published.published_row import PublishedRequest
-from cudal2_agent.sandbox.modules.tracing.tracer import TraceOptions, Tracer
+from cudal2_agent.sandbox.modules.tracing.tracer import Tracer, open_tracer
 
 SEED = 42
 _CODE = ("custom_code", "cuda_code", "code")
@@ -56,7 +55,7 @@ def solutions_of(source: Path) -> list[Solution]:
         found = [(_NUMBERS.match(path.relative_to(source).as_posix()), path) for path in sorted(source.rglob("*.py"))]
         return [Solution(int(named[1]), int(named[2]), path.read_text("utf-8-sig")) for named, path in found if named]
     text = source.read_text("utf-8")
-    rows: list[dict[str, Any]] = json.loads(text) if text.lstrip().startswith("[") else [*map(json.loads, text.splitlines())]
+    rows: list[Row] = json.loads(text) if text.lstrip().startswith("[") else [*map(json.loads, text.splitlines())]
     return [
         Solution(int(row["level_id"]), int(row["task_id"]), code, row.get("ref_code") or "")
         for row in rows
@@ -75,10 +74,10 @@ def chosen(found: Sequence[Solution], levels: set[int], shard: tuple[int, int], 
 class Tasks:
     """The task of a solution; `problem_of` says where it comes from."""
 
-    def __init__(self, traced: Path | None, problems: Path | None, *, training: bool) -> None:
+    def __init__(self, traced: Path | None, problems: Path | None, tracer: Tracer, *, training: bool) -> None:
         self._traced = _by_numbers(traced, "*.json")
         self._problems = _by_numbers(problems, "*.py")
-        self._training = training
+        self._tracer, self._training = tracer, training
 
     def of(self, one: Solution) -> ModuleTask:
         """Raises: Cudal2Error where it cannot be traced; ValueError for a file that is no task."""
@@ -86,8 +85,7 @@ class Tasks:
         if key in self._traced:
             return ModuleTask.model_validate_json(self._traced[key].read_text("utf-8"))
         text = self._problems[key].read_text("utf-8-sig") if key in self._problems else one.reference
-        with Tracer(TraceOptions()) as tracer:
-            return tracer.trace(text, one.name, training=self._training)
+        return self._tracer.trace(text, one.name, training=self._training)
 
 
 def _by_numbers(folder: Path | None, pattern: str) -> dict[tuple[int, int], Path]:
@@ -96,22 +94,14 @@ def _by_numbers(folder: Path | None, pattern: str) -> dict[tuple[int, int], Path
     return {(int(found[1]), int(found[2])): path for found, path in named if found}
 
 
-def done_in(out: Path) -> set[str]:
-    """Names of the rows that a file has."""
-    names = set()
-    for line in out.read_text("utf-8").splitlines() if out.exists() else ():
-        with suppress(json.JSONDecodeError, KeyError):  # the last line of a killed run
-            names.add(json.loads(line)["name"])
-    return names
-
-
-def rows(given: argparse.Namespace, left: Sequence[Solution]) -> Iterator[dict[str, Any]]:
+def rows(given: argparse.Namespace, left: Sequence[Solution]) -> Iterator[Row]:
     """Of each solution as it is measured; none begins after the time given."""
-    tasks, begin = Tasks(given.tasks, given.problems, training=given.training), time.monotonic()
+    begin, tracer = time.monotonic(), open_tracer()
+    tasks = Tasks(given.tasks, given.problems, tracer, training=given.training)
     options = TimeOptions(rounds=given.rounds, max_autotune=given.autotune, side=False)
     caches = {"CUPY_CACHE_DIR": str(given.cache / "cupy"), "TORCHINDUCTOR_CACHE_DIR": str(given.cache / "torchinductor")}
 
-    def row(one: Solution) -> dict[str, Any] | None:
+    def row(one: Solution) -> Row | None:
         if time.monotonic() - begin > given.seconds:
             return None
         started = time.monotonic()
@@ -130,11 +120,11 @@ def rows(given: argparse.Namespace, left: Sequence[Solution]) -> Iterator[dict[s
             found = {"status": "failed", "message": f"{type(exc).__name__}: {exc}"}
         return {"name": one.name, **found, "wall_s": round(time.monotonic() - started, 1)}
 
-    with ThreadPoolExecutor(given.ahead) as pool:
+    with tracer, ThreadPoolExecutor(given.ahead) as pool:
         yield from (found for found in pool.map(row, left) if found is not None)
 
 
-def summary(row: dict[str, Any]) -> str:
+def summary(row: Row) -> str:
     """One line of a row."""
     if row["status"] == "failed":
         return f"{row['name']}: failed: {row['message'][:160]}"
@@ -144,9 +134,7 @@ def summary(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.modules.published", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script(__file__, __doc__)
     parser.add_argument("--solutions", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tasks", type=Path, help="folder of traced tasks")
@@ -167,15 +155,13 @@ def main() -> None:
     part, _, parts = given.shard.partition("/")
     levels = {int(each) for each in given.levels.split(",") if each}
     wanted = chosen(solutions_of(given.solutions), levels, (int(part), int(parts)), given.sample)
-    only, done = {*filter(None, given.only.split(","))}, done_in(given.out)
+    only, done = {*filter(None, given.only.split(","))}, {row["name"] for row in read_rows(given.out)}
     left = [each for each in wanted if each.name not in done and (not only or each.name in only)]
     print(f"{len(left)} of {len(wanted)} solutions are left", flush=True)
-    with given.out.open("a", encoding="utf-8") as out:
-        for found in rows(given, left):
-            print(summary(found), flush=True)
-            out.write(json.dumps(found) + "\n")
-            out.flush()
+    for found in rows(given, left):
+        print(summary(found), flush=True)
+        add_row(given.out, found)
 
 
 if __name__ == "__main__":
-    main()
+    execute(main)

@@ -1,17 +1,39 @@
 """Rows of results: what a measurement of a module leaves, one JSON line a task."""
 
+import json
+import os
 import re
 import statistics
+from pathlib import Path
 from typing import Any
 
-from cudal2_agent.contract.plan.library_call import LibraryCall
-from cudal2_agent.contract.plan.plan import Repeat
+from cudal2_agent.contract.foreign import read_lines
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
 from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Timing, Wrong
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.reward.speedup import median_us, paired_speedup, yardstick_of
 
 Row = dict[str, Any]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file, packed or not; none where there is no file. A line that a killed run left in part is no row."""
+    found = []
+    for line in read_lines(path) if path.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def add_row(path: Path, row: Row) -> None:
+    """As a line of its own, whatever a killed run left."""
+    with path.open("ab+") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - 1, 0))
+        torn = end > 0 and file.read(1) != b"\n"
+        file.write((b"\n" if torn else b"") + json.dumps(row).encode() + b"\n")
 
 
 def place_of(name: str) -> tuple[int, int]:
@@ -67,9 +89,7 @@ def nodes_of(candidate: AnyCandidate) -> tuple[int, int]:
     """(kernels of its own, library calls) of a candidate's plan."""
     if not isinstance(candidate, Candidate):
         return 0, 0
-    nodes = [each for node in candidate.plan.launches for each in (node.launches if isinstance(node, Repeat) else (node,))]
-    calls = sum(isinstance(each, LibraryCall) for each in nodes)
-    return len(nodes) - calls, calls
+    return len(candidate.plan.kernels), len(candidate.plan.library_calls)
 
 
 def attempt_of(candidate: AnyCandidate, evaluation: Evaluation) -> Row:

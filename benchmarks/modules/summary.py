@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from benchmarks.harness import shown, table
 from benchmarks.modules.rows import Row, geometric_mean
-
-EAGER = "eager"
+from cudal2_agent.contract.records.evaluation import EAGER
 
 
 def served(row: Row) -> float | None:

@@ -22,13 +22,14 @@ Held = Literal["nothing", "shared", "alone"]
 class GpuTurn:
     """One process's part. `idle`: waits for the process's own work on the GPU; False where that is impossible just now.
 
-    `waited_s`: for turns so far; `paused_s`: of these, in the middle of work. Of a main thread only.
+    `held`: what it has now. `waited_s`: for turns so far; `paused_s`: of these, in the middle of work. Of a main thread only.
     """
 
     def __init__(self, folder: Path, idle: Callable[[], bool]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._gate, self._gpu, probe = (os.open(folder / name, os.O_RDWR | os.O_CREAT) for name in ("gate", "gpu", "gate"))
-        self._idle, self._held, self._pausing = idle, "nothing", False
+        self._idle, self._pausing = idle, False
+        self.held: Held = "nothing"
         self.waited_s = self.paused_s = 0.0
         signal.signal(signal.SIGUSR1, self._asked)
         signal.siginterrupt(signal.SIGUSR1, False)
@@ -36,32 +37,28 @@ class GpuTurn:
         assert main is not None
         threading.Thread(target=self._watch, args=(probe, main), daemon=True).start()
 
-    @property
-    def held(self) -> Held:
-        return self._held  # type: ignore[return-value]
-
     def share(self) -> None:
         """Use the GPU beside others that share it."""
-        if self._held != "shared":
+        if self.held != "shared":
             self.leave()
             with self._waiting():
                 fcntl.flock(self._gate, fcntl.LOCK_EX)  # behind one who wants it alone
                 fcntl.flock(self._gpu, fcntl.LOCK_SH)
                 fcntl.flock(self._gate, fcntl.LOCK_UN)
-            self._held = "shared"
+            self.held = "shared"
 
     def alone(self) -> None:
         """Have the GPU alone. Those that share it pause first."""
-        if self._held != "alone":
+        if self.held != "alone":
             self.leave()
             with self._waiting():
                 fcntl.flock(self._gate, fcntl.LOCK_EX)  # kept: whoever comes waits here
                 fcntl.flock(self._gpu, fcntl.LOCK_EX)
-            self._held = "alone"
+            self.held = "alone"
 
     def leave(self) -> None:
         """Use the GPU no more."""
-        self._held = "nothing"
+        self.held = "nothing"
         fcntl.flock(self._gpu, fcntl.LOCK_UN)
         fcntl.flock(self._gate, fcntl.LOCK_UN)
 
@@ -75,7 +72,7 @@ class GpuTurn:
         """While this process shares, look whether another one stands at the gate."""
         while True:
             time.sleep(ASKED_EVERY_S)
-            if self._held != "shared" or self._pausing:
+            if self.held != "shared" or self._pausing:
                 continue
             try:
                 fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -84,7 +81,7 @@ class GpuTurn:
                 signal.pthread_kill(main, signal.SIGUSR1)
 
     def _asked(self, *_: object) -> None:
-        if self._held != "shared" or self._pausing:
+        if self.held != "shared" or self._pausing:
             return
         self._pausing = True
         try:

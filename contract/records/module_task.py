@@ -82,6 +82,11 @@ class ModuleTask(Record):
         """Bytes of all buffers: the minimum traffic through device memory."""
         return sum(buffer.bytes for buffer in self.buffers)
 
+    @property
+    def is_unsound(self) -> bool:
+        """Whether wrong programs pass its tests, so that its times earn no reward."""
+        return self.soundness is not None and self.soundness.status == "unsound"
+
 
 def _kind(value: Any) -> str:
     """Of a task, or of JSON that may leave out defaults."""

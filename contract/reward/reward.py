@@ -72,7 +72,7 @@ def gap_closed(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin) -
 
 def _earned(evaluation: Evaluation, task: Task, chip: Chip, origin: Origin, score: _Score) -> float | None:
     """The score of a time that counts, the floor for what is not verified or beyond the roofline, None for what is unknown."""
-    if isinstance(task, ModuleTask) and task.soundness is not None and task.soundness.status == "unsound":
+    if isinstance(task, ModuleTask) and task.is_unsound:
         return None
     match evaluation:
         case Measured():

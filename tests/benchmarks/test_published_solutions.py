@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.modules.published import Solution, Tasks, chosen, done_in, solutions_of, summary
+from benchmarks.modules.published import Solution, Tasks, chosen, solutions_of, summary
+from cudal2_agent.sandbox.modules.tracing.tracer import open_tracer
 from tests.sandbox.modules.small_tasks import linear_relu
 
 ROWS = [
@@ -44,14 +45,8 @@ def test_shards_share_all_and_a_part_is_drawn_over_all_levels() -> None:
 def test_a_traced_task_comes_first(tmp_path: Path) -> None:
     task = linear_relu()
     (tmp_path / "1_19_ReLU.json").write_text(task.model_dump_json())
-    assert Tasks(tmp_path, None, training=False).of(Solution(1, 19, "", "no Python at all (")) == task
-
-
-def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
-    out = tmp_path / "rows.jsonl"
-    assert done_in(out) == set()
-    out.write_text('{"name": "1/19"}\n{"name": "2/3"}\n{"na')
-    assert done_in(out) == {"1/19", "2/3"}
+    with open_tracer() as tracer:
+        assert Tasks(tmp_path, None, tracer, training=False).of(Solution(1, 19, "", "no Python at all (")) == task
 
 
 def test_a_failed_row_is_a_line() -> None:

@@ -3,6 +3,7 @@
 import math
 import multiprocessing
 import sqlite3
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -206,6 +207,18 @@ def test_processes_write_at_once(url: str) -> None:
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     assert open_store(url).step_counts() == dict.fromkeys(names, 15)
     assert count(url, "contents") == 15
+
+
+def test_a_new_store_waits_for_another_process_that_makes_it(url: str) -> None:
+    path = Path(url.removeprefix("sqlite:///"))
+    path.parent.mkdir(parents=True)
+    holds = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    holds.execute("BEGIN IMMEDIATE")
+    ends = threading.Timer(0.3, holds.close)
+    ends.start()
+    open_store(url).close()
+    ends.join()
+    assert count(url, "runs") == 0
 
 
 def count(url: str, table: str) -> int:

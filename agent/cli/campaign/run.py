@@ -1,5 +1,6 @@
 """`cudal2-agent campaign run`."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -92,14 +93,9 @@ def run(
     wanted, notices = read_shapes(shapes or [])
     if shapes and not wanted:
         raise UsageError("--shapes names no shape this version can search: " + "; ".join(notices or ["it is empty"]))
-    if shapes and problems:
-        raise UsageError("--shapes and --problems name two kinds of tasks; start two campaigns")
     of_modules = {"--levels": levels, "--names": names, "--arithmetic": arithmetic != "f32", "--training": training}
-    if not problems and (alone := [flag for flag, given in (of_modules | {"--small": small}).items() if given]):
-        raise UsageError(f"{alone[0]} is about modules; name them with --problems")
     of_shapes = {"--layout": layout != "nn", "--element": element != "f16", "--accumulate": accumulate != "f32"}
-    if problems and (foreign := [flag for flag, given in of_shapes.items() if given]):
-        raise UsageError(f"modules have no {foreign[0]}; leave it out")
+    _refuse_foreign(bool(shapes), bool(problems), of_modules | {"--small": small}, of_shapes)
     devices = devices_named(gpus) if ray is None or gpus.startswith(EMULATOR) else ()
     on = settings.model_copy(update={"device": devices[0].partition("/")[0] if devices else "auto"})
     chosen = read_task("16x16x16", accumulate, element, layout, arch, mode, on).arch
@@ -108,8 +104,7 @@ def run(
         how = AskedHow(
             choice("--arithmetic", Arithmetic, arithmetic), training, small, chosen, choice("--mode", TimingMode, mode)
         )
-        patterns = [each.strip() for each in (names or "").split(",") if each.strip()]
-        asked = asked_modules(problems, read_levels(levels), patterns, settings.home, read_problem, how)
+        asked = asked_modules(problems, read_levels(levels), _parts(names), settings.home, read_problem, how)
         tasks |= dict.fromkeys(asked, 1.0)
     for one in wanted:
         shape, own_layout = f"{one.m}x{one.n}x{one.k}", one.layout or layout
@@ -130,9 +125,24 @@ def run(
     raise typer.Exit(code)
 
 
+def _refuse_foreign(shapes: bool, problems: bool, of_modules: Mapping[str, object], of_shapes: Mapping[str, object]) -> None:
+    """What is asked of tasks that the call does not name. `of_…`: flags, and whether they are given. Raises: UsageError."""
+    if shapes and problems:
+        raise UsageError("--shapes and --problems name two kinds of tasks; start two campaigns")
+    if not problems and (alone := [flag for flag, given in of_modules.items() if given]):
+        raise UsageError(f"{alone[0]} is about modules; name them with --problems")
+    if problems and (foreign := [flag for flag, given in of_shapes.items() if given]):
+        raise UsageError(f"modules have no {foreign[0]}; leave it out")
+
+
+def _parts(text: str | None) -> list[str]:
+    """What commas part."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
 def read_levels(text: str | None) -> set[int]:
     """`1,2` as numbers; none for all. Raises: UsageError."""
-    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    parts = _parts(text)
     if wrong := [part for part in parts if not (part.isascii() and part.isdigit())]:
         raise UsageError(f"--levels {wrong[0]!r} is no number; write for example --levels 1,2")
     return set(map(int, parts))

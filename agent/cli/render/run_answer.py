@@ -99,7 +99,7 @@ def unsound(task: Task) -> list[str]:
     """Why a task's times earn no reward, or that it is not known whether they should; empty where they may."""
     if not isinstance(task, ModuleTask) or task.soundness is None or task.soundness.status == "sound":
         return []
-    if task.soundness.status == "unsound":
+    if task.is_unsound:
         return [f"unsound task, no reward: {task.soundness.reason}"]
     return [f"whether the tests refuse wrong programs is not known: {task.soundness.reason}"]
 

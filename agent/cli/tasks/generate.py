@@ -57,7 +57,7 @@ def generate(
     from functools import partial
 
     from cudal2_agent.agent.library.row_file import append_row, read_row_file
-    from cudal2_agent.agent.tasks.generation import DrawRow, Generation, check_with, counted
+    from cudal2_agent.agent.tasks.generation import DrawRow, Generation, check_with
     from cudal2_agent.agent.tasks.named_problems import FOLDER
     from cudal2_agent.agent.tasks.task_folder import TaskFolder
     from cudal2_agent.contract.settings.settings import load_settings
@@ -81,16 +81,21 @@ def generate(
             folder.write(task)
             done.append(task)
             progress.tell(done)
+    _print_answer(done, folder.path, as_json)
+
+
+def _print_answer(done: "Sequence[Accepted]", folder: Path, as_json: bool) -> None:
+    from cudal2_agent.agent.tasks.generation import counted
+
     refused = counted(done)
     levels = dict(sorted(Counter(f"level{task.drawn.level}" for task in done).items()))
     drawn = len(done) + sum(refused.values())
     if as_json:
-        found = {"folder": str(folder.path), "tasks": len(done), "drawn": drawn, "refused": refused, "levels": levels}
+        found = {"folder": str(folder), "tasks": len(done), "drawn": drawn, "refused": refused, "levels": levels}
         print(json.dumps(found | {"check_seconds": round(sum(task.row.check.seconds for task in done), 1)}))
         return
-    print(
-        f"{len(done):,} sound tasks in {folder.path}: {', '.join(f'{number:,} in {name}' for name, number in levels.items())}"
-    )
+    by_level = ", ".join(f"{number:,} in {name}" for name, number in levels.items())
+    print(f"{len(done):,} sound tasks in {folder}: {by_level}")
     told = ", ".join(f"{number:,} {reason}" for reason, number in refused.items())
     print(f"{drawn:,} drawn{f'; refused: {told}' if told else ''}")
 

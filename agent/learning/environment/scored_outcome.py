@@ -1,17 +1,8 @@
 """From an evaluation to its value, and whether the evaluation may be kept for later. Pure."""
 
-from typing import TypeGuard
-
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import AnyCandidate
-from cudal2_agent.contract.records.evaluation import (
-    CompileFailed,
-    Evaluation,
-    Measured,
-    Rejected,
-    Unmeasured,
-    Wrong,
-)
+from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Measured, Rejected, Unmeasured, Wrong
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.reward.reward import FLOOR, beyond_roofline, reward, without_compiled
 from cudal2_agent.contract.reward.score import Basis, Scored, predicted_value
@@ -63,7 +54,7 @@ def why_unknown(outcome: Scored, task: Task) -> str:
     evaluation = outcome.evaluation
     if outcome.value is not None:
         return ""
-    if _unsound(task):
+    if isinstance(task, ModuleTask) and task.is_unsound:
         return f"the task is unsound, so that nothing is rewarded: {task.soundness.reason if task.soundness else ''}"
     if isinstance(evaluation, Unmeasured):
         return (
@@ -80,7 +71,7 @@ def why_unknown(outcome: Scored, task: Task) -> str:
 
 
 def _valued(candidate: AnyCandidate, evaluation: Evaluation, task: Task, chip: Chip) -> tuple[float, Basis] | tuple[None, None]:
-    if _unsound(task):
+    if isinstance(task, ModuleTask) and task.is_unsound:
         return None, None
     if evaluation.failed or (isinstance(evaluation, Measured) and beyond_roofline(evaluation, task, chip)):
         return FLOOR, "failed"
@@ -89,7 +80,3 @@ def _valued(candidate: AnyCandidate, evaluation: Evaluation, task: Task, chip: C
         return (None, None) if gained is None else (gained, "measured")
     foreseen = predicted_value(evaluation, task, chip)
     return (None, None) if foreseen is None else (foreseen, "predicted")
-
-
-def _unsound(task: Task) -> TypeGuard[ModuleTask]:
-    return isinstance(task, ModuleTask) and task.soundness is not None and task.soundness.status == "unsound"

@@ -139,7 +139,7 @@ class ScheduleTools:
         self._waiting.append(answer)
         try:
             self._shared._submitted()
-        except Exception as exc:
+        except Exception as exc:  # the trainer tells it to the model alone, so that the reward raises it again
             self._failure = exc
             raise
         told = RECEIVED if self._waiting else _told(self._steps[-1])

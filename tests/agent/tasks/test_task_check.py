@@ -97,3 +97,19 @@ def test_larger_sizes_are_tried_where_small_ones_tell_nothing(problems: list[Pro
         assert (found.status, found.reason, found.dims["rows"]) == ("sound", "", 16)
     [never] = checked(problems[:1], Shrinks(), how=tells_at(64, "unchecked"))
     assert (never.status, never.reason) == ("unchecked", "groups of one element")
+
+
+def test_sizes_at_which_a_check_failed_are_told_and_not_tried_again(problems: list[Problem]) -> None:
+    tried: list[int] = []
+
+    def fails(task: ModuleTask, _: int) -> Soundness:
+        tried.append(task.dims["rows"])
+        raise UsageError(f"{task.name}: the check took longer than 30 s")
+
+    class OneSize(Traces):
+        def reduced(self, *_: object) -> ModuleTask:
+            return relu_of_sum(8)
+
+    [row] = checked(problems[:1], OneSize(), how=CheckHow(soundness=fails))
+    assert (row.status, row.reason, row.dims["rows"]) == ("unchecked", "the check took longer than 30 s", 8)
+    assert tried == [8]

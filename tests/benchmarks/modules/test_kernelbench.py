@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from benchmarks.modules.kernelbench import drawn, read_tasks
-from benchmarks.modules.rows import class_of, place_of
+from benchmarks.modules.kernelbench import RowKeeper, drawn, main, read_tasks
+from benchmarks.modules.rows import add_row, class_of, place_of, read_rows
 from benchmarks.modules.summary import summary
 from cudal2_agent.contract.errors import UsageError
 from tests.doubles.modules import relu_of_sum
@@ -34,6 +34,40 @@ def test_tasks_of_other_levels_are_left_out_and_a_file_that_is_no_task_is_named(
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(UsageError, match=r"bad\.json is no traced task"):
         list(read_tasks([tmp_path], []))
+
+
+def test_a_row_after_a_killed_run_is_a_line_of_its_own(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    assert read_rows(path) == []
+    path.write_text('{"name": "1/19"}\n{"name": "2/3"}\n{"na')
+    assert [row["name"] for row in read_rows(path)] == ["1/19", "2/3"]
+    for name in ("3/1", "3/2"):
+        add_row(path, {"name": name})
+    assert [row["name"] for row in read_rows(path)] == ["1/19", "2/3", "3/1", "3/2"]
+
+
+def test_a_row_gets_the_soundness_of_its_task_and_a_line(tmp_path, capsys):
+    (tmp_path / "sound.jsonl").write_text('{"name": "kernelbench:1/19", "status": "unsound"}\n')
+    keep = RowKeeper(tmp_path / "rows.jsonl", tmp_path / "sound.jsonl", 0.0)
+    keep({"task": "1/19_ReLU", "status": "measured", "us": 8.0, "wall_s": 3.0})
+    keep({"task": "1/20_ELU", "status": "failed", "message": "in time: more than 90 s", "wall_s": 90.0})
+    assert [row["soundness"] for row in read_rows(tmp_path / "rows.jsonl")] == ["unsound", None]
+    assert "in time: more than 90 s 90.0 s" in capsys.readouterr().out
+
+
+def test_a_dry_call_prints_what_has_no_row_yet(tmp_path, monkeypatch, capsys):
+    for number in (19, 20):
+        task = relu_of_sum(name=f"1/{number}_ReLU")
+        (tmp_path / f"{number}.json").write_text(task.model_dump_json())
+    out = tmp_path / "out"
+    out.mkdir()
+    add_row(out / "rows.jsonl", {"task": "1/19_ReLU", "arithmetic": "f32"})
+    folders = [f"--out={out}", f"--logs={tmp_path / 'logs'}", f"--cache={tmp_path / 'cache'}"]
+    files = [str(tmp_path / f"{number}.json") for number in (19, 20)]
+    monkeypatch.setattr("sys.argv", ["kernelbench", "--dry", *folders, "--problems", *files])
+    main()
+    [line] = capsys.readouterr().out.splitlines()
+    assert "1/20_ReLU: 1+0" in line
 
 
 def test_a_task_has_the_class_of_its_heaviest_operation():

@@ -10,10 +10,13 @@ from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import Measured, TestResult, Timing, Wrong
 from cudal2_agent.contract.records.task import Arch, TimingMode
+from cudal2_agent.contract.records.trajectory import Observation
+from cudal2_agent.policies.fusion.policy import FusionPolicy
 from cudal2_agent.sandbox.workers.messages import Done, StageEntered
 from tests.doubles import ENVIRONMENT, INSPECTION
 from tests.doubles.modules import relu_of_sum
 
+TASK = relu_of_sum(rows=4096, name="1/19_ReLU")
 PASSED = TestResult(tier="exact", name="normal", passed=True)
 FAILED = TestResult(tier="exact", name="ties", passed=False, message="three outputs are wrong")
 
@@ -57,7 +60,7 @@ class Scripted:
         return self._done(request.effort, request.built, 0)
 
 
-def measured(times, task=None, fault=None):
+def measured(times, task=None, fault=None, candidates=None):
     said, turns = [], []
     turn = SimpleNamespace(paused_s=0.0, waited_s=0.0, held="nothing")
 
@@ -77,7 +80,7 @@ def measured(times, task=None, fault=None):
 
     options = Measuring(turns="", cache="", candidates=3)
     measurer = Measurer(options, REFERENCE_CHIPS[Arch.SM_90A], SimpleNamespace(build=build), evaluator, stages)
-    row = measurer.row(task or relu_of_sum(rows=4096, name="1/19_ReLU"))
+    row = measurer.row(task or TASK, candidates)
     return row, evaluator.asked, turns, said
 
 
@@ -116,6 +119,13 @@ def test_where_the_finalists_are_wrong_the_next_ones_are_raced():
     assert row["us"] == 9.0
     statuses = {each["status"]: each for each in row["candidates"]}
     assert statuses["wrong"]["fails"] == ["exact/ties"]
+
+
+def test_a_kernel_written_by_hand_is_raced_in_the_place_of_the_fusers():
+    [one] = FusionPolicy().propose(Observation(task=TASK, chip=REFERENCE_CHIPS[Arch.SM_90A], round=0, seed=0), 1)
+    row, asked, *_ = measured({("race", 0): 8.0}, candidates=[one])
+    assert asked == [("race", [0])]
+    assert (row["status"], row["best"], len(row["candidates"])) == ("measured", one.id, 1)
 
 
 def test_a_task_of_which_every_candidate_is_wrong_is_a_row_that_says_so():

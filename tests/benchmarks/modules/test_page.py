@@ -5,7 +5,8 @@ import json
 
 from benchmarks.harness import ROOT, filled
 from benchmarks.modules.counters import chosen, counted
-from benchmarks.modules.page import MARKS, PAGE, floor_us, latest, page_text, read_lines, text_of, waits_for, with_soundness
+from benchmarks.modules.page import MARKS, PAGE, floor_us, latest, page_text, text_of, waits_for, with_soundness
+from benchmarks.modules.rows import read_rows
 from cudal2_agent.contract.records.profile import LaunchProfile
 
 
@@ -82,7 +83,7 @@ def test_a_page_says_card_errors_soundness_and_times_of_every_task(tmp_path):
     assert "| pointwise | 2 | 1.25 | 1.00 |" in text, "shares of the floor"
     packed = tmp_path / "rows.jsonl.gz"
     packed.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
-    assert page_text(read_lines(packed), []) == text
+    assert page_text(read_rows(packed), []) == text
 
 
 def test_max_autotune_counts_where_a_row_has_it_even_if_a_later_one_has_not():
