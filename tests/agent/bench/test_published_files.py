@@ -53,7 +53,7 @@ def test_trusted_files_are_read_first_and_need_a_gpu(
         (tmp_path / name).write_bytes(data)
     settings = Settings(home=tmp_path / "home", device="none", trust_host=True)
     with pytest.raises(kind, match=said):
-        next(measure_files([tmp_path / name], relu_of_sum(), settings, lambda _: None))
+        next(measure_files([tmp_path / name], relu_of_sum(), settings, lambda _: None, 1.0))
 
 
 def row(**fields: object) -> PublishedRow:
