@@ -114,6 +114,7 @@ def measured(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(published_timer, "MOST_SETS", 4)
+    monkeypatch.setattr(published_child.faulthandler, "dump_traceback_later", lambda *_, **__: None)  # it would end pytest
     monkeypatch.setattr(cases.Cases, "other_streams", lambda _: 0)
     monkeypatch.chdir(tmp_path)
 
