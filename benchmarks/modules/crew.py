@@ -1,5 +1,6 @@
 """Worker processes of a measurement: each takes tasks from the board, and is replaced when a task ends or outlasts it."""
 
+import contextlib
 import json
 import os
 import queue
@@ -57,13 +58,17 @@ class _WorkerProcess:
         except queue.Empty as exc:
             raise _Gone(f"more than {limit_s:.0f} s") from exc
         if line is None:
-            raise _Gone(f"the process ended with {self._process.wait()}")
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            self.kill()
+            raise _Gone(f"the process ended with {self._process.returncode}")
         found: dict[str, Any] = json.loads(line)
         return found
 
     def kill(self) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """The whole group, before the worker is reaped: one that crashed leaves its compilers behind."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def _read(self) -> None:

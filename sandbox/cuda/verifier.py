@@ -25,7 +25,8 @@ from cudal2_agent.sandbox.verification.elements import Array, Poisons
 from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
 from cudal2_agent.sandbox.verification.inputs import Inputs
 from cudal2_agent.sandbox.verification.probes.probing import with_symptoms
-from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
+from cudal2_agent.sandbox.verification.tiered_proof import run_until_failure
+from cudal2_agent.sandbox.verification.tiers import Proof
 
 PROBES_S = 20.0  # after which no further probe of a failed kernel begins
 DEPENDENT_RUNS = 4  # one of each combination of data; `timing/aftermath.py` has at least six more

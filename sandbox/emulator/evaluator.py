@@ -35,7 +35,8 @@ from cudal2_agent.sandbox.verification.cases import CaseStore
 from cudal2_agent.sandbox.verification.draws import seed_of
 from cudal2_agent.sandbox.verification.executor import Traits
 from cudal2_agent.sandbox.verification.probes.probing import with_symptoms
-from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure, tiers_not_run
+from cudal2_agent.sandbox.verification.tiered_proof import run_until_failure
+from cudal2_agent.sandbox.verification.tiers import Proof, tiers_not_run
 from cudal2_agent.sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 
 if TYPE_CHECKING:  # it imports torch

@@ -62,6 +62,11 @@ class Verdict:
     def right(self) -> bool:
         return not self.wrong and self.typical <= TYPICAL
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether all that is wrong should be NaN and holds the poison."""
+        return 0 < self.wrong == self.unwritten_nan
+
     def describe(self) -> str:
         """What is wrong, in one sentence; empty where nothing is."""
         if self.wrong:

@@ -1,6 +1,7 @@
 """Proof of a candidate in seven tiers, over an array module (numpy or cupy) and an `Executor` that runs the kernel.
 
-- `tiers.py`: the seven tiers as a sequence of tests
+- `tiered_proof.py`: the tests of one contender as a sequence, for every kind of task
+- `tiers.py`: those of a matrix product, in seven tiers
 - `executor.py`: what a backend must provide
 - `cases.py`: the fixed cases of tiers 1 to 3, with their references
 - `inputs.py`: the inputs of every test

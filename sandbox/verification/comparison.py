@@ -35,6 +35,15 @@ class Comparison:
     box: list[int] = field(default_factory=list)
 
     @property
+    def right(self) -> bool:
+        return not self.mismatches
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether all that is wrong should be NaN and holds the poison."""
+        return 0 < self.mismatches == self.unwritten_nan
+
+    @property
     def error_rms(self) -> float:
         return math.sqrt(self.error_squares / self.finite) if self.finite else 0.0
 

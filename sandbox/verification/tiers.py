@@ -1,4 +1,4 @@
-"""The seven tiers as one sequence of tests over an `Executor`; it ends with the first test that fails.
+"""The seven tiers of a matrix product, as tests over an `Executor` (`tiered_proof.py`).
 
 Covered: wrong sums, wrong positions, narrow accumulators, unwritten and overwritten memory, changed inputs, results kept
 between runs, results that differ between runs, missing dependency waits.
@@ -6,13 +6,11 @@ Not covered: a kernel that compares *all* of its inputs with those of its last r
 this GPU never shows (the emulator detects those).
 """
 
-import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import cycle, groupby, islice
 from typing import Literal
 
 from cudal2_agent.contract.records.evaluation import TestResult
-from cudal2_agent.contract.records.symptoms import Symptoms
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.verification.bounds import rounding_floor
@@ -28,23 +26,18 @@ from cudal2_agent.sandbox.verification.cases import (
     not_promised,
 )
 from cudal2_agent.sandbox.verification.comparison import Comparison, compare_patterns
-from cudal2_agent.sandbox.verification.draws import Draws, seed_of
+from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import Array
-from cudal2_agent.sandbox.verification.executor import SLOTS, Executor, Fill, Run, Traits
+from cudal2_agent.sandbox.verification.executor import Executor, Fill, Run, Traits
 from cudal2_agent.sandbox.verification.inputs import Inputs, flip_one, gaussian, sparse_ones
+from cudal2_agent.sandbox.verification.tiered_proof import REPEATS, TieredProof
 
 TIERS = ("exact", "accuracy", "special", "guards", "freshness", "repeatability", "programmatic")
-REPEATS = 3
 OPERANDS: tuple[Literal["a", "b"], ...] = ("a", "b")
-WAITS_ROUNDS = 4  # of that tier, where it is run alone: every bit of an address is then set in some run, and clear in another
 
 
-class Proof:
-    """One contender's tests.
-
-    All data, orders and buffers follow from `seed`: the options' own, else one from the system's entropy. The fixed cases
-    are the store's where the options give no seed. Each test records the seed that repeats it.
-    """
+class Proof(TieredProof[Case, Run, Comparison]):
+    """One contender's tests. The fixed cases are the store's where the options give no seed."""
 
     def __init__(
         self,
@@ -54,44 +47,11 @@ class Proof:
         store: CaseStore,
         options: VerifyOptions,
     ) -> None:
-        self._executor, self._task, self._traits = executor, task, traits
-        self._store, self._options = store, options
-        self.seed = seed_of(options)
-        self._random = random.Random(self.seed)
-        self._runs = 0
+        super().__init__(traits, options)
+        self._executor, self._task, self._store = executor, task, store
         self._gaussian: Array | None = None  # the output that was verified, for the repeatability tier
 
-    def tests(self) -> Iterator[TestResult]:
-        """All tests, or one tier's. The caller stops at the first that failed; later ones would run on a broken kernel."""
-        if self._options.tier == "waits":
-            for index in range(WAITS_ROUNDS):
-                yield self._seeded(f"programmatic/{index}", self._dependency)
-            return
-        for case in self._drawn_order():
-            yield self._fixed(case)
-        yield TestResult(tier="guards", name="all-runs", passed=True, message=f"{self._runs} runs kept to their buffers")
-        yield self.freshness(rounds=self._options.rounds - 1)
-        yield self._seeded("one-element", self._one_element)
-        yield self._seeded("repeatability", self._repeatability)
-        if self._traits.programmatic:
-            yield self._seeded("programmatic", self._dependency)
-
-    def brief(self) -> Iterator[TestResult]:
-        """The first exact test and its guards, for a kernel of a trusted writer that is verified in full later."""
-        yield self._fixed(SPARSE)
-        yield TestResult(tier="guards", name="all-runs", passed=True, message=f"{self._runs} runs kept to their buffers")
-
-    def freshness(self, name: str = "fresh-data", rounds: int | None = None) -> TestResult:
-        """Fresh data in an order of buffers, fills and workspace states that the kernel cannot predict."""
-        count = max(self._options.rounds if rounds is None else rounds, 2)
-        return self._seeded(name, lambda: self._fresh_rounds(name, count))
-
-    def _seeded(self, name: str, test: Callable[[], TestResult]) -> TestResult:
-        """A test with its own draws, independent of the tests before it, and with the seed that repeats it."""
-        self._random = random.Random(f"{self.seed}/{name}")
-        return test().model_copy(update={"seed": self.seed})
-
-    def _drawn_order(self) -> Iterator[Case]:
+    def _order(self) -> Iterator[Case]:
         """The fixed cases tier by tier: the exact ones, which reveal most about a wrong kernel, then the others in drawn
         order.
         """
@@ -108,8 +68,8 @@ class Proof:
             prepared = PreparedCase(self._executor.xp, self._task, case, self._draw(), keep=False)
             # The first two runs share buffers and workspace, as timed launches do; the others are drawn.
             slot = first_slot if index < 2 else self._slot()
-            fill = (Fill.POISON, Fill.STALE)[index] if index < 2 else self._random.choice(list(Fill))
-            failed, comparison = self._verdict_on("freshness", f"round-{index}", prepared, slot, fill, fresh=index == 0)
+            fill, fresh = self._round_fill(index)
+            failed, comparison = self._verdict_on("freshness", f"round-{index}", prepared, slot, fill, fresh=fresh)
             if failed is not None:
                 return failed
             worst = max(worst, comparison.worst)
@@ -155,40 +115,26 @@ class Proof:
         prepared = PreparedCase(xp, self._task, SPARSE, self._draw(), keep=False)
         fill = self._random.choice(list(Fill))
         run = self._run(prepared.inputs, slot, fill, fresh=self._random.random() < 0.5)
-        failed = self._verdict("freshness", name, run, prepared.compare(run.output, poison=run.poison))
+        failed = self._failure("freshness", name, run, prepared.compare(run.output, poison=run.poison))
         inputs, source = prepared.inputs, Draws(xp, self._draw())
         for operand in self._random.sample(OPERANDS, 2):
             if failed is not None:
                 return failed
             changed = flip_one(source, self._task, inputs, run.output, operand)
             run, inputs = self._run(changed.inputs, slot, Fill.STALE, fresh=False), changed.inputs
-            failed = self._verdict("freshness", name, run, compare_patterns(xp, self._task, run.output, changed.d))
+            failed = self._failure("freshness", name, run, compare_patterns(xp, self._task, run.output, changed.d))
         return failed or TestResult(tier="freshness", name=name, passed=True)
 
-    def _repeatability(self) -> TestResult:
-        """Bitwise equal results on equal inputs, D poisoned between; sums in arrival order must be declared."""
-        if self._traits.atomics:
-            message = "not applicable: the plan declares atomics"
-            return TestResult(tier="repeatability", name="bitwise", passed=True, message=message)
+    def _equal_runs(self) -> tuple[int, Iterator[int]]:
         prepared = self._store.prepare(GAUSSIAN, self._options.seed)
         first = self._gaussian
         if first is None:  # the case was skipped, or runs for the first time here
             first = self._run(prepared.inputs, self._slot(), fresh=False).output.copy()
-        for _ in range(REPEATS):
-            again = self._run(prepared.inputs, self._slot(), fresh=False)
-            differing = int((first != again.output).sum())
-            if differing:
-                message = (
-                    f"{differing} of {first.size} outputs differ between two runs on equal inputs; "
-                    "declare atomics in the plan if sums are combined in arrival order, or fix a data race"
-                )
-                return TestResult(tier="repeatability", name="bitwise", passed=False, worst=float(differing), message=message)
-        return TestResult(tier="repeatability", name="bitwise", passed=True)
+        again = (self._run(prepared.inputs, self._slot(), fresh=False).output for _ in range(REPEATS))
+        return first.size, (int((first != output).sum()) for output in again)
 
     def _dependency(self) -> TestResult:
-        """Between a producer that triggers early and writes late, and a consumer that reads as soon as it may.
-
-        Old and new operands are whole numbers or normal ones, in all four combinations, so that no look at the data tells
+        """Old and new operands are whole numbers or normal ones, in all four combinations, so that no look at the data tells
         whether they are there yet.
         """
         source = Draws(self._executor.xp, self._draw())
@@ -201,7 +147,7 @@ class Proof:
             self._runs += 1
             run = self._executor.run_dependent(prepared.inputs, decoys[old])
             comparison = prepared.compare(run.output, self._slack(self._library_on(prepared)), run.poison)
-            failed = self._verdict("programmatic", "late-producer", run, comparison)
+            failed = self._failure("programmatic", "late-producer", run, comparison)
             if failed is not None:
                 return failed
         return TestResult(tier="programmatic", name="late-producer", passed=True)
@@ -221,20 +167,15 @@ class Proof:
         fresh: bool = True,
         library: Comparison | None = None,
     ) -> tuple[TestResult | None, Comparison]:
-        """Run a case, and judge the run.
-
-        An output that should be NaN and holds D's poison counts as unwritten if it holds the next run's poison too: a
-        computed value does not follow the poison.
-        """
+        """Run a case, and judge the run."""
         slack = self._slack(library)
-        run = self._run(prepared.inputs, slot, fill, fresh=fresh)
-        comparison = prepared.compare(run.output, slack, run.poison)
-        if not run.violations and comparison.mismatches and comparison.mismatches == comparison.unwritten_nan:
-            run = self._run(prepared.inputs, slot, fill, fresh=fresh)
-            comparison = prepared.compare(run.output, slack, run.poison)
+        run, comparison = self._settled(
+            lambda: self._run(prepared.inputs, slot, fill, fresh=fresh),
+            lambda run: prepared.compare(run.output, slack, run.poison),
+        )
         if prepared.case is GAUSSIAN and tier == GAUSSIAN.tier and not self._traits.atomics:
             self._gaussian = run.output.copy()
-        return self._verdict(tier, name, run, comparison), comparison
+        return self._failure(tier, name, run, comparison), comparison
 
     def _library_on(self, prepared: PreparedCase) -> Comparison | None:
         """cuBLAS's result on a case, compared, where the case asks for it."""
@@ -244,37 +185,8 @@ class Proof:
         """The multiple of its bound by which an element may differ."""
         return 1.0 if library is None else max(1.0, self._options.error_ratio * library.worst)
 
-    def _verdict(self, tier: str, name: str, run: Run, comparison: Comparison) -> TestResult | None:
-        """The failure that a run shows, None where it shows none. Faults of memory are reported before wrong results."""
-        if run.violations:
-            first = run.violations[0]
-            message, symptoms = f"{first.message} (in {tier} {name})", Symptoms(waits=first.waits) if first.waits else None
-            return TestResult(tier=first.tier, name=first.kind, passed=False, message=message, symptoms=symptoms)
-        if comparison.unwritten and tier != "programmatic":
-            message = f"{comparison.describe()} (in {tier} {name})"
-            return TestResult(tier="guards", name="unwritten", passed=False, message=message)
-        if comparison.mismatches:
-            return TestResult(tier=tier, name=name, passed=False, worst=comparison.worst, message=comparison.describe())
-        return None
-
-    def _slot(self) -> int:
-        return self._random.randrange(SLOTS)
-
-    def _draw(self) -> int:
-        return self._random.getrandbits(63)
-
 
 def tiers_not_run(tests: Iterable[TestResult], *, programmatic: bool) -> list[str]:
     """The tiers of which no test ran, in order. `programmatic`: whether the plan has the last one."""
     ran = {test.tier for test in tests}
     return [tier for tier in TIERS if tier not in ran and (programmatic or tier != "programmatic")]
-
-
-def run_until_failure(tests: Iterator[TestResult]) -> tuple[TestResult, ...]:
-    """The tests up to and including the first that failed."""
-    done = []
-    for test in tests:
-        done.append(test)
-        if not test.passed:
-            break
-    return tuple(done)

@@ -17,7 +17,7 @@ from cudal2_agent.sandbox.modules.cases import CASES
 from cudal2_agent.sandbox.modules.proof import ModuleProof, PreparedCases
 from cudal2_agent.sandbox.verification.draws import seed_of
 from cudal2_agent.sandbox.verification.executor import SLOTS, Traits
-from cudal2_agent.sandbox.verification.tiers import run_until_failure
+from cudal2_agent.sandbox.verification.tiered_proof import run_until_failure
 
 LARGE = 0.05  # of the device memory, from which buffers do not stay beside those of timing
 CASE_SHARE = 0.1  # of the free device memory, for values and references kept between candidates

@@ -32,7 +32,7 @@ from cudal2_agent.sandbox.modules.cases import NORMAL
 from cudal2_agent.sandbox.modules.proof import ModuleProof, PreparedCases
 from cudal2_agent.sandbox.verification.draws import seed_of
 from cudal2_agent.sandbox.verification.executor import Traits
-from cudal2_agent.sandbox.verification.tiers import run_until_failure
+from cudal2_agent.sandbox.verification.tiered_proof import run_until_failure
 from cudal2_agent.sandbox.workers.messages import Evaluate, Stage
 
 CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates of a task

@@ -1,6 +1,7 @@
 """Workers that hang, crash and answer: every task has a row, and a fault costs its own process only."""
 
 import sys
+import time
 from pathlib import Path
 
 from benchmarks.modules.crew import Crew, lacks_memory
@@ -8,7 +9,7 @@ from benchmarks.modules.queueing import Board, Item
 
 # Answers each task by what its name says.
 WORKER = """
-import json, os, sys, time
+import json, os, subprocess, sys, time
 print(json.dumps({"ready": {}}), flush=True)
 for line in sys.stdin:
     name = line.strip()
@@ -16,6 +17,8 @@ for line in sys.stdin:
     if name.startswith("hangs"):
         time.sleep(60)
     if name.startswith("crashes"):
+        child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
+        open(sys.argv[1] + ".child", "w").write(str(child.pid))
         os._exit(139)
     row = {"task": name, "status": "measured", "us": 1.0, "wall_s": 0.0, "pid": os.getpid()}
     if name.startswith("full") and not os.path.exists(sys.argv[1]):
@@ -41,6 +44,16 @@ def crew_rows(tmp_path, names, *, worker=WORKER, workers=1, seconds=30.0, limit_
     return crew.run(seconds), rows
 
 
+def ended(process: int, within_s: float = 5.0) -> bool:
+    """Whether a process has ended: it is gone, or waits to be reaped."""
+    stat, until = Path(f"/proc/{process}/stat"), time.monotonic() + within_s
+    while stat.exists() and stat.read_text().split()[2] != "Z":
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def test_a_task_that_hangs_or_crashes_is_a_row_and_others_are_measured(tmp_path):
     complete, rows = crew_rows(tmp_path, ["a", "hangs", "b", "crashes", "c"])
     assert complete
@@ -50,6 +63,7 @@ def test_a_task_that_hangs_or_crashes_is_a_row_and_others_are_measured(tmp_path)
     assert found["crashes"]["message"] == "in verify: the process ended with 139"
     assert {found[name]["status"] for name in "abc"} == {"measured"}
     assert len({found[name]["pid"] for name in "abc"}) == 3, "each fault cost one process"
+    assert ended(int((tmp_path / "mark.child").read_text())), "a crashed worker leaves no child behind"
 
 
 def test_a_task_that_lacks_memory_is_tried_again_alone(tmp_path):

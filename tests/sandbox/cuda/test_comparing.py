@@ -17,7 +17,8 @@ from cudal2_agent.sandbox.verification.cases import CaseStore
 from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Traits
 from cudal2_agent.sandbox.verification.inputs import gaussian
-from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
+from cudal2_agent.sandbox.verification.tiered_proof import run_until_failure
+from cudal2_agent.sandbox.verification.tiers import Proof
 from tests.sandbox.verification.in_memory import product
 
 

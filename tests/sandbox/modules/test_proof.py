@@ -10,7 +10,7 @@ from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.modules.cases import CASES
 from cudal2_agent.sandbox.modules.proof import ModuleProof, PreparedCases
 from cudal2_agent.sandbox.verification.executor import Traits
-from cudal2_agent.sandbox.verification.tiers import run_until_failure
+from cudal2_agent.sandbox.verification.tiered_proof import run_until_failure
 from tests.sandbox.modules import small_tasks as small
 from tests.sandbox.modules.in_memory import InMemory, Kernel
 

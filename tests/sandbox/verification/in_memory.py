@@ -13,7 +13,8 @@ from cudal2_agent.sandbox.verification.cases import CaseStore
 from cudal2_agent.sandbox.verification.elements import Array, Poisons, decode, encode
 from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
 from cudal2_agent.sandbox.verification.inputs import Inputs
-from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
+from cudal2_agent.sandbox.verification.tiered_proof import run_until_failure
+from cudal2_agent.sandbox.verification.tiers import Proof
 
 BAND = 64
 CANARY = 0xC5C5

@@ -14,7 +14,8 @@ from cudal2_agent.sandbox.verification.elements import POISON, POISONS, Poisons,
 from cudal2_agent.sandbox.verification.executor import Traits
 from cudal2_agent.sandbox.verification.inputs import Inputs
 from cudal2_agent.sandbox.verification.reference import Reference
-from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
+from cudal2_agent.sandbox.verification.tiered_proof import run_until_failure
+from cudal2_agent.sandbox.verification.tiers import Proof
 from tests.sandbox.verification.in_memory import InMemoryExecutor, Memory, honest, product, prove
 
 pytestmark = pytest.mark.usefixtures("without_patterns")

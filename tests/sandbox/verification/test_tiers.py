@@ -8,7 +8,8 @@ from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.verification.cases import CaseStore
 from cudal2_agent.sandbox.verification.elements import decode, encode
 from cudal2_agent.sandbox.verification.executor import Traits
-from cudal2_agent.sandbox.verification.tiers import Proof, run_until_failure
+from cudal2_agent.sandbox.verification.tiered_proof import run_until_failure
+from cudal2_agent.sandbox.verification.tiers import Proof
 from tests.sandbox.verification.in_memory import InMemoryExecutor, Memory, honest, product, prove
 
 TASK = GemmTask(m=40, n=56, k=96)
