@@ -12,6 +12,7 @@ made it.
 | `ruler/` | does the timer tell the truth? What does one launch leave to the next? | yes |
 | `peers/` | how fast are other makers of kernels, in the same rounds? | yes |
 | `modules/` | how fast are the kernels of KernelBench's tasks, and what do the tests of modules accept? | to measure |
+| `model/` | what does a language model in the loop find that the search does not? The tasks, drawn by a rule | to measure |
 | `library/` | what does a program gain in PyTorch, and what does a call cost? | yes |
 | `proposals/` | who proposes the best schedules? Also makes the policy `h100` | to measure |
 | `emulator/` | does the emulator agree with a GPU, what does it find, and how fast is it? With the timing model | in part |

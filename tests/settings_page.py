@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from cudal2_agent.agent.cli.main import app
-from cudal2_agent.contract.settings.run_settings import FLAT, GROUPS, USERS_OWN, RunSettings, _default_home, _processors
+from cudal2_agent.contract.settings.run_settings import FLAT, GROUPS, NOT_FROM_FOLDER, RunSettings, _default_home, _processors
 from cudal2_agent.contract.settings.settings import Settings
 
 PAGE = "docs/guide/settings.md"
@@ -121,7 +121,7 @@ def page() -> str:
     """The whole page. Raises: KeyError for a type or a computed default that it has no words for."""
     shown, named = fields(), flags()
     chat = [name for name in shown if FLAT.get(name, ("", ""))[0] == "chat" or name.endswith(("_key", "key_file"))]
-    parts = [HEAD.replace("USERS_OWN", ", ".join(f"`{name}`" for name in sorted(USERS_OWN)))]
+    parts = [HEAD.replace("USERS_OWN", ", ".join(f"`{name}`" for name in sorted(NOT_FROM_FOLDER)))]
     for title, names in (("A run", [name for name in shown if name not in chat]), ("The chat policy", chat)):
         lines = [f"## {title}", "| setting | variable | type | default | flag | meaning |", "|---|---|---|---|---|---|"]
         parts.append("\n".join([*lines, *(row(name, shown[name], named.get(name, "")) for name in names)]) + "\n")

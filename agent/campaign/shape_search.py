@@ -62,11 +62,9 @@ class ShapeSearch:
 
     def _run(self, task: Task) -> RunResult:
         sandbox, run_id, retriever = self._sandbox(task.arch), name_run(task), EmptyRetriever()
-        settings = (
-            with_budget(with_policy_of(self._settings, task), task, sandbox.chip, measures=sandbox.can_measure)
-            if isinstance(task, ModuleTask)
-            else self._settings
-        )
+        settings = with_policy_of(self._settings, task)
+        if isinstance(task, ModuleTask):
+            settings = with_budget(settings, task, sandbox.chip, measures=sandbox.can_measure)
         workbench = RunWorkbench(task)
         workbench.connect(sandbox, retriever)
         with open_policy(task, settings, self._store, run_id, self._emit, workbench) as policy:

@@ -23,7 +23,7 @@ from cudal2_agent.contract.settings.run_settings import CHAT_MINUTES, TRAINED_BU
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent optimize --shape 4096x1024x512 --minutes 4 --out my-kernel\n"
     "  cudal2-agent optimize --problem my_module.py --dims batch_size=16 --out my-module\n"
-    "  cudal2-agent optimize --shape 4096x1024x512 --policy portfolio --model MODEL --base-url http://127.0.0.1:8000/v1"
+    "  cudal2-agent optimize --shape 4096x1024x512 --model MODEL --base-url http://127.0.0.1:8000/v1"
 )
 
 _DEFAULTS = RunSettings(home=Path())  # a user may have no home
@@ -40,7 +40,7 @@ PolicyName = Annotated[
     typer.Option(
         "--policy",
         help="Author of candidates: schedule, chat, portfolio or lm; for a module fusion, fusion-algebra, chat or portfolio.",
-        show_default=_DEFAULTS.policy,
+        show_default="portfolio where a model is named, else schedule; for a module fusion",
     ),
 ]
 PriorName = Annotated[

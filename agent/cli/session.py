@@ -9,7 +9,7 @@ from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.lifecycle import check_resumable, name_run, resume_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.agent.wiring.parts import open_dependencies
-from cudal2_agent.agent.wiring.policy import with_policy_of
+from cudal2_agent.agent.wiring.policy import told_limits, with_policy_of
 from cudal2_agent.agent.wiring.schedule_prior import with_budget
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Notice
@@ -20,12 +20,14 @@ from cudal2_agent.contract.settings.settings import Settings, load_settings
 from cudal2_agent.store.store import open_store
 
 NO_KERNEL = 1
+UNASKED = "; with --policy schedule, or fusion for a module, no model is asked"
 INTERRUPTED = 130
 
 
 def optimize_task(task: Task, settings: Settings, out: Path | None, *, as_json: bool) -> int:
     """Start a new run and return the exit code. Wrong input fails before any work."""
-    settings = with_policy_of(settings, task)
+    chosen = with_policy_of(settings, task, may_ask=True)
+    unasked, settings = chosen is not settings, chosen
     if out is not None:
         reserve(out.absolute())
     run_id = name_run(task)
@@ -37,7 +39,8 @@ def optimize_task(task: Task, settings: Settings, out: Path | None, *, as_json: 
     ):
         settings = with_budget(settings, task, parts.sandbox.chip, measures=parts.sandbox.can_measure)
         reserve(folder)
-        for line in unsound(task):
+        limits = told_limits(settings)
+        for line in (*([limits + (UNASKED if unasked else "")] if limits else []), *unsound(task)):
             progress.emit(Notice(message=line))
         outcome = start_run(run_id, task, settings, parts, progress.emit, folder)
         return _conclude(outcome, parts, as_json)

@@ -28,15 +28,31 @@ from cudal2_agent.sandbox.building.headers import OWN_ROOT
 from cudal2_agent.store.precedents import StoredPrecedents
 from cudal2_agent.store.store import RunExchanges, Store
 
+AUTO = "auto"
 POLICIES = ("schedule", "chat", "portfolio", "lm")
+SEARCHES = ("schedule", FAMILY, ALGEBRA)  # that write without a language model
 MODULE_POLICIES = (FAMILY, ALGEBRA, "chat", "portfolio")
 
 
-def with_policy_of(settings: Settings, task: Task) -> Settings:
-    """The settings of a run of the task: where no policy is named, a module gets its own."""
-    if isinstance(task, ModuleTask) and settings.policy == "schedule":
-        return settings.model_copy(update={"policy": FAMILY})
-    return settings
+def with_policy_of(settings: Settings, task: Task, *, may_ask: bool = False) -> Settings:
+    """The settings of a run of the task: where no policy is named, the search of the task's kind.
+
+    `may_ask`: whether a model that the settings name shares the rounds with it.
+    """
+    if settings.policy != AUTO:
+        return settings
+    search = FAMILY if isinstance(task, ModuleTask) else "schedule"
+    return settings.model_copy(update={"policy": "portfolio" if may_ask and settings.chat.model else search})
+
+
+def told_limits(settings: Settings) -> str:
+    """What a chat server may cost a run, in a line; empty where none is asked. The settings' policy is resolved."""
+    options = settings.chat
+    if settings.policy not in ("chat", "portfolio") or settings.replay is not None:
+        return ""
+    money = "no cap on money" if options.money is None else f"{options.money:g} of money"
+    waiting = "" if options.minutes is None else f", {options.minutes:g} minutes of waiting"
+    return f"{options.model} may use up to {options.tokens:,} tokens, {money}{waiting}"
 
 
 @contextmanager

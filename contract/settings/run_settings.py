@@ -52,6 +52,8 @@ REPLAYED = frozenset({*_SEARCH, *_SHOWN, *_CHAT})
 # and so may a run that came from elsewhere. Only flags, the environment and a file that the user allowed set these.
 _PLACES = ("home", "local", "store", "lm", "knowledge", "embedding_model", "cutlass", "chroma_host", "chroma_port")
 USERS_OWN = frozenset({*_PLACES, "api_key", "openai_key", "api_key_file", "base_url", "nvcc", "ncu", "trust_host"})
+# What a file in the working folder may not set either: a model that is named is asked, at its user's cost.
+NOT_FROM_FOLDER = USERS_OWN | {"model"}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,8 +108,9 @@ class RunSettings(Record):
         description="auto (a GPU, else the emulator), emulator, cuda:N, or none",
     )
     policy: str = Field(
-        default="schedule",
-        description="author of candidates: schedule, chat, portfolio or lm; see modules.md for those of a module",
+        default="auto",
+        description="author of candidates: auto (portfolio where `optimize` has a model, else the search of the task's kind), "
+        "schedule, chat, portfolio or lm; fusion or fusion-algebra for a module",
     )
     lm: Path | None = Field(default=None, description="adapter of `train lm`, which the policy lm samples")
     budget: int = Field(

@@ -34,7 +34,7 @@ from cudal2_agent.contract.settings.options import (
     VerifyOptions,
     WorkerOptions,
 )
-from cudal2_agent.contract.settings.run_settings import FLAT, FLAT_NAME, GROUPS, RETIRED, USERS_OWN, RunSettings, nested
+from cudal2_agent.contract.settings.run_settings import FLAT, FLAT_NAME, GROUPS, NOT_FROM_FOLDER, RETIRED, RunSettings, nested
 from cudal2_agent.contract.whole_file import whole_file
 
 CONFIG_FILE = "cudal2.toml"
@@ -110,12 +110,12 @@ def _without_users_own(values: Mapping[str, Any]) -> dict[str, Any]:
     own: list[str] = []
     kept: dict[str, Any] = {}
     for name, value in values.items():
-        if name in USERS_OWN or name.upper() == _OPENAI:
+        if name in NOT_FROM_FOLDER or name.upper() == _OPENAI:
             own.append(name)
         elif name in GROUPS and isinstance(value, Mapping):
             flat = {inner: FLAT_NAME.get((name, inner), inner) for inner in value}
-            own += [flat[inner] for inner in value if flat[inner] in USERS_OWN]
-            kept[name] = {inner: held for inner, held in value.items() if flat[inner] not in USERS_OWN}
+            own += [flat[inner] for inner in value if flat[inner] in NOT_FROM_FOLDER]
+            kept[name] = {inner: held for inner, held in value.items() if flat[inner] not in NOT_FROM_FOLDER}
         else:
             kept[name] = value
     if own:

@@ -27,7 +27,7 @@ class GuardedRun(Protocol):
     def violations(self) -> tuple[Violation, ...]: ...
 
 
-class Judged(Protocol):
+class RunVerdict(Protocol):
     """What a comparison found. `worst`: the largest error over its bound. `unwritten`: wrong elements that hold the poison.
 
     `in_doubt`: whether all that is wrong should be NaN and holds the poison, which is a NaN too.
@@ -46,10 +46,10 @@ class Judged(Protocol):
 
 CaseT = TypeVar("CaseT")
 RunT = TypeVar("RunT", bound=GuardedRun)
-JudgedT = TypeVar("JudgedT", bound=Judged)
+VerdictT = TypeVar("VerdictT", bound=RunVerdict)
 
 
-class TieredProof(ABC, Generic[CaseT, RunT, JudgedT]):
+class TieredProof(ABC, Generic[CaseT, RunT, VerdictT]):
     """One contender's tests. All data, orders and buffers follow from `seed`: the options' own, else one from the system's
     entropy. Each test records the seed that repeats it.
     """
@@ -129,7 +129,7 @@ class TieredProof(ABC, Generic[CaseT, RunT, JudgedT]):
                 return passed.model_copy(update={"passed": False, "worst": float(differing), "message": message})
         return passed
 
-    def _settled(self, run_once: Callable[[], RunT], judge: Callable[[RunT], JudgedT]) -> tuple[RunT, JudgedT]:
+    def _settled(self, run_once: Callable[[], RunT], judge: Callable[[RunT], VerdictT]) -> tuple[RunT, VerdictT]:
         """A run, judged. An output that should be NaN and holds the poison counts as unwritten if it holds the next run's
         poison too: a computed value does not follow the poison.
         """
@@ -140,7 +140,7 @@ class TieredProof(ABC, Generic[CaseT, RunT, JudgedT]):
             found = judge(run)
         return run, found
 
-    def _failure(self, tier: Any, name: str, run: RunT, found: JudgedT) -> TestResult | None:
+    def _failure(self, tier: Any, name: str, run: RunT, found: VerdictT) -> TestResult | None:
         """What a run shows, None where it shows nothing. Faults of memory are reported before wrong results."""
         if run.violations:
             first = run.violations[0]

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.settings.run_settings import FLAT, GROUPS, USERS_OWN, RunSettings
+from cudal2_agent.contract.settings.run_settings import FLAT, GROUPS, NOT_FROM_FOLDER, RunSettings
 from cudal2_agent.contract.settings.settings import (
     CONFIG_FILE,
     Settings,
@@ -110,7 +110,7 @@ def test_a_file_that_is_not_utf8_is_one_line() -> None:
         load_settings()
 
 
-@pytest.mark.parametrize("name", sorted(USERS_OWN - {"openai_key"}))
+@pytest.mark.parametrize("name", sorted(NOT_FROM_FOLDER - {"openai_key"}))
 def test_the_working_folder_names_no_program_server_key_or_place(name: str, caplog: pytest.LogCaptureFixture) -> None:
     _tell_left_out.cache_clear()
     before = load_settings()
@@ -149,11 +149,11 @@ def test_a_file_that_the_environment_names_sets_everything(tmp_path: Path, monke
 
 
 def test_every_setting_of_free_text_is_known_to_be_harmless_or_the_users_own() -> None:
-    harmless = {"device", "policy", "schedule_prior", "replay", "embedding_device", "embedding_precision", "model"}
+    harmless = {"device", "policy", "schedule_prior", "replay", "embedding_device", "embedding_precision"}
     fields = {name: RunSettings.model_fields[name] for name in RunSettings.model_fields if name not in GROUPS}
     fields |= {name: type(getattr(RunSettings(), group)).model_fields[inner] for name, (group, inner) in FLAT.items()}
     text = {name for name, field in fields.items() if {str, Path} & {field.annotation, *get_args(field.annotation)}}
-    assert text - USERS_OWN == harmless
+    assert text - NOT_FROM_FOLDER == harmless
 
 
 def test_settings_are_frozen() -> None:

@@ -9,6 +9,7 @@ from cudal2_agent.agent.report.module_folder import MODULE
 from cudal2_agent.agent.report.one_line import result_of, witness_of
 from cudal2_agent.agent.report.report import NO_KERNEL, knowledge_of
 from cudal2_agent.agent.run.result import RunResult
+from cudal2_agent.agent.wiring.policy import SEARCHES
 from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.trajectory import Step
@@ -83,7 +84,15 @@ def _lines(outcome: RunResult, folder: Path) -> list[str]:
         said = advice(task, outcome.best)
         served = [f"module: {folder / MODULE}"] if outcome.best and (folder / MODULE).is_file() else []
         module = [*([said] if said else served), *unsound(task)]
-    return [*kernel, *best_lines(outcome.best, lead), *module, f"report: {folder / 'report.md'}"]
+    return [*kernel, *best_lines(outcome.best, lead), *module, f"report: {folder / 'report.md'}", *_other_author(outcome)]
+
+
+def _other_author(outcome: RunResult) -> list[str]:
+    """What a language model would add; empty where the settings name one, or the run was sampled from one."""
+    settings = outcome.run.settings
+    if settings.chat.model or outcome.run.policy not in SEARCHES:
+        return []
+    return ["note: no language model took part; one writes what the search has no family for: --model NAME --base-url URL"]
 
 
 def _module_json(outcome: RunResult, folder: Path) -> dict[str, object]:

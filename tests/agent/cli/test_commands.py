@@ -69,6 +69,19 @@ def test_optimize_answers_without_a_gpu_and_calls_nothing_measured(optimized: di
     assert "time_us" not in best
 
 
+def test_a_model_of_the_settings_shares_the_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["optimize", "--shape", "64x64x64", "--device", "none", "--arch", "sm_80", "--budget", "2", "--no-knowledge"]
+    server = ["--model", "any", "--base-url", "http://127.0.0.1:9/v1"]
+    assert main([*words, *server]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("note: any may use up to 2,000,000 tokens, no cap on money; with --policy schedule")
+    assert "candidates from portfolio" in captured.err
+    assert "no language model took part" not in captured.out
+    assert main(words) == 0
+    assert captured.out != (alone := capsys.readouterr().out)
+    assert alone.splitlines()[-1].startswith("note: no language model took part")
+
+
 def test_the_output_folder(optimized: dict[str, object]) -> None:
     out = Path(str(optimized["out"]))
     expected = {"kernel.cu", "plan.json", "kernel.cubin", "evaluation.json", "settings.json", "report.md", "progress.svg"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cudal2_agent.agent.wiring.policy import open_policy
+from cudal2_agent.agent.wiring.policy import open_policy, told_limits, with_policy_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.protocols import Policy
@@ -62,6 +62,35 @@ def test_a_policy_of_matrix_products_is_refused_for_a_module(tmp_path: Path, pol
 def test_what_a_matrix_product_refuses(tmp_path: Path, policy: str, refusal: str) -> None:
     with pytest.raises(UsageError, match=refusal), _opened(tmp_path, policy, GemmTask(m=64, n=64, k=64)):
         pass
+
+
+@pytest.mark.parametrize(
+    ("asked", "model", "may_ask", "of_product", "of_module"),
+    [
+        ("auto", "", True, "schedule", "fusion"),
+        ("auto", "any", True, "portfolio", "portfolio"),
+        ("auto", "any", False, "schedule", "fusion"),
+        ("chat", "any", True, "chat", "chat"),
+        ("schedule", "any", True, "schedule", "schedule"),
+    ],
+)
+def test_a_model_that_is_named_shares_the_rounds_unless_a_policy_is(
+    tmp_path: Path, asked: str, model: str, may_ask: bool, of_product: str, of_module: str
+) -> None:
+    settings = load_settings(home=tmp_path, policy=asked, model=model)
+    assert with_policy_of(settings, GemmTask(m=64, n=64, k=64), may_ask=may_ask).policy == of_product
+    assert with_policy_of(settings, relu_of_sum(), may_ask=may_ask).policy == of_module
+
+
+def test_what_a_model_may_cost_is_reported_where_one_is_asked(tmp_path: Path) -> None:
+    def line(**flags: Any) -> str:
+        return told_limits(load_settings(home=tmp_path, model="any", **flags))
+
+    assert line(policy="schedule") == ""
+    assert line(policy="portfolio", replay="run-1") == ""
+    assert line(policy="portfolio") == "any may use up to 2,000,000 tokens, no cap on money"
+    capped = line(policy="chat", tokens=9, money=0.5, chat_minutes=2)
+    assert capped == "any may use up to 9 tokens, 0.5 of money, 2 minutes of waiting"
 
 
 def test_replies_of_schedules_are_refused_for_a_module(tmp_path: Path) -> None:
