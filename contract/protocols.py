@@ -98,6 +98,10 @@ class Sandbox(Protocol):
         """
         ...
 
+    def artifact(self, built: Built) -> bytes | None:
+        """The compiled code of a candidate: a cubin, or a host candidate's library. None where the cache has lost it."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from threading import Event
 from time import monotonic
 from typing import Literal
@@ -185,6 +186,11 @@ class LocalSandbox:
         """The same of the cuBLASLt kernel with this configuration, as a tuned baseline records it. Raises: as `profile`."""
         with self._turn_for_counters(task):
             return self._profiler.profile_library(detail, task)
+
+    def artifact(self, built: Built) -> bytes | None:
+        """The compiled code of a candidate; None where the cache has lost it."""
+        path = Path(built.artifact_path)
+        return path.read_bytes() if path.is_file() else None
 
     def _turn_for_counters(self, task: Task) -> AbstractContextManager[None]:
         """Raises: ProfilerUnavailable without a GPU for the task."""
