@@ -113,6 +113,10 @@ class LocalSandbox:
     def waited_s(self) -> float:
         return self._inspecting_s + (self._pool.turn.waited_s if self._pool is not None else 0.0)
 
+    @property
+    def queued_s(self) -> float:
+        return 0.0
+
     def build(
         self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
     ) -> Iterator[tuple[int, Built | Evaluation]]:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 from cudal2_agent.agent.run.versions import installed_version
 from cudal2_agent.agent.wiring.gpus import by_chip, processes_on, visible_gpus
+from cudal2_agent.agent.wiring.remote import is_remote, remote_checks
 from cudal2_agent.contract.errors import Cudal2Error, UsageError
 from cudal2_agent.contract.file_system import mount_of, require_local
 from cudal2_agent.contract.host_limits import memory_limit, processes_left, usable_processors
@@ -47,11 +48,24 @@ extern "C" __global__ void probe(__half* d) { d[threadIdx.x] = __float2half(1.0f
 
 
 def examine(settings: Settings) -> list[MachineCheck]:
-    """All checks, in the order in which a run needs the parts."""
+    """All checks, in the order in which a run needs the parts. Of a device elsewhere its machine is asked."""
+    elsewhere = is_remote(settings.device)
     return [
         _python(),
         _host(settings),
         *_packages(),
+        *(remote_checks(settings) if elsewhere else _sandbox(settings)),
+        _local(settings),
+        _store(settings),
+        _knowledge(settings),
+        _folder("cache", Path(settings.compile_options().cache_dir)),
+        _folder("runs", settings.runs_dir),
+    ]
+
+
+def _sandbox(settings: Settings) -> list[MachineCheck]:
+    """What builds, proves and times kernels."""
+    return [
         _compiler(settings),
         jail(),
         _disassembler(),
@@ -62,11 +76,6 @@ def examine(settings: Settings) -> list[MachineCheck]:
         _baselines(),
         _torch(),
         _ncu(settings),
-        _local(settings),
-        _store(settings),
-        _knowledge(settings),
-        _folder("cache", Path(settings.compile_options().cache_dir)),
-        _folder("runs", settings.runs_dir),
     ]
 
 

@@ -8,6 +8,7 @@ import atexit
 import threading
 from pathlib import Path
 
+from cudal2_agent.contract.errors import Cudal2Error
 from cudal2_agent.contract.events import Emit
 from cudal2_agent.contract.protocols import Predict
 from cudal2_agent.contract.records.baseline import BaselineBook
@@ -15,11 +16,14 @@ from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.options import Tier
 from cudal2_agent.contract.settings.run_settings import REMOTE_DEVICES
 from cudal2_agent.contract.settings.settings import Settings
-from cudal2_agent.sandbox.remote.calls import Opening
+from cudal2_agent.sandbox.remote.calls import DoctorCall, FarCall, Opening
 from cudal2_agent.sandbox.remote.command_link import CommandLink
-from cudal2_agent.sandbox.remote.link import Link
+from cudal2_agent.sandbox.remote.far_answers import DoctorAnswer, MachineCheck
+from cudal2_agent.sandbox.remote.link import Link, LinkLost
 from cudal2_agent.sandbox.remote.remote_sandbox import RemoteSandbox
 from cudal2_agent.sandbox.remote.spool_link import SpoolLink
+
+ANSWER_S = 20.0  # that a worker which watches a folder takes at most to take a call
 
 _links: dict[str, Link] = {}
 _opening = threading.Lock()
@@ -51,6 +55,23 @@ def close_links() -> None:
 def remote_arch(device: str, wait_s: float) -> Arch:
     """The architecture that a worker elsewhere writes for where nobody names one. Raises: DeviceUnavailable, UsageError."""
     return link_to(device, wait_s).arch
+
+
+def remote_checks(settings: Settings) -> list[MachineCheck]:
+    """Whether a worker elsewhere answers, and what its own machine says of itself."""
+    name, wait_s = "worker elsewhere", settings.worker_wait_s
+    try:
+        link = link_to(settings.device, min(wait_s, ANSWER_S) if settings.device.startswith("spool") else wait_s)
+        opening = opening_of(link.arch, settings, "all", trust_host=False)
+        answers = list(link.call(FarCall(id=link.new_id(), opening=opening, deed=DoctorCall())))
+    except (Cudal2Error, LinkLost) as exc:
+        remedy = "start it there, and see docs/guide/elsewhere.md"
+        return [MachineCheck(name=name, ok=False, needed=True, detail=str(exc), remedy=remedy)]
+    found = [check for answer in answers if isinstance(answer, DoctorAnswer) for check in answer.checks]
+    works = all(check.ok for check in found if check.needed)
+    detail = f"{settings.device} {'answers' if works else 'answers, and lacks what is needed'}"
+    first = MachineCheck(name=name, ok=works and bool(found), needed=True, detail=detail, remedy="see below")
+    return [first, *(check.model_copy(update={"name": f"  {check.name}", "needed": False}) for check in found)]
 
 
 def opening_of(arch: Arch, settings: Settings, tier: Tier, *, trust_host: bool) -> Opening:

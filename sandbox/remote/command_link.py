@@ -67,6 +67,7 @@ class CommandLink:
         self._lock = threading.Lock()
         self._talk: _Talk | None = None
         self._closed = False
+        self.queued_s = 0.0
 
     @property
     def arch(self) -> Arch:
@@ -97,7 +98,9 @@ class CommandLink:
             if self._closed:
                 raise DeviceUnavailable(f"{self.where} was closed")
             if self._talk is None or self._talk.lost:
-                self._talk = self._start(() if self._talk is None else RESTART_PAUSES_S)
+                begin_s, again = time.monotonic(), self._talk is not None
+                self._talk = self._start(RESTART_PAUSES_S if again else ())
+                self.queued_s += time.monotonic() - begin_s if again else 0.0
             return self._talk
 
     def _start(self, pauses_s: tuple[float, ...]) -> "_Talk":

@@ -27,6 +27,10 @@ class Link(Protocol):
     def where(self) -> str: ...
     @property
     def arch(self) -> Arch: ...
+    @property
+    def queued_s(self) -> float:
+        """Seconds so far in which a worker was waited for and none worked, after the first one was there."""
+        ...
 
     def new_id(self) -> str:
         """The id of a call, which nobody can guess."""

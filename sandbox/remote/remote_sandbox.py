@@ -96,8 +96,12 @@ class RemoteSandbox:
 
     @property
     def waited_s(self) -> float:
-        """What passed between calls that execute candidates and their answers, and was no work on them."""
+        """What passed between calls that execute candidates and their answers, and was neither work on them nor a queue."""
         return self._waited_s
+
+    @property
+    def queued_s(self) -> float:
+        return self._link.queued_s
 
     def build(
         self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
@@ -225,11 +229,11 @@ class RemoteSandbox:
         self, deed: Deed, candidates: Sequence[AnyCandidate], cancel: Event | None = None
     ) -> Generator[tuple[int, Built | Evaluation]]:
         """The answer about each candidate, as it comes. Raises: LinkLost, also for answers that make no sense."""
-        missing, begin_s, before_s = set(range(len(candidates))), time.monotonic(), self._waited_s
+        missing, begin_s, before_s = set(range(len(candidates))), self._working_s(), self._waited_s
         with closing(self._answers(deed, cancel)) as answers:
             for answer in answers:
                 if isinstance(deed, ExecuteCall) and isinstance(answer, JudgedAnswer | EndAnswer):
-                    self._waited_s = before_s + time.monotonic() - begin_s - answer.worked_s
+                    self._waited_s = before_s + self._working_s() - begin_s - answer.worked_s
                 if not isinstance(answer, BuiltAnswer | JudgedAnswer):
                     continue
                 if answer.position not in missing:
@@ -244,6 +248,9 @@ class RemoteSandbox:
                 yield answer.position, answer.built.model_copy(update={"candidate": candidate})
         if missing and not (cancel is not None and cancel.is_set()):
             raise self._nonsense(f"no answer about {len(missing)} of {len(candidates)} candidates")
+
+    def _working_s(self) -> float:
+        return time.monotonic() - self._link.queued_s
 
     def _nonsense(self, reason: str) -> LinkLost:
         self._link.break_off(reason)

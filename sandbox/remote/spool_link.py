@@ -48,12 +48,17 @@ class SpoolLink:
         self._stack.enter_context(self._folder.agent(self.name, agent, Alive()))
         self._chosen: dict[Arch | None, SpooledWorker] = {}
         self._lock = threading.Lock()
+        self._queue = _Queue()
         self._seen: dict[str, tuple[int, float]] = {}  # by worker: its last sign of life, and when that was new
 
     @property
     def arch(self) -> Arch:
         """Of the newest worker. Waits for one. Raises: DeviceUnavailable."""
         return self._worker(None).hello.arch
+
+    @property
+    def queued_s(self) -> float:
+        return self._queue.seconds
 
     def new_id(self) -> str:
         return self.name + secrets.token_hex(8)
@@ -69,9 +74,11 @@ class SpoolLink:
             yield EndAnswer()
             return
         name = self._folder.put_call(call, need_of(self._worker(arch).opened.environment))
+        self._queue.enter(call.id)
         try:
             yield from self._awaited(call, name, cancel)
         finally:
+            self._queue.leave(call.id)
             self._folder.drop(name)
 
     def break_off(self, reason: str) -> None:
@@ -89,6 +96,7 @@ class SpoolLink:
                 return
             if is_taken != was_taken:
                 was_taken, since_s = is_taken, now_s
+                self._queue.enter(call.id, taken=is_taken)
             if not is_taken:
                 told.look()
                 if now_s - since_s > self._wait_s:
@@ -104,6 +112,8 @@ class SpoolLink:
             poll_s = min(poll_s * 1.5, LAST_POLL_S)
         if isinstance(found, str):
             raise LinkLost(found)
+        if not was_taken:  # it was served where this side does not look, or between two looks
+            self._queue.worked(found.answers[-1].worked_s if isinstance(found.answers[-1], EndAnswer) else 0.0)
         yield from found.answers
 
     def _worked_s(self, call_id: str) -> float | None:
@@ -159,6 +169,41 @@ class SpoolLink:
             else f"start one with: cudal2-agent worker --spool {self._folder.path} --watch"
         )
         return DeviceUnavailable(f"{self.where}: {reason}; {there}")
+
+
+class _Queue:
+    """Measures the time in which calls wait and no worker has any of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: dict[str, bool] = {}  # by call
+        self._passed_s = 0.0
+        self._since_s: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        with self._lock:
+            return self._passed_s + (0.0 if self._since_s is None else time.monotonic() - self._since_s)
+
+    def enter(self, call_id: str, *, taken: bool = False) -> None:
+        with self._lock:
+            self._taken[call_id] = taken
+            self._look()
+
+    def leave(self, call_id: str) -> None:
+        with self._lock:
+            self._taken.pop(call_id, None)
+            self._look()
+
+    def worked(self, seconds: float) -> None:
+        """So much of it was work after all."""
+        with self._lock:
+            self._passed_s -= seconds
+
+    def _look(self) -> None:
+        now_s, queues = time.monotonic(), bool(self._taken) and not any(self._taken.values())
+        self._passed_s += 0.0 if self._since_s is None else now_s - self._since_s
+        self._since_s = now_s if queues else None
 
 
 def _serves(worker: SpooledWorker, arch: Arch | None) -> bool:

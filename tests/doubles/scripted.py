@@ -214,6 +214,10 @@ class ScriptedSandbox:
         return 0.0
 
     @property
+    def queued_s(self) -> float:
+        return 0.0
+
+    @property
     def environment(self) -> Environment | None:
         return ENVIRONMENT if self.can_measure else None
 

@@ -21,6 +21,7 @@ class ThroughJson:
 
     where = "here"
     arch = Arch.SM_90A
+    queued_s = 0.0
 
     def __init__(self, service: CallService) -> None:
         self._service = service
