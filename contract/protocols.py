@@ -36,6 +36,7 @@ class Sandbox(Protocol):
 
     `can_execute`: whether a backend runs code for the task's arch. `can_measure`: whether that backend is a GPU.
     `waited_s`: seconds so far in which requests did not use the GPU: another process did, or code was inspected.
+    `queued_s`: seconds so far in which a worker elsewhere was waited for and none worked; no part of `waited_s`.
     """
 
     @property
@@ -48,6 +49,8 @@ class Sandbox(Protocol):
     def environment(self) -> Environment | None: ...
     @property
     def waited_s(self) -> float: ...
+    @property
+    def queued_s(self) -> float: ...
 
     def build(
         self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
@@ -96,6 +99,10 @@ class Sandbox(Protocol):
 
         Raises: ProfilerUnavailable where this machine cannot profile, ProfileFailed where this candidate cannot be profiled.
         """
+        ...
+
+    def artifact(self, built: Built) -> bytes | None:
+        """The compiled code of a candidate: a cubin, or a host candidate's library. None where the cache has lost it."""
         ...
 
     def close(self) -> None: ...

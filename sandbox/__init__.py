@@ -1,6 +1,7 @@
 """The sandbox: compiles, inspects, verifies, times and profiles candidates, on a GPU or on the emulator.
 
 - `local.py`: the `Sandbox` protocol on this machine
+- `remote/`: the same protocol, with the sandbox on another machine
 - `building/`: from a candidate's source to an inspected artifact
 - `inspect/`: what compiled code contains
 - `jail/`: the files and system calls that are left to a child process

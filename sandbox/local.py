@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from threading import Event
 from time import monotonic
 from typing import Literal
@@ -112,6 +113,10 @@ class LocalSandbox:
     def waited_s(self) -> float:
         return self._inspecting_s + (self._pool.turn.waited_s if self._pool is not None else 0.0)
 
+    @property
+    def queued_s(self) -> float:
+        return 0.0
+
     def build(
         self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
     ) -> Iterator[tuple[int, Built | Evaluation]]:
@@ -185,6 +190,11 @@ class LocalSandbox:
         """The same of the cuBLASLt kernel with this configuration, as a tuned baseline records it. Raises: as `profile`."""
         with self._turn_for_counters(task):
             return self._profiler.profile_library(detail, task)
+
+    def artifact(self, built: Built) -> bytes | None:
+        """The compiled code of a candidate; None where the cache has lost it."""
+        path = Path(built.artifact_path)
+        return path.read_bytes() if path.is_file() else None
 
     def _turn_for_counters(self, task: Task) -> AbstractContextManager[None]:
         """Raises: ProfilerUnavailable without a GPU for the task."""

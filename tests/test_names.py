@@ -59,6 +59,7 @@ SHARED_MODULES = {
     "policy": "the main file of each policy, and the wiring that opens them",
     "prior": "policies/schedule predicts times of schedules, the verb `prior` chooses what does",
     "profile": COMMAND,
+    "remote": WIRING,
     "replies": "what a reply of a model holds, and their sums in the report of a run",
     "report": "the page of a run, and the verb that writes the page of a campaign",
     "run": "agent/run is one run, `campaign run` a verb",

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cudal2_agent.agent.wiring.gpus import visible_gpus
+from cudal2_agent.agent.wiring.remote import is_remote
 from cudal2_agent.contract.errors import DeviceUnavailable, UsageError
 from cudal2_agent.contract.events import Emit, StageStarted
 from cudal2_agent.contract.foreign import read_file
@@ -35,6 +36,8 @@ def measure_files(
     require_trust(files, settings)
     texts = [_text_of(file) for file in files]
     worker = settings.worker_options()
+    if is_remote(settings.device):
+        raise UsageError("published modules are timed on this machine only; run bench where the GPU is, or leave out --device")
     if settings.device in ("none", "emulator") or worker.device >= len(visible_gpus()):
         raise DeviceUnavailable(f"there is no GPU here for device {settings.device}, and bench needs one to time modules")
     options = settings.time_options(full=True).model_copy(update={"side": False})

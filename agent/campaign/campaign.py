@@ -5,6 +5,7 @@ from cudal2_agent.agent.campaign.gpu_worker import run_gpu_worker
 from cudal2_agent.agent.campaign.process_slots import Entry, Slot, Slots
 from cudal2_agent.agent.campaign.proving import run_prover
 from cudal2_agent.agent.campaign.watching import GRACE_S, CampaignWatch, Display, WorkerView
+from cudal2_agent.agent.wiring.remote import is_remote
 from cudal2_agent.agent.wiring.sandbox import share_of
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import WorkerError
@@ -15,6 +16,7 @@ from cudal2_agent.store.campaign_queue import CampaignQueue
 
 TICK_S = 0.2
 SEARCHES_PER_GPU = 10  # a round of a search takes seconds to propose and build, and tenths of a second to measure
+SEARCHES_PER_COMMAND = 2  # each has a worker of its own, and a login or a job
 SLACK_S = 300.0  # beyond a run's time limit, until a process that reports nothing counts as stuck
 
 
@@ -100,11 +102,15 @@ class Campaign:
         settings = share_of(self._plan.settings, device, building)
         order = order_of(self._plan, settings, self._watch.deadline_s)
         lock = f"{device_id(int(device.partition(':')[2]))}-{search}" if device.startswith("cuda") else ""
-        return Slot(device, entry, order.model_copy(update={"lock": lock}), stall_s=60 * settings.minutes + SLACK_S)
+        waits_s = settings.worker_wait_s if is_remote(device) else 0.0
+        stall_s = 60 * settings.minutes + SLACK_S + waits_s
+        return Slot(device, entry, order.model_copy(update={"lock": lock}), stall_s=stall_s)
 
     def _searches(self, device: str) -> int:
         """Processes on a device. They alternate on a GPU: one proposes and builds while the other's candidates are measured."""
-        return self._plan.searches_per_gpu if device.startswith("cuda") else 1
+        if device.startswith("exec"):
+            return min(SEARCHES_PER_COMMAND, self._plan.searches_per_gpu)
+        return self._plan.searches_per_gpu if device.startswith(("cuda", "spool")) else 1
 
     def _prover(self, number: int, entry: Entry) -> Slot:
         settings = self._plan.settings.model_copy(update={"device": "emulator", "compile_jobs": 1})

@@ -30,7 +30,9 @@ Mode = Annotated[str, typer.Option("--mode", help="Timing: offline (back to back
 Device = Annotated[
     str | None,
     typer.Option(
-        "--device", help="auto, emulator, cuda:N or none.", show_default=str(RunSettings.model_fields["device"].default)
+        "--device",
+        help="auto, emulator, cuda:N or none; elsewhere: exec:COMMAND or spool:FOLDER.",
+        show_default=str(RunSettings.model_fields["device"].default),
     ),
 ]
 ReleaseName = Annotated[str, typer.Argument(metavar="RELEASE", help="A release, as `index list` names it.", show_default=False)]
@@ -84,4 +86,4 @@ def read_target(arch: str | None, settings: "Settings") -> Arch:
     """The target that `--arch` names, else the device's. Raises: UsageError."""
     from cudal2_agent.agent.wiring.gpus import default_arch
 
-    return choice("--arch", Arch, arch) if arch is not None else default_arch(settings.device)
+    return choice("--arch", Arch, arch) if arch is not None else default_arch(settings.device, settings.worker_wait_s)

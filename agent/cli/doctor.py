@@ -4,17 +4,17 @@ import json
 
 import typer
 
-from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.arguments import AsJson, Device
 
-EXAMPLE = "\b\nExample:\n  cudal2-agent doctor"
+EXAMPLE = "\b\nExample:\n  cudal2-agent doctor\n  cudal2-agent doctor --device spool:/shared/spool"
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor(device: Device = None, as_json: AsJson = False) -> None:
     """Check packages, compiler, GPU, baselines and folders. Fails only where `optimize` cannot work."""
     from cudal2_agent.agent.wiring.doctor import examine
     from cudal2_agent.contract.settings.settings import load_settings
 
-    checks = examine(load_settings())
+    checks = examine(load_settings(device=device))
     works = all(check.ok for check in checks if check.needed)
     if as_json:
         print(json.dumps({"works": works, "checks": [check.model_dump(mode="json") for check in checks]}))

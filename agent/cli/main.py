@@ -29,6 +29,7 @@ from cudal2_agent.agent.cli import (
     train,
     trajectories,
     verify,
+    worker,
 )
 from cudal2_agent.agent.cli import calibrate as calibrate_verb
 from cudal2_agent.agent.cli.render.plain_text import plain, plain_streams
@@ -59,6 +60,7 @@ app.command("model-bench", epilog=model_bench.EXAMPLE)(model_bench.model_bench)
 app.command("advise", epilog=advise.EXAMPLE)(advise.advise)
 app.command("calibrate", epilog=calibrate_verb.EXAMPLE)(calibrate_verb.calibrate)
 app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
+app.command("worker", epilog=worker.EXAMPLE)(worker.worker)
 app.add_typer(runs.app, name="runs")
 app.add_typer(index.app, name="index")
 app.add_typer(trajectories.app, name="trajectories")

@@ -75,7 +75,8 @@ def _conclude(outcome: RunResult, parts: Dependencies, as_json: bool) -> int:
         [(_, result)] = parts.sandbox.build([outcome.best.candidate], outcome.run.task)
         built = result if isinstance(result, Built) else None
     folder = _folder(outcome.run)
-    write_output(folder, outcome, built)
+    artifact = parts.sandbox.artifact(built) if built is not None else None
+    write_output(folder, outcome, built, artifact)
     print_outcome(outcome, folder, as_json)
     if outcome.run.status == "interrupted":
         return INTERRUPTED

@@ -1,6 +1,5 @@
 """The output folder of a run. Every file is written completely or not at all."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,16 +32,16 @@ def reserve(out: Path) -> None:
         raise UsageError(f"output folder {out} cannot be written ({exc.strerror}); choose another with --out") from exc
 
 
-def write_output(out: Path, outcome: RunResult, built: Built | None) -> None:
+def write_output(out: Path, outcome: RunResult, built: Built | None, artifact: bytes | None = None) -> None:
     """Write the best kernel with plan, cubin and evaluation, the settings, the report and its plot; for a module that is worth
     replacing also what a program imports.
 
-    `built`: the best candidate as built, for its cubin; None where there is no best candidate.
+    `built`: the best candidate as built, None where there is none. `artifact`: its compiled code.
     Raises: UsageError where the folder is no longer writable; the store still has everything.
     """
     try:
         if outcome.best is not None:
-            _write_best(out, outcome, built)
+            _write_best(out, outcome, built, artifact)
         if isinstance(outcome.run.task, ModuleTask):
             write_text(out / PROBLEM, problem_at(outcome.run.task))
             if (plan := plan_of_best(outcome.best, outcome.run)) is not None:
@@ -57,15 +56,16 @@ def write_output(out: Path, outcome: RunResult, built: Built | None) -> None:
         ) from exc
 
 
-def _write_best(out: Path, outcome: RunResult, built: Built | None) -> None:
+def _write_best(out: Path, outcome: RunResult, built: Built | None, artifact: bytes | None) -> None:
     assert outcome.best is not None
     candidate = outcome.best.candidate
     write_text(out / "kernel.cu", candidate.source)
     write_text(out / "evaluation.json", outcome.best.evaluation.model_dump_json(indent=1) + "\n")
     if isinstance(candidate, Candidate):
         write_text(out / "plan.json", candidate.plan.model_dump_json(indent=1, exclude_defaults=True) + "\n")
-    if built is not None and Path(built.artifact_path).is_file():
-        _copy(Path(built.artifact_path), out / ("kernel.cubin" if isinstance(candidate, Candidate) else "kernel.so"))
+    if built is not None and artifact is not None:
+        with whole_file(out / ("kernel.cubin" if isinstance(candidate, Candidate) else "kernel.so")) as place:
+            place.write_bytes(artifact)
         task = outcome.run.task
         if isinstance(task, ModuleTask) and built.plan is not None and replaces_pytorch(task, outcome.best):
             write_module(out, task, built.plan, write_text)
@@ -81,8 +81,3 @@ def replacing(path: Path) -> Iterator[IO[str]]:
     """A text file that appears once it is complete. After a failure the old file stays."""
     with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         yield file
-
-
-def _copy(source: Path, target: Path) -> None:
-    with whole_file(target) as temporary:
-        shutil.copyfile(source, temporary)

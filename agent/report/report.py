@@ -38,6 +38,7 @@ from cudal2_agent.contract.records.trajectory import RunRecord, Step
 from cudal2_agent.contract.reward.reward import confirmed
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.reward.speedup import median_us, speedup_over
+from cudal2_agent.contract.settings.run_settings import REMOTE_DEVICES
 
 OPCODES = 10
 NO_KERNEL = "No candidate passed; there is no kernel to show."
@@ -81,7 +82,7 @@ def _verdict(outcome: RunResult) -> str:
         f"- task: {_asked(task)}, {task.arch}",
         f"- run: `{run.run_id}`, {run.status}: {outcome.reason}",
         f"- policy: {run.policy}, seed {run.seed}; {len(outcome.steps)} steps in {outcome.spent_s:.0f} s",
-        f"- chip: {run.chip.name} ({run.chip.sms} SMs); roofline {_roofline_us(run):.2f} us",
+        f"- chip: {run.chip.name} ({run.chip.sms} SMs){_where(run)}; roofline {_roofline_us(run):.2f} us",
     ]
     return "\n".join(lines)
 
@@ -384,6 +385,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
+
+
+def _where(run: RunRecord) -> str:
+    """The device, where it is on another machine."""
+    device = run.settings.device
+    return f" of `{device.replace('`', chr(39))}`" if device.startswith(REMOTE_DEVICES) else ""
 
 
 def _roofline_us(run: RunRecord) -> float:

@@ -6,16 +6,25 @@ from contextlib import contextmanager
 
 
 class RunClock:
-    """Wall-clock of one run. `base_s`: the time spent before this process resumed the run."""
+    """Wall-clock of one run. `base_s`: the time spent before this process resumed the run.
 
-    def __init__(self, base_s: float = 0.0, now_s: Callable[[], float] = time.monotonic) -> None:
+    `queued_s`: what passed without a worker so far, which is no time of the run.
+    """
+
+    def __init__(
+        self,
+        base_s: float = 0.0,
+        now_s: Callable[[], float] = time.monotonic,
+        queued_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._now_s = now_s
+        self._queued_s, self._queued_before_s = queued_s, queued_s()
         self._start_s = now_s() - base_s
         self._lap_start_s = now_s()
         self._outside_s = 0.0
 
     def spent_s(self) -> float:
-        return self._now_s() - self._start_s
+        return self._now_s() - self._start_s - (self._queued_s() - self._queued_before_s)
 
     @contextmanager
     def outside(self) -> Iterator[None]:

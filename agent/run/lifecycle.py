@@ -25,6 +25,7 @@ from cudal2_agent.contract.events import Emit, Notice, RunFinished, RunStarted
 from cudal2_agent.contract.file_system import require_local
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
+from cudal2_agent.contract.settings.run_settings import REMOTE_DEVICES
 from cudal2_agent.contract.settings.settings import Settings
 
 SHAPE_CHARS = 80  # of a module's name in the id of a run
@@ -102,7 +103,7 @@ def _drive(run: RunRecord, parts: Dependencies, emit: Emit, *, resumable: bool =
             checkpoints.delete_thread(run.run_id)
             saved = None
         steps = parts.store.steps(run.run_id)
-        clock = RunClock(_spent_s(state, steps))
+        clock = RunClock(_spent_s(state, steps), queued_s=lambda: parts.sandbox.queued_s)
         nodes = Nodes(run, parts, clock, emit)
         emit(_started(run, parts, clock, nodes.history.next_index))
         begin = None if saved else initial_state(max((step.round for step in steps), default=0))
@@ -154,6 +155,8 @@ def _started(run: RunRecord, parts: Dependencies, clock: RunClock, next_index: i
     sandbox = parts.sandbox
     nothing = "the emulator" if sandbox.can_execute else "none"
     device = sandbox.environment.gpu if sandbox.environment else f"{nothing} (for {run.chip.name})"
+    if run.settings.device.startswith(REMOTE_DEVICES):
+        device += f" of {run.settings.device}"
     return RunStarted(
         run_id=run.run_id,
         task=run.task,

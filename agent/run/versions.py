@@ -8,8 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cudal2_agent.processes.git import borrow, git_command, repository_at
+from cudal2_agent.sandbox.remote.same_version import OWN
+from cudal2_agent.sandbox.remote.same_version import own_version as own_version
 
-OWN = "cudal2-agent"
 PACKAGES = (
     OWN,
     "cupy-cuda12x",
@@ -35,11 +36,6 @@ def installed_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def own_version() -> str:
-    """The version of this product; "source" where it runs from a folder that is not installed."""
-    return installed_version(OWN) or "source"
 
 
 def versions() -> dict[str, str]:

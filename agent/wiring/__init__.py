@@ -5,5 +5,5 @@
 `modules`: what the sandbox needs of a task's kind. `chip_rates`: what `calibrate` fitted on a chip.
 `gpus`: the GPUs that this process sees. `doctor`: what this machine can do, and what is missing.
 `run_workbench`: the tools of a chat policy. `host_use`: the processor time and memory that processes take.
-`actors`: those of a Ray cluster.
+`actors`: those of a Ray cluster. `remote`: links to workers elsewhere; `serving`: this machine as such a worker.
 """

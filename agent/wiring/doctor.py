@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from cudal2_agent.agent.run.versions import installed_version
 from cudal2_agent.agent.wiring.gpus import by_chip, processes_on, visible_gpus
-from cudal2_agent.contract.base import Record
+from cudal2_agent.agent.wiring.remote import is_remote, remote_checks
 from cudal2_agent.contract.errors import Cudal2Error, UsageError
 from cudal2_agent.contract.file_system import mount_of, require_local
 from cudal2_agent.contract.host_limits import memory_limit, processes_left, usable_processors
@@ -24,6 +24,7 @@ from cudal2_agent.sandbox.building.toolchain import find_nvcc, find_nvdisasm
 from cudal2_agent.sandbox.jail.kind import REMEDY as JAIL_REMEDY
 from cudal2_agent.sandbox.jail.kind import confinement
 from cudal2_agent.sandbox.profiling.ncu import PERMISSION_REMEDY, counters_allowed, find_ncu, ncu_version
+from cudal2_agent.sandbox.remote.far_answers import MachineCheck
 from cudal2_agent.store.filters import ALL_STEPS
 from cudal2_agent.store.statistics import run_count
 from cudal2_agent.store.store import open_store
@@ -46,22 +47,25 @@ extern "C" __global__ void probe(__half* d) { d[threadIdx.x] = __float2half(1.0f
 """
 
 
-class Check(Record):
-    """`needed`: `optimize` cannot work without it. Otherwise `detail` says what works less well."""
-
-    name: str
-    ok: bool
-    needed: bool
-    detail: str
-    remedy: str = ""
-
-
-def examine(settings: Settings) -> list[Check]:
-    """All checks, in the order in which a run needs the parts."""
+def examine(settings: Settings) -> list[MachineCheck]:
+    """All checks, in the order in which a run needs the parts. Of a device elsewhere its machine is asked."""
+    elsewhere = is_remote(settings.device)
     return [
         _python(),
         _host(settings),
         *_packages(),
+        *(remote_checks(settings) if elsewhere else _sandbox(settings)),
+        _local(settings),
+        _store(settings),
+        _knowledge(settings),
+        _folder("cache", Path(settings.compile_options().cache_dir)),
+        _folder("runs", settings.runs_dir),
+    ]
+
+
+def _sandbox(settings: Settings) -> list[MachineCheck]:
+    """What builds, proves and times kernels."""
+    return [
         _compiler(settings),
         jail(),
         _disassembler(),
@@ -72,21 +76,16 @@ def examine(settings: Settings) -> list[Check]:
         _baselines(),
         _torch(),
         _ncu(settings),
-        _local(settings),
-        _store(settings),
-        _knowledge(settings),
-        _folder("cache", Path(settings.compile_options().cache_dir)),
-        _folder("runs", settings.runs_dir),
     ]
 
 
-def _python() -> Check:
-    return Check(
+def _python() -> MachineCheck:
+    return MachineCheck(
         name="python", ok=sys.version_info >= (3, 11), needed=True, detail=platform.python_version(), remedy="use 3.11"
     )
 
 
-def _host(settings: Settings) -> Check:
+def _host(settings: Settings) -> MachineCheck:
     """What this process may use of the machine, where control groups limit it."""
     memory, processes = memory_limit(), processes_left()
     detail = f"{usable_processors()} processors, {settings.compile_jobs} compilers at a time"
@@ -94,18 +93,18 @@ def _host(settings: Settings) -> Check:
     detail += f"; {processes} more processes and threads" if processes is not None else ""
     ok = (memory or MEMORY) >= MEMORY and (PROCESSES if processes is None else processes) >= PROCESSES
     remedy = f"allow {MEMORY >> 20} MiB of memory (memory.max) and {PROCESSES} processes and threads (pids.max)"
-    return Check(name="host", ok=ok, needed=False, detail=detail, remedy=remedy)
+    return MachineCheck(name="host", ok=ok, needed=False, detail=detail, remedy=remedy)
 
 
-def _packages() -> Iterator[Check]:
+def _packages() -> Iterator[MachineCheck]:
     for names in PACKAGES:
         package = next((name for name in names if installed_version(name)), names[0])
         found = installed_version(package)
         remedy = f"pip install {package}"
-        yield Check(name=package, ok=found is not None, needed=True, detail=found or "not installed", remedy=remedy)
+        yield MachineCheck(name=package, ok=found is not None, needed=True, detail=found or "not installed", remedy=remedy)
 
 
-def _compiler(settings: Settings) -> Check:
+def _compiler(settings: Settings) -> MachineCheck:
     """Compiles a probe kernel for the default target, without the cache."""
     name, task = "compiler (NVRTC)", GemmTask(m=64, n=64, k=64, arch=Arch.SM_90A)
     with TemporaryDirectory() as cache:
@@ -115,35 +114,41 @@ def _compiler(settings: Settings) -> Check:
             begin_s = time.monotonic()
             [(_, outcome)] = Builder(options, REFERENCE_CHIPS[task.arch]).build([candidate], task)
         except Cudal2Error as exc:
-            return Check(name=name, ok=False, needed=True, detail="does not work", remedy=str(exc))
+            return MachineCheck(name=name, ok=False, needed=True, detail="does not work", remedy=str(exc))
     seconds = time.monotonic() - begin_s
     if isinstance(outcome, Built):
-        return Check(name=name, ok=True, needed=True, detail=f"compiled a probe kernel for {task.arch} in {seconds:.1f} s")
+        return MachineCheck(
+            name=name, ok=True, needed=True, detail=f"compiled a probe kernel for {task.arch} in {seconds:.1f} s"
+        )
     detail = f"probe kernel: {outcome.status}"
-    return Check(name=name, ok=False, needed=True, detail=detail, remedy=getattr(outcome, "message", "raise compile_timeout_s"))
+    return MachineCheck(
+        name=name, ok=False, needed=True, detail=detail, remedy=getattr(outcome, "message", "raise compile_timeout_s")
+    )
 
 
-def jail() -> Check:
+def jail() -> MachineCheck:
     """The confinement of the compiler and the workers."""
     found = confinement()
     remedy = "" if found.kind != "none" else JAIL_REMEDY
-    return Check(name="jail", ok=found.kind != "none", needed=False, detail=found.detail, remedy=remedy)
+    return MachineCheck(name="jail", ok=found.kind != "none", needed=False, detail=found.detail, remedy=remedy)
 
 
-def _disassembler() -> Check:
+def _disassembler() -> MachineCheck:
     found = find_nvdisasm()
     detail = str(found or "opcodes are counted in PTX instead of SASS")
-    return Check(name="nvdisasm", ok=found is not None, needed=False, detail=detail, remedy="pip install nvidia-cuda-nvdisasm")
+    return MachineCheck(
+        name="nvdisasm", ok=found is not None, needed=False, detail=detail, remedy="pip install nvidia-cuda-nvdisasm"
+    )
 
 
-def _nvcc(settings: Settings) -> Check:
+def _nvcc(settings: Settings) -> MachineCheck:
     try:
-        return Check(name="nvcc", ok=True, needed=False, detail=find_nvcc(settings.nvcc))
+        return MachineCheck(name="nvcc", ok=True, needed=False, detail=find_nvcc(settings.nvcc))
     except Cudal2Error as exc:
-        return Check(name="nvcc", ok=False, needed=False, detail="host candidates cannot be built", remedy=str(exc))
+        return MachineCheck(name="nvcc", ok=False, needed=False, detail="host candidates cannot be built", remedy=str(exc))
 
 
-def _gpus() -> Iterator[Check]:
+def _gpus() -> Iterator[MachineCheck]:
     try:
         from cudal2_agent.sandbox.cuda.driver import no_gpu
     except ImportError:
@@ -151,14 +156,14 @@ def _gpus() -> Iterator[Check]:
     found = visible_gpus()
     if reason := no_gpu():
         detail = "kernels are not timed, but ranked by predicted times"
-        yield Check(name="GPU", ok=False, needed=False, detail=detail, remedy=reason)
+        yield MachineCheck(name="GPU", ok=False, needed=False, detail=detail, remedy=reason)
     for gpu in found:
         detail = f"{gpu.name}, {gpu.sms} SMs, target {gpu.arch or 'unknown'}"
         if others := processes_on(gpu):
             detail += f"; {others} processes use it now, so that times would be unsteady"
         if gpu.exclusive:
             detail += "; exclusive-process mode: one process at a time, and no hardware counters beside it"
-        yield Check(
+        yield MachineCheck(
             name=f"GPU cuda:{gpu.index}",
             ok=gpu.arch is not None,
             needed=False,
@@ -168,22 +173,24 @@ def _gpus() -> Iterator[Check]:
     if len(chips := by_chip(found)) > 1:
         listed = ", ".join(f"{chip} (cuda:{', cuda:'.join(map(str, numbers))})" for chip, numbers in chips.items())
         detail = f"{listed}; their times are never mixed: a campaign takes GPUs of one chip (--gpus)"
-        yield Check(name="different chips", ok=True, needed=False, detail=detail)
+        yield MachineCheck(name="different chips", ok=True, needed=False, detail=detail)
 
 
-def emulator() -> Check:
+def emulator() -> MachineCheck:
     """Whether kernels can be executed without a GPU."""
     try:
         import cudal2_agent.sandbox.emulator.core_module  # noqa: F401 (that it can be imported is the answer)
     except Cudal2Error as exc:
-        return Check(name="emulator", ok=False, needed=False, detail="without a GPU nothing is executed", remedy=str(exc))
-    return Check(name="emulator", ok=True, needed=False, detail="proves kernels where there is no GPU for them")
+        return MachineCheck(
+            name="emulator", ok=False, needed=False, detail="without a GPU nothing is executed", remedy=str(exc)
+        )
+    return MachineCheck(name="emulator", ok=True, needed=False, detail="proves kernels where there is no GPU for them")
 
 
-def _nvml() -> Check:
+def _nvml() -> MachineCheck:
     """Clocks, temperature and throttling come from the driver's management library."""
     name, remedy = "NVML", "pip install nvidia-ml-py; the library itself comes with the driver"
-    absent = Check(name=name, ok=False, needed=False, detail="no clocks or temperatures are recorded", remedy=remedy)
+    absent = MachineCheck(name=name, ok=False, needed=False, detail="no clocks or temperatures are recorded", remedy=remedy)
     if importlib.util.find_spec("pynvml") is None:
         return absent
     import pynvml
@@ -194,24 +201,24 @@ def _nvml() -> Check:
         return absent
     driver = str(pynvml.nvmlSystemGetDriverVersion())
     pynvml.nvmlShutdown()
-    return Check(name=name, ok=True, needed=False, detail=f"driver {driver}")
+    return MachineCheck(name=name, ok=True, needed=False, detail=f"driver {driver}")
 
 
-def _baselines() -> Check:
+def _baselines() -> MachineCheck:
     found = installed_version("nvmath-python")
     detail = f"nvmath-python {found}" if found else "the cuBLASLt baselines are left out"
-    return Check(
+    return MachineCheck(
         name="cuBLASLt baselines", ok=found is not None, needed=False, detail=detail, remedy="pip install nvmath-python"
     )
 
 
-def _torch() -> Check:
+def _torch() -> MachineCheck:
     found = installed_version("torch")
     detail = f"torch {found}" if found else "the torch.matmul baseline is left out"
-    return Check(name="torch baseline", ok=found is not None, needed=False, detail=detail, remedy="pip install torch")
+    return MachineCheck(name="torch baseline", ok=found is not None, needed=False, detail=detail, remedy="pip install torch")
 
 
-def _ncu(settings: Settings) -> Check:
+def _ncu(settings: Settings) -> MachineCheck:
     """Nsight Compute, and whether the driver allows this process to read counters, where the driver reports it."""
     name = "Nsight Compute (ncu)"
     try:
@@ -219,16 +226,16 @@ def _ncu(settings: Settings) -> Check:
         detail = f"{ncu_version(path)} at {path}"
     except Cudal2Error as exc:
         absent = "no hardware counters; diagnoses rest on inspection and times"
-        return Check(name=name, ok=False, needed=False, detail=absent, remedy=str(exc))
+        return MachineCheck(name=name, ok=False, needed=False, detail=absent, remedy=str(exc))
     allowed = counters_allowed()
     if allowed is False:
         detail += ", but the driver allows only administrators to read counters"
-        return Check(name=name, ok=False, needed=False, detail=detail, remedy=PERMISSION_REMEDY)
+        return MachineCheck(name=name, ok=False, needed=False, detail=detail, remedy=PERMISSION_REMEDY)
     told = "counters may be read" if allowed else "whether counters may be read shows when a kernel is profiled"
-    return Check(name=name, ok=True, needed=False, detail=f"{detail}; {told}")
+    return MachineCheck(name=name, ok=True, needed=False, detail=f"{detail}; {told}")
 
 
-def _local(settings: Settings) -> Check:
+def _local(settings: Settings) -> MachineCheck:
     """The disk of what is locked; other machines must not write to it."""
     name, folder = "databases and locks", settings.local_dir
     mount = mount_of(folder)
@@ -236,21 +243,21 @@ def _local(settings: Settings) -> Check:
     try:
         require_local(folder, "databases and locks in")
     except UsageError as exc:
-        return Check(name=name, ok=False, needed=True, detail=f"{kind}, a network file system", remedy=str(exc))
-    return Check(name=name, ok=True, needed=True, detail=kind)
+        return MachineCheck(name=name, ok=False, needed=True, detail=f"{kind}, a network file system", remedy=str(exc))
+    return MachineCheck(name=name, ok=True, needed=True, detail=kind)
 
 
-def _store(settings: Settings) -> Check:
+def _store(settings: Settings) -> MachineCheck:
     try:
         store = open_store(settings.store_url)
     except Cudal2Error as exc:
-        return Check(name="store", ok=False, needed=True, detail="cannot be used", remedy=str(exc))
+        return MachineCheck(name="store", ok=False, needed=True, detail="cannot be used", remedy=str(exc))
     with store:
         count = run_count(store, ALL_STEPS, empty=True)
-    return Check(name="store", ok=True, needed=True, detail=f"{count:,} runs")
+    return MachineCheck(name="store", ok=True, needed=True, detail=f"{count:,} runs")
 
 
-def _knowledge(settings: Settings) -> Check:
+def _knowledge(settings: Settings) -> MachineCheck:
     """The knowledge base. Where it is absent, the first run builds it and waits for it."""
     from cudal2_agent.agent.index.knowledge_base import contents, lacking
 
@@ -258,18 +265,18 @@ def _knowledge(settings: Settings) -> Check:
     try:
         found = contents(settings)
     except Cudal2Error as exc:
-        return Check(name=name, ok=False, needed=False, detail="nothing can be looked up yet", remedy=str(exc))
+        return MachineCheck(name=name, ok=False, needed=False, detail="nothing can be looked up yet", remedy=str(exc))
     names = ", ".join(release.name for release in found.releases) or "no release"
     missing = lacking(found.releases, settings)
     detail = f"{names}; {found.pieces:,} pieces, {found.model}"
-    return Check(name=name, ok=not missing, needed=False, detail=detail, remedy=build if missing else "")
+    return MachineCheck(name=name, ok=not missing, needed=False, detail=detail, remedy=build if missing else "")
 
 
-def _folder(name: str, path: Path) -> Check:
+def _folder(name: str, path: Path) -> MachineCheck:
     try:
         path.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=path):
-            return Check(name=f"{name} folder", ok=True, needed=True, detail=str(path))
+            return MachineCheck(name=f"{name} folder", ok=True, needed=True, detail=str(path))
     except OSError as exc:
         remedy = "make it writable or set CUDAL2_HOME to another folder"
-        return Check(name=f"{name} folder", ok=False, needed=True, detail=f"{path}: {exc.strerror}", remedy=remedy)
+        return MachineCheck(name=f"{name} folder", ok=False, needed=True, detail=f"{path}: {exc.strerror}", remedy=remedy)

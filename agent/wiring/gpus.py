@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
+from cudal2_agent.agent.wiring.remote import is_remote, remote_arch
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.settings.run_settings import WORKER_WAIT_S
 
 
 class Gpu(Record):
@@ -63,8 +65,13 @@ def processes_on(gpu: Gpu) -> int:
         pynvml.nvmlShutdown()
 
 
-def default_arch(device: str) -> Arch:
-    """The architecture to write for: that of the chosen GPU, else sm_90a."""
+def default_arch(device: str, wait_s: float = WORKER_WAIT_S) -> Arch:
+    """The architecture to write for: that of the chosen GPU, else sm_90a. `wait_s`: for a worker elsewhere.
+
+    Raises: DeviceUnavailable where a worker elsewhere cannot be reached.
+    """
+    if is_remote(device):
+        return remote_arch(device, wait_s)
     if device in ("none", "emulator"):
         return Arch.SM_90A
     wanted = int(device.partition(":")[2]) if device.startswith("cuda:") else 0

@@ -56,6 +56,15 @@ USERS_OWN = frozenset({*_PLACES, "api_key", "openai_key", "api_key_file", "base_
 NOT_FROM_FOLDER = USERS_OWN | {"model"}
 
 
+# How the name of a device of another machine begins; behind it stands the command that reaches a worker, or a shared folder.
+REMOTE_DEVICES = ("exec:", "spool:")
+
+
+def users_own(name: str, value: object) -> bool:
+    """Whether a setting with this value is the user's own: a device that names a program or a folder is."""
+    return name in USERS_OWN or (name == "device" and str(value).startswith(REMOTE_DEVICES))
+
+
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by flat or nested names, with every flat one moved to its group. A flat name wins over a nested one."""
     found = {name: value for name, value in values.items() if name not in FLAT}
@@ -73,6 +82,7 @@ JOB_BYTES = 512 * 1024**2  # NVRTC takes 0.1 GiB for a kernel of the families, a
 TRAINED_BUDGET = 8
 # Minutes where a chat server is asked: a model may think for ten before its first token.
 CHAT_MINUTES = 60.0
+WORKER_WAIT_S = 3600.0
 
 
 def _default_home() -> Path:
@@ -104,8 +114,11 @@ class RunSettings(Record):
     store: str | None = Field(default=None, description="SQLAlchemy URL of the trajectory store; SQLite in local by default")
     device: str = Field(
         default="auto",
-        pattern=r"^(auto|none|emulator|cuda:\d+)$",
-        description="auto (a GPU, else the emulator), emulator, cuda:N, or none",
+        pattern=r"^(auto|none|emulator|cuda:\d+|exec:.*\S.*|spool:.*\S.*)$",
+        description="auto (a GPU, else the emulator), emulator, cuda:N or none; elsewhere: exec:COMMAND or spool:FOLDER",
+    )
+    worker_wait_s: float = Field(
+        default=WORKER_WAIT_S, gt=0, description="how long a worker elsewhere is waited for, a cluster's queue included"
     )
     policy: str = Field(
         default="auto",
@@ -213,7 +226,7 @@ class RunSettings(Record):
 
     def travelled(self) -> "RunSettings":
         """As a run of another machine keeps them: without what is the user's own, and without text of other versions."""
-        kept = {name: value for name, value in self.model_dump().items() if name not in USERS_OWN}
+        kept = {name: value for name, value in self.model_dump().items() if not users_own(name, value)}
         kept = {name: value for name, value in kept.items() if name in _KNOWN or isinstance(value, bool | int | float)}
         if "/" in self.schedule_prior:
             kept["schedule_prior"] = Path(self.schedule_prior).stem

@@ -34,7 +34,16 @@ from cudal2_agent.contract.settings.options import (
     VerifyOptions,
     WorkerOptions,
 )
-from cudal2_agent.contract.settings.run_settings import FLAT, FLAT_NAME, GROUPS, NOT_FROM_FOLDER, RETIRED, RunSettings, nested
+from cudal2_agent.contract.settings.run_settings import (
+    FLAT,
+    FLAT_NAME,
+    GROUPS,
+    NOT_FROM_FOLDER,
+    RETIRED,
+    RunSettings,
+    nested,
+    users_own,
+)
 from cudal2_agent.contract.whole_file import whole_file
 
 CONFIG_FILE = "cudal2.toml"
@@ -110,7 +119,7 @@ def _without_users_own(values: Mapping[str, Any]) -> dict[str, Any]:
     own: list[str] = []
     kept: dict[str, Any] = {}
     for name, value in values.items():
-        if name in NOT_FROM_FOLDER or name.upper() == _OPENAI:
+        if name in NOT_FROM_FOLDER or users_own(name, value) or name.upper() == _OPENAI:
             own.append(name)
         elif name in GROUPS and isinstance(value, Mapping):
             flat = {inner: FLAT_NAME.get((name, inner), inner) for inner in value}

@@ -8,6 +8,7 @@ Not covered: what `confined.py` does not cover; a child that leaves its process 
 import functools
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -40,6 +41,8 @@ ALLOWED_ENVIRONMENT = (
 )
 # Not for compilers: a source must not find out whether there is a GPU.
 DEVICE_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
+# Our own settings, of which some are keys, and what programs commonly name a secret.
+_SECRET = re.compile(r"^CUDAL2_|^OPENAI_|API_?KEY|ACCESS_?KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _POLL_S = 0.05
 _DRAIN_S = 1.0
 _READ_BYTES = 1 << 16
@@ -96,6 +99,14 @@ def child_environment(scratch: Path, extra: Mapping[str, str] | None = None, *, 
         PYTHONNOUSERSITE="1",
     )
     return environment | dict(extra or {})
+
+
+def launcher_environment() -> dict[str, str]:
+    """The environment of a command that the user names, such as ssh or srun: their own, without what may be a secret.
+
+    srun hands its environment on, and a container may; none of ours is for the machine at the other end.
+    """
+    return {name: text for name, text in os.environ.items() if not _SECRET.search(name)}
 
 
 def module_path() -> list[str]:

@@ -14,11 +14,20 @@ from cudal2_agent.contract.file_system import require_local
 
 
 class DeviceTurn:
-    """The turn on one GPU. `folder`: of the locks; without one, every request has its turn. `waited_s`: for turns so far."""
+    """The turn on one GPU. `folder`: of the locks; without one, every request has its turn.
+
+    `waited_s`: for turns so far, the one included that is waited for now.
+    """
 
     def __init__(self, folder: str | None, device: int) -> None:
         self._path = None if folder is None else Path(folder) / f"turn-{device_id(device)}.lock"
-        self.waited_s = 0.0
+        self._waited_s = 0.0
+        self._since_s: float | None = None
+
+    @property
+    def waited_s(self) -> float:
+        since_s = self._since_s
+        return self._waited_s + (0.0 if since_s is None else time.monotonic() - since_s)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -33,9 +42,12 @@ class DeviceTurn:
         except OSError as exc:
             raise MachineError(f"{self._path} is not writable ({exc.strerror}); set CUDAL2_HOME to a folder that is") from exc
         with lock:
-            begin_s = time.monotonic()
-            fcntl.flock(lock, fcntl.LOCK_EX)  # closing the file releases it
-            self.waited_s += time.monotonic() - begin_s
+            begin_s = self._since_s = time.monotonic()
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # closing the file releases it
+            finally:
+                self._since_s = None
+                self._waited_s += time.monotonic() - begin_s
             yield
 
 

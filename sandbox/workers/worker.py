@@ -82,7 +82,7 @@ def serve(opened: Callable[[Say], tuple[Evaluates, Ready]]) -> int:
         return 1
 
 
-def claim_pipes() -> tuple[BinaryIO, Say]:
+def claim_pipes(encoded: Callable[[Record], bytes] = encode) -> tuple[BinaryIO, Say]:
     """Take stdin and stdout for the protocol; afterwards fd 0 reads nothing and fd 1 writes to stderr."""
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -92,7 +92,7 @@ def claim_pipes() -> tuple[BinaryIO, Say]:
     os.dup2(2, 1)
 
     def say(record: Record) -> None:
-        rest = memoryview(encode(record))
+        rest = memoryview(encoded(record))
         while rest:
             rest = rest[replies.write(rest) or 0 :]
 

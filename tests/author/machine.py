@@ -41,7 +41,7 @@ class Machine:
 
     can_execute = True
     can_measure = True
-    waited_s = 0.0
+    waited_s = queued_s = 0.0
     environment: Environment = doubles.ENVIRONMENT
 
     def __init__(self, options: CompileOptions) -> None:

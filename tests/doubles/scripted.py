@@ -214,6 +214,10 @@ class ScriptedSandbox:
         return 0.0
 
     @property
+    def queued_s(self) -> float:
+        return 0.0
+
+    @property
     def environment(self) -> Environment | None:
         return ENVIRONMENT if self.can_measure else None
 
@@ -221,9 +225,11 @@ class ScriptedSandbox:
         self,
         candidates: Sequence[AnyCandidate],
         task: GemmTask,
-        cancel: Event | None = None,  # noqa: ARG002
+        cancel: Event | None = None,
     ) -> Iterator[tuple[int, Built | Evaluation]]:
         for position, one in reversed(list(enumerate(candidates))):  # out of order, as in a parallel build
+            if position == 0 and cancel is not None:
+                cancel.set()  # as the builder does at its end
             if number_of(one) in self._failures:
                 yield position, CompileFailed(message=f"line 1: error in {number_of(one)} for {task.shape}", log="long log")
             else:
@@ -262,6 +268,9 @@ class ScriptedSandbox:
         if self._profile_error is not None:
             raise self._profile_error
         return profile(1000.0 * self._times_us.get(self.profiled[-1], 20.0))
+
+    def artifact(self, built: Built) -> bytes | None:
+        return None if number_of(built.candidate) in self._failures else b"cubin of %d" % number_of(built.candidate)
 
     def close(self) -> None:
         self.closed = True

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent campaign run --shapes grid1000 --gpus all --hours 2\n"
     "  cudal2-agent campaign run --shapes 512x512x512,64x4096x64 --gpus 0,1 --budget 48 --name small\n"
+    "  cudal2-agent campaign run --shapes grid1000 --device spool:/shared/spool\n"
     "  cudal2-agent campaign run --problems kernelbench --levels 1,2 --name modules"
 )
 NAME = "main"
@@ -61,6 +62,12 @@ def run(
     gpus: Annotated[
         str, typer.Option("--gpus", help="all, numbers such as 0,1, or emulator or emulator:2 for no GPU.")
     ] = "all",
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device", help="exec:COMMAND or spool:FOLDER, for GPUs elsewhere; may be repeated.", show_default="GPUs of --gpus"
+        ),
+    ] = None,
     ray: Annotated[
         str | None,
         typer.Option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; local starts one.", show_default=False),
@@ -85,6 +92,8 @@ def run(
     from cudal2_agent.agent.cli.campaign.running import run_campaign
     from cudal2_agent.agent.cli.module_flags import read_problem
     from cudal2_agent.agent.run.versions import own_commit
+    from cudal2_agent.agent.wiring.remote import is_remote
+    from cudal2_agent.agent.wiring.sandbox import device_of
     from cudal2_agent.contract.records.module_task import Arithmetic
     from cudal2_agent.contract.records.task import TimingMode
     from cudal2_agent.contract.settings.settings import load_settings
@@ -96,8 +105,13 @@ def run(
     of_modules = {"--levels": levels, "--names": names, "--arithmetic": arithmetic != "f32", "--training": training}
     of_shapes = {"--layout": layout != "nn", "--element": element != "f16", "--accumulate": accumulate != "f32"}
     _refuse_foreign(bool(shapes), bool(problems), of_modules | {"--small": small}, of_shapes)
-    devices = devices_named(gpus) if ray is None or gpus.startswith(EMULATOR) else ()
-    on = settings.model_copy(update={"device": devices[0].partition("/")[0] if devices else "auto"})
+    elsewhere = tuple(device or ())
+    if wrong := [one for one in elsewhere if not is_remote(one)]:
+        raise UsageError(f"--device {wrong[0]}: write exec:COMMAND or spool:FOLDER; GPUs of this machine are named by --gpus")
+    if elsewhere and (ray is not None or gpus != "all"):
+        raise UsageError("--device names GPUs elsewhere; leave out --gpus and --ray")
+    devices = elsewhere or (devices_named(gpus) if ray is None or gpus.startswith(EMULATOR) else ())
+    on = settings.model_copy(update={"device": device_of(devices[0]) if devices else "auto"})
     chosen = read_task("16x16x16", accumulate, element, layout, arch, mode, on).arch
     tasks: dict[CampaignTask, float] = {}
     if problems:

@@ -10,6 +10,7 @@ from cudal2_agent.agent.learning.calibration.calibration import Base, Calibratio
 from cudal2_agent.agent.learning.calibration.calibration_runs import ShapeMeasurer, calibration_settings
 from cudal2_agent.agent.learning.calibration.spread_schedules import calibration_tasks
 from cudal2_agent.agent.wiring.gpus import default_arch, visible_gpus
+from cudal2_agent.agent.wiring.remote import is_remote
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
 from cudal2_agent.agent.wiring.schedule_prior import open_prior
 from cudal2_agent.contract.errors import DeviceUnavailable, UsageError
@@ -55,6 +56,8 @@ def require_parts(settings: Settings) -> None:
     """Raises: UsageError, DeviceUnavailable: what is missing, before minutes are spent."""
     if settings.device in ("emulator", "none"):
         raise UsageError(f"calibrate measures, and --device {settings.device} does not; choose a GPU with --device cuda:0")
+    if is_remote(settings.device):
+        raise UsageError("calibrate keeps what it fits in the home of the GPU's machine; run it there")
     if find_spec("torch") is None:
         raise UsageError("calibrate trains a policy, which needs torch; run: pip install 'torch>=2.11,<3'")
     if not visible_gpus():

@@ -31,7 +31,7 @@ from cudal2_agent.agent.learning.environment.scoring_sandbox import (
 from cudal2_agent.agent.learning.environment.together import together
 from cudal2_agent.agent.run.versions import installed_version
 from cudal2_agent.agent.wiring.gpus import default_arch
-from cudal2_agent.agent.wiring.sandbox import share_of
+from cudal2_agent.agent.wiring.sandbox import device_of, share_of
 from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Emit, Event, Notice, WorkerRestarted, ignore
@@ -198,7 +198,7 @@ def open_score(
 
     Raises: UsageError, MachineError, WorkerError, StoreError.
     """
-    target = arch or default_arch(devices[0].partition("/")[0] if devices else settings.device)
+    target = arch or default_arch(device_of(devices[0]) if devices else settings.device, settings.worker_wait_s)
     kept = ScoreCache(settings.local_dir / FILE, emit)
     efforts = f"quick rounds {QUICK_ROUNDS}"
     with ExitStack() as opened:

@@ -60,7 +60,7 @@ def timed(own_us: float) -> Evaluation:
 
 def test_a_faster_module_is_there_to_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = outcome(timed(4.0))
-    write_output(tmp_path, found, built(tmp_path))
+    write_output(tmp_path, found, built(tmp_path), b"\x7fELF")
     assert {"module.py", "module.json", "problem.py", "kernel.cu", "plan.json"} <= {path.name for path in tmp_path.iterdir()}
     compile((tmp_path / MODULE).read_text(), MODULE, "exec")
     print_outcome(found, tmp_path, as_json=False)
@@ -73,7 +73,7 @@ def test_a_faster_module_is_there_to_import(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_slower_one_is_not_and_the_figures_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = outcome(timed(10.0))
-    write_output(tmp_path, found, built(tmp_path))
+    write_output(tmp_path, found, built(tmp_path), b"\x7fELF")
     assert not (tmp_path / MODULE).exists()
     assert (tmp_path / "problem.py").read_text() == TASK.problem
     print_outcome(found, tmp_path, as_json=False)
@@ -88,7 +88,7 @@ def test_without_a_gpu_the_module_is_there_and_its_time_is_not_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = outcome(unmeasured(1.0, "emulator"))
-    write_output(tmp_path, found, built(tmp_path))
+    write_output(tmp_path, found, built(tmp_path), b"\x7fELF")
     print_outcome(found, tmp_path, as_json=False)
     said = capsys.readouterr().out
     assert "time: not known; the roofline is 1.00 us" in said
@@ -96,7 +96,7 @@ def test_without_a_gpu_the_module_is_there_and_its_time_is_not_known(
 
 
 def test_a_plan_that_nothing_executed_is_not_there_to_import(tmp_path: Path) -> None:
-    write_output(tmp_path, outcome(unmeasured(1.0, "nothing")), built(tmp_path))
+    write_output(tmp_path, outcome(unmeasured(1.0, "nothing")), built(tmp_path), b"\x7fELF")
     assert (tmp_path / "kernel.cu").is_file()
     assert not (tmp_path / MODULE).exists()
 

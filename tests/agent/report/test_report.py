@@ -235,11 +235,11 @@ def test_the_cubin_is_copied_and_a_lost_folder_is_one_line(tmp_path: Path) -> No
     built = Built(candidate=candidate(0), inspection=INSPECTION, artifact_path=str(cubin), cached=True, seconds=0.0)
     out = tmp_path / "out"
     reserve(out)
-    write_output(out, outcome_of(full()), built)
+    write_output(out, outcome_of(full()), built, b"\x7fELF")
     assert (out / "kernel.cubin").read_bytes() == b"\x7fELF"
     assert (out / "kernel.cu").read_text() == candidate(0).source
     with pytest.raises(UsageError, match="nothing is lost: cudal2-agent runs show run-1"):
-        write_output(tmp_path / "gone", outcome_of(full()), built)
+        write_output(tmp_path / "gone", outcome_of(full()), built, b"\x7fELF")
 
 
 def test_what_was_asked_of_a_model_and_what_came_of_it_is_told() -> None:
