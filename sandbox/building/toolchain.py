@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cudal2_agent.contract.errors import CompilerMissing
 from cudal2_agent.sandbox.building import compile_child
+from cudal2_agent.sandbox.building.headers import cutlass_roots
 from cudal2_agent.sandbox.workers.process import Limits, run
 
 NVRTC_REMEDY = "install it with: pip install 'nvidia-cuda-nvrtc>=13.0,<14' 'cuda-bindings>=13.0,<14'"
@@ -70,6 +71,14 @@ def find_nvcc(setting: str | None, *, host: bool = False) -> str:
     if not _host_compilers():
         raise CompilerMissing(f"{found} needs g++, and there is none on the search path; {NVCC_REMEDY}")
     return str(Path(found).absolute())
+
+
+def builds_cutlass(setting: str | None) -> bool:
+    """Whether nvcc and the headers of CuTe and CUTLASS are here."""
+    try:
+        return bool(find_nvcc(setting) and cutlass_roots())
+    except CompilerMissing:
+        return False
 
 
 @functools.cache

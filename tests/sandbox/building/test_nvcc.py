@@ -7,6 +7,7 @@ import pytest
 from cudal2_agent.contract.errors import CompilerMissing
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
 from cudal2_agent.contract.plan.plan import LaunchPlan, parse_plan, render_plan
+from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import CompileFailed, Rejected
 from cudal2_agent.contract.records.task import Arch
@@ -96,6 +97,14 @@ def test_a_plan_that_names_a_missing_nvcc_is_refused_in_one_line(
         builder._compiler.compile(host(HOST), Arch.SM_90A)
 
 
+@needs_nvcc
+def test_a_plan_that_names_nvcc_is_built_by_it(tmp_path: Path) -> None:
+    """`__NVCC__` is defined by nvcc alone."""
+    source = render_plan(BY_NVCC) + "#ifndef __NVCC__\n#error another compiler\n#endif\n" + NAIVE
+    builder = Builder(CompileOptions(cache_dir=str(tmp_path / "cache")), REFERENCE_CHIPS[Arch.SM_90A])
+    assert isinstance(builder.build_one(Candidate.from_source(source, ORIGIN), TASK), Built)
+
+
 def test_cutlass_by_nvrtc_is_told_what_helps(compiler: Compiler) -> None:
     outcome = compiler.compile(candidate("#include <cute/no_such.hpp>\n" + NAIVE), Arch.SM_80)
     assert isinstance(outcome, CompileFailed)
@@ -156,8 +165,9 @@ def test_the_check_refuses_it_before(text: str) -> None:
 
 @pytest.mark.parametrize(
     "flag",
-    ["@/etc/passwd", "--options-file=x", "-optf=x", "-Xcompiler=-B/tmp", "-Xcompiler", "-ccbin=/tmp/g++", "--compiler-bindir=/x",
-     "-include=/etc/passwd", "-I/etc", "-isystem=/etc", "-Xptxas=-o=/x", "-Xcicc=-x", "--run", "-ldir=/x", "--dryrun", "-E",
+    ["@/etc/passwd", "--options-file=x", "-optf=x", "-Xcompiler=-B/tmp", "-Xcompiler", "-ccbin=/tmp/g++",
+     "--compiler-bindir=/x", "-include=/etc/passwd", "-I/etc", "-isystem=/etc", "-Xptxas=-o=/x", "-Xcicc=-x", "--run",
+     "-ldir=/x", "--dryrun", "-E",
      "--keep-dir=/tmp", "-time=/tmp/x", "--input-drive-prefix=/", "-shared", "-x=c", "-odir=/tmp", "-M",
      "-DX=@/etc/passwd"],
 )  # fmt: skip
