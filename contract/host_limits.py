@@ -33,6 +33,11 @@ def memory_limit() -> int | None:
     return min((one for one in found if one is not None and one < _NO_LIMIT), default=None)
 
 
+def machine_memory() -> int:
+    """Bytes of the machine, whatever control groups allow."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def processes_left() -> int | None:
     """Processes and threads that may still be started; None for no limit."""
     limits = [(_number(folder, "pids.max"), _number(folder, "pids.current")) for folder in _folders("pids")]

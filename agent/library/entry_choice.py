@@ -21,6 +21,7 @@ OTHER_TEXT = "its family writes another source today"
 NO_FAMILY = "no family writes its schedule today"
 NO_SOURCE = "it has no schedule, and its source is not in this store"
 OWN_FLAGS = "it was compiled with flags of its own"
+BY_NVCC = "its plan names nvcc, and libraries are built by NVRTC"
 EXCLUDED = "named by --without"
 
 Product = tuple[str, Layout, ElementType]  # shape as M x N x K
@@ -125,6 +126,8 @@ def _from_source(source: str | None, candidate_id: str) -> Candidate | str:
         candidate = from_text(source)
     except PlanError:
         return OWN_FLAGS
+    if candidate.compiler != "nvrtc":
+        return BY_NVCC
     return candidate if candidate.id == candidate_id else OWN_FLAGS
 
 

@@ -20,7 +20,8 @@ from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.building.builder import Builder
-from cudal2_agent.sandbox.building.toolchain import find_nvcc, find_nvdisasm
+from cudal2_agent.sandbox.building.headers import cutlass_roots
+from cudal2_agent.sandbox.building.toolchain import CUTLASS_REMEDY, find_nvcc, find_nvdisasm
 from cudal2_agent.sandbox.jail.kind import REMEDY as JAIL_REMEDY
 from cudal2_agent.sandbox.jail.kind import confinement
 from cudal2_agent.sandbox.profiling.ncu import PERMISSION_REMEDY, counters_allowed, find_ncu, ncu_version
@@ -143,9 +144,12 @@ def _disassembler() -> MachineCheck:
 
 def _nvcc(settings: Settings) -> MachineCheck:
     try:
-        return MachineCheck(name="nvcc", ok=True, needed=False, detail=find_nvcc(settings.nvcc))
+        nvcc = find_nvcc(settings.nvcc)
     except Cudal2Error as exc:
-        return MachineCheck(name="nvcc", ok=False, needed=False, detail="host candidates cannot be built", remedy=str(exc))
+        detail = "neither kernels with CuTe or CUTLASS nor host candidates can be built"
+        return MachineCheck(name="nvcc", ok=False, needed=False, detail=detail, remedy=str(exc))
+    detail = nvcc if cutlass_roots() else f"{nvcc}; CuTe's and CUTLASS's headers are missing"
+    return MachineCheck(name="nvcc", ok=bool(cutlass_roots()), needed=False, detail=detail, remedy=CUTLASS_REMEDY)
 
 
 def _gpus() -> Iterator[MachineCheck]:

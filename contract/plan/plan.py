@@ -18,6 +18,7 @@ from cudal2_agent.contract.records.task import AccumulatorType, Arch
 
 Expression = int | str
 ScalarType = Literal["i32", "u32", "i64", "f32", "f64"]
+CompilerName = Literal["nvrtc", "nvcc"]
 
 PORTABLE_CLUSTER = 8
 MAX_NODES = 256  # launches, calls and repeats of a plan as written
@@ -113,9 +114,11 @@ class LaunchPlan(Record):
     """How a kernel is launched. `atomics`: results may differ between runs because sums are combined in arrival order.
 
     `launches`: nodes in the order in which they run. A plan of a matrix product has kernel launches only.
+    `compiler`: nvcc for the headers of CuTe and CUTLASS, which NVRTC does not compile.
     """
 
     arch: Arch
+    compiler: Annotated[CompilerName, Field(exclude_if=lambda name: name == "nvrtc")] = "nvrtc"
     launches: Annotated[tuple[Launch | LibraryCall | Repeat, ...], Field(min_length=1, max_length=MAX_NODES)]
     workspace: Workspace | None = None
     scratch: Annotated[tuple[Scratch, ...], Field(max_length=MAX_NODES, exclude_if=lambda scratch: not scratch)] = ()

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from cudal2_agent.contract.base import Record, digest
-from cudal2_agent.contract.plan.plan import LaunchPlan, parse_plan
+from cudal2_agent.contract.plan.plan import CompilerName, LaunchPlan, parse_plan
 
 ScheduleValue = str | int | bool
 # The text of a kernel. Editors write a byte-order mark before it, which NVRTC does not read: it is no part of the source.
@@ -79,7 +79,7 @@ class Candidate(Record):
     kind: Literal["device"] = "device"
     source: SourceText
     flags: tuple[str, ...] = ()
-    compiler: Literal["nvrtc", "nvcc"] = "nvrtc"
+    compiler: CompilerName = "nvrtc"
     plan: LaunchPlan
     origin: Origin
 
@@ -101,7 +101,8 @@ class Candidate(Record):
     @classmethod
     def from_source(cls, source: str, origin: Origin, flags: tuple[str, ...] = ()) -> "Candidate":
         """A candidate from one file that contains its plan as a comment. Raises: PlanError."""
-        return cls(source=source, flags=flags, plan=parse_plan(source), origin=origin)
+        plan = parse_plan(source)
+        return cls(source=source, flags=flags, compiler=plan.compiler, plan=plan, origin=origin)
 
 
 # Shown with every host candidate.

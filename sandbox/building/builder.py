@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
-from cudal2_agent.contract.errors import MachineError
+from cudal2_agent.contract.errors import CompilerMissing, MachineError
 from cudal2_agent.contract.plan.chip import LIMITS, Chip
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate, HostCandidate
@@ -16,6 +16,7 @@ from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.settings.options import CompileOptions
 from cudal2_agent.sandbox.building.check import check
 from cudal2_agent.sandbox.building.compiler import Cancelled, Compiler
+from cudal2_agent.sandbox.building.toolchain import find_nvcc
 from cudal2_agent.sandbox.inspect.inspection import inspect
 from cudal2_agent.sandbox.workers.internal_errors import NOT_OURS, InternalErrors, describe, machine_error
 
@@ -109,6 +110,18 @@ class Builder:
                 "free some space, then go on with: cudal2-agent runs resume"
             )
 
+    def _lacking(self, candidate: AnyCandidate) -> Rejected | None:
+        """A plan may name a compiler that this machine lacks. A compiler that the settings name and that is absent is not its
+        fault.
+        """
+        if isinstance(candidate, HostCandidate) or candidate.compiler != "nvcc" or self._options.nvcc:
+            return None
+        try:
+            find_nvcc(None)
+        except CompilerMissing as exc:
+            return Rejected(rule="plan-compiler", message=f'the plan has "compiler": "nvcc", and {exc}')
+        return None
+
     def _build(
         self, candidate: AnyCandidate, task: Task, cancel: threading.Event | None, *, briefly: bool
     ) -> Built | Evaluation:
@@ -119,6 +132,8 @@ class Builder:
         checked = check(candidate, task, limits, self._chip.sms)
         if isinstance(checked, Rejected):
             return checked
+        if (lacking := self._lacking(candidate)) is not None:
+            return lacking
         compiled = self._compiler.compile(candidate, task.arch, cancel)
         if isinstance(compiled, CompileFailed | TimedOut):
             return compiled

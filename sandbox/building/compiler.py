@@ -20,6 +20,7 @@ from pathlib import Path
 from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import CompilerMissing, MachineError
 from cudal2_agent.contract.file_system import mount_of
+from cudal2_agent.contract.host_limits import machine_memory, memory_limit
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, HostCandidate
 from cudal2_agent.contract.records.evaluation import CompileFailed, TimedOut
 from cudal2_agent.contract.records.task import Arch
@@ -28,10 +29,20 @@ from cudal2_agent.sandbox.building import compile_child
 from cudal2_agent.sandbox.building.cache import FORMAT, CompileCache
 from cudal2_agent.sandbox.building.compile_child import CUBIN, LOG, PTX
 from cudal2_agent.sandbox.building.compile_log import first_error, shortened, shown_log
-from cudal2_agent.sandbox.building.headers import NVRTC_HEADERS, Headers, find_headers, find_own_headers, folder_fingerprint
+from cudal2_agent.sandbox.building.headers import (
+    NVRTC_HEADERS,
+    Headers,
+    cutlass_roots,
+    find_headers,
+    find_own_headers,
+    folder_fingerprint,
+)
 from cudal2_agent.sandbox.building.toolchain import (
+    CUTLASS_REMEDY,
+    HOST_PROGRAMS,
     NVRTC_REMEDY,
     SYSTEM_HEADERS,
+    device_programs,
     find_nvcc,
     nvcc_files,
     nvcc_version,
@@ -48,6 +59,8 @@ SOURCE = "kernel.cu"
 _STANDARD = "-std=c++17"
 _LINES = "-lineinfo"  # for the emulator's reports and for profiles; the machine code is the same without it
 _MESSAGE_CHARS = 300
+_NVCC_BYTES = 3 * 1024**3  # of memory, which CUTLASS's collective builder takes; one compiler per so many is at work
+_OF_CUTLASS = re.compile(r"#\s*include\s*[<\"](?:cute|cutlass)/")
 _TOOL_DIED = re.compile(
     r"died due to signal|bad_alloc|out of memory|no space left|file size limit|file too large", re.IGNORECASE
 )
@@ -75,8 +88,8 @@ class Cancelled(Exception):
 class _Compilation:
     """One compilation, and the key under which its products are stored.
 
-    `command`: nvcc's; empty for NVRTC. `request`: NVRTC's; None for nvcc. `readable`: what nvcc may read in its jail.
-    `roots`: folders whose files a log may quote.
+    `command`: nvcc's; empty for NVRTC. `request`: NVRTC's; None for nvcc. `readable`: what nvcc may read in its jail, of
+    which it may execute the `programs`. `roots`: folders whose files a log may quote.
     """
 
     key: str
@@ -85,6 +98,7 @@ class _Compilation:
     readable: tuple[str, ...]
     roots: tuple[Path, ...]
     artifact: str
+    programs: tuple[str, ...] | None = None
 
 
 class Compiler:
@@ -95,6 +109,7 @@ class Compiler:
         self.cache = CompileCache(Path(options.cache_dir))
         self.cache.sweep()
         self._servers = ForkServers(compile_child.__name__)
+        self._nvcc_turns = threading.BoundedSemaphore(max((memory_limit() or machine_memory()) // _NVCC_BYTES, 1))
 
     def close(self) -> None:
         """End the processes that wait for the next compilation."""
@@ -110,13 +125,15 @@ class Compiler:
         nvrtc = isinstance(candidate, Candidate) and candidate.compiler == "nvrtc"
         job = self._nvrtc_job(candidate, arch) if nvrtc else self._nvcc_job(candidate, arch)
         outcome = self._load(job.key, job.artifact, cached=True)
-        if outcome is not None:
-            return outcome
-        scratch = self.cache.scratch()
-        try:
-            return self._compile(job, candidate.source, scratch, cancel)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        if outcome is None:
+            scratch = self.cache.scratch()
+            try:
+                outcome = self._compile(job, candidate.source, scratch, cancel)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+        if isinstance(outcome, CompileFailed):
+            return outcome.model_copy(update={"message": outcome.message + _advice(candidate.source, nvrtc=nvrtc)})
+        return outcome
 
     def _compile(
         self, job: _Compilation, source: str, scratch: Path, cancel: threading.Event | None
@@ -146,8 +163,9 @@ class Compiler:
         try:
             (scratch / SOURCE).write_text(source, encoding="utf-8", newline="")
             if job.request is None:
-                jail = Jail(write=(home,), read=job.readable, devices=("/dev/null",), layers=layers)
-                return run(job.command, scratch=scratch, limits=replace(limits, jail=jail), cancel=cancel)
+                jail = Jail(write=(home,), read=job.readable, programs=job.programs, devices=("/dev/null",), layers=layers)
+                with self._nvcc_turns:
+                    return run(job.command, scratch=scratch, limits=replace(limits, jail=jail), cancel=cancel)
             jail = Jail(write=(home,), read=tuple(str(root) for root in job.roots), layers=layers)
             # It enters a network namespace with its jail: two user namespaces cannot be entered one after the other.
             limits = replace(limits, network=layers.mounts)
@@ -189,17 +207,19 @@ class Compiler:
         )
 
     def _nvcc_job(self, candidate: AnyCandidate, arch: Arch) -> _Compilation:
-        nvcc, headers = find_nvcc(self._options.nvcc), self._own_headers
         host = isinstance(candidate, HostCandidate)
+        nvcc = find_nvcc(self._options.nvcc, host=host)
         if host and (mount := mount_of(Path(self._options.cache_dir))) and not mount.executes:
             raise MachineError(
                 f"the compile cache {self._options.cache_dir} lies on {mount.point}, which is mounted without execution, and a "
                 "host candidate is a library; set CUDAL2_HOME to a folder elsewhere"
             )
+        toolkit = toolkit_folder(nvcc)
+        headers = find_own_headers(toolkit)
         folders = candidate.include_dirs if isinstance(candidate, HostCandidate) else ()
         artifact = SHARED if host else CUBIN
         code = f"arch=compute_{arch.removeprefix('sm_')},code={arch}"
-        product = ("-shared", "-Xcompiler=-fPIC") if host else ("-cubin",)
+        product = ("-shared", "-Xcompiler=-fPIC") if host else ("-cubin", "--expt-relaxed-constexpr")
         options = ["-gencode", code, "-Xptxas=-v", "-DNDEBUG", "-keep", *product, *_flags(candidate)]
         include = [f"-I{root}" for root in (*headers.roots, *folders)]
         states = [folder_fingerprint(Path(folder)) for folder in folders]
@@ -207,18 +227,15 @@ class Compiler:
             key=_key(candidate, options + states, headers, nvcc_version(nvcc)),
             command=(nvcc, *options, *include, "-o", artifact, SOURCE),
             request=None,
-            readable=(*nvcc_files(nvcc), *(str(root) for root in headers.roots), *folders),
-            roots=(*headers.roots, toolkit_folder(nvcc), *SYSTEM_HEADERS, *(Path(folder) for folder in folders)),
+            readable=(*nvcc_files(nvcc), *(str(root) for root in headers.roots), *folders, *(HOST_PROGRAMS if host else ())),
+            roots=(*headers.roots, toolkit, *SYSTEM_HEADERS, *(Path(folder) for folder in folders)),
             artifact=artifact,
+            programs=None if host else device_programs(nvcc),
         )
 
     @functools.cached_property
     def _headers(self) -> Headers:
         return find_headers()
-
-    @functools.cached_property
-    def _own_headers(self) -> Headers:
-        return find_own_headers()
 
 
 def _key(candidate: AnyCandidate, options: list[str], headers: Headers, compiler: str) -> str:
@@ -232,6 +249,15 @@ def _flags(candidate: AnyCandidate) -> list[str]:
     if candidate.kind == "device" and not {_LINES, "--generate-line-info"} & set(flags):
         flags.append(_LINES)
     return flags
+
+
+def _advice(source: str, *, nvrtc: bool) -> str:
+    """What helps a source with CUTLASS's headers that was refused for them."""
+    if not _OF_CUTLASS.search(source):
+        return ""
+    if nvrtc:
+        return '; NVRTC does not compile the headers of CuTe and CUTLASS: write "compiler": "nvcc" into the plan'
+    return "" if cutlass_roots() else f"; the headers of CuTe and CUTLASS are not installed: {CUTLASS_REMEDY}"
 
 
 def _limits(options: CompileOptions) -> Limits:

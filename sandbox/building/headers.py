@@ -1,5 +1,6 @@
 """What a candidate may include: this project's device headers, CUDA's and CCCL's from their packages, CUTLASS if installed."""
 
+import functools
 import hashlib
 import importlib.util
 from dataclasses import dataclass
@@ -58,10 +59,11 @@ def find_headers() -> Headers:
     return Headers(roots=roots, fingerprint=_fingerprint(roots))
 
 
-def find_own_headers() -> Headers:
-    """The include roots for nvcc, which brings CUDA's own."""
+@functools.cache
+def find_own_headers(toolkit: Path) -> Headers:
+    """The include roots for nvcc, which brings CUDA's own: those of its toolkit count in the fingerprint only."""
     roots = (OWN_ROOT, *cutlass_roots())
-    return Headers(roots=roots, fingerprint=_fingerprint(roots))
+    return Headers(roots=roots, fingerprint=_fingerprint((*roots, toolkit / "include", toolkit / "include/cccl")))
 
 
 def cutlass_roots() -> tuple[Path, ...]:

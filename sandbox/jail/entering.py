@@ -27,7 +27,8 @@ class Jail:
     """What a child may use, with everything below it. `read`: also to execute; None for every file that its user may read.
 
     `write`: its scratch first; where `read` is given, nothing in these folders is executed. `processes`, `sockets`: whether
-    it may create new ones. `devices`: files that it reads and writes but neither creates nor removes.
+    it may create new ones. `devices`: files that it reads and writes but neither creates nor removes. `programs`: the only
+    files that it may execute, by Landlock; without Landlock it executes what it reads. None is all that it reads.
     """
 
     write: tuple[str, ...]
@@ -35,6 +36,7 @@ class Jail:
     devices: tuple[str, ...] = ()
     processes: bool = True
     sockets: bool = False
+    programs: tuple[str, ...] | None = None
     layers: Layers = Layers()
 
     def as_request(self) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def enter_namespace(jail: Jail, namespaces: int = 0) -> bool:
     """Make the jail's paths the only ones, where the mount layer is used; False where it is not. Raises: OSError."""
     if not jail.layers.mounts or jail.read is None:
         return False
-    mounts.enter_root(jail.read, (*jail.write, *jail.devices), also=namespaces)
+    mounts.enter_root((*jail.read, *(jail.programs or ())), (*jail.write, *jail.devices), also=namespaces)
     return True
 
 
@@ -62,7 +64,9 @@ def enter(jail: Jail, *, network: bool, programs: bool = True) -> None:
     """
     if jail.layers.landlock:
         handled = _EVERYTHING if jail.read is not None else landlock.WRITE
-        read = [(path, landlock.READ | landlock.EXECUTE) for path in jail.read or ()]
+        executed = landlock.EXECUTE if jail.programs is None else 0
+        read = [(path, landlock.READ | executed) for path in jail.read or ()]
+        read += [(path, landlock.READ | landlock.EXECUTE) for path in jail.programs or ()]
         write = [(path, landlock.READ | landlock.WRITE) for path in jail.write]
         devices = [(path, landlock.READ | landlock.DEVICE) for path in jail.devices]
         landlock.restrict([*read, *write, *devices], handled=handled, network=network)

@@ -93,7 +93,7 @@ def row(bench, tmp_path: Path, request: pytest.FixtureRequest):
     from benchmarks.peers.lt_search import AutoTuned
 
     try:
-        nvcc = find_nvcc(None)
+        nvcc = find_nvcc(None, host=True)
     except CompilerMissing:
         pytest.skip("no nvcc on this machine")
     sums, body = LAUNCHERS[request.param]

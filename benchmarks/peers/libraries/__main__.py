@@ -40,7 +40,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     jobs = list(_library_jobs(options))
     if jobs:
-        nvcc = find_nvcc(None)
+        nvcc = find_nvcc(None, host=True)
         with ThreadPoolExecutor(options.jobs) as compilers:
             for told in compilers.map(lambda job: build(job, options.out, nvcc, options.library_seconds), jobs):
                 print(told, flush=True)

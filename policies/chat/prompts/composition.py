@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import FileSystemLoader, StrictUndefined, TemplateNotFound
 from jinja2.sandbox import SandboxedEnvironment
@@ -24,7 +24,7 @@ from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.evaluation import Evaluation
 from cudal2_agent.contract.records.exchange import Message, Prompt
 from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask, Task
-from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask
 from cudal2_agent.contract.records.trajectory import Failure, Observation
 from cudal2_agent.contract.reward.roofline import arithmetic_us, bound_of, memory_us, roofline_us
 from cudal2_agent.policies.chat.assignment import Assignment
@@ -46,10 +46,12 @@ from cudal2_agent.policies.chat.prompts.rendering import chunk_text, diagnosis_t
 from cudal2_agent.policies.chat.prompts.schedules import PromptedReplies, families_section, schedule_values
 from cudal2_agent.policies.chat.tokens import estimate_tokens, fair_shares, shorten, take
 
+CUTE = "A skeleton with CuTe"
 MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9
 OPENING_TOKENS = 9_000  # for the first prompt of a run: 28,800 characters
 _EXEMPLARS, _PRIMITIVES, _TRIED, _RECENT, _CHUNKS = 0.5, 0.8, 0.35, 0.35, 1.0  # maximum shares of the tokens that are left
+_CUTE = 0.35  # the same for the skeleton of CuTe in a later prompt
 _EXAMPLES, _PROBLEM, _MODULE_PRIMITIVES = 0.5, 0.4, 0.25  # the same for a module
 # Other sections (the failure, the diagnosis) follow these in the order in which they are made.
 _ORDER = (
@@ -57,6 +59,7 @@ _ORDER = (
     OPERATIONS,
     PROBLEM,
     EXAMPLES_HEADING,
+    CUTE,
     "Device primitives",
     "Knowledge",
     "What was tried",
@@ -107,12 +110,16 @@ class _Rest:
 class Prompts:
     """Makes prompts of at most `tokens`, unless the required sections need more. `headers`: the device primitives.
 
-    `replies`: the forms of a reply that they teach; None teaches whole files alone.
+    `replies`: the forms of a reply that they teach; None teaches whole files alone. `cutlass`: whether candidates are built
+    where there are nvcc and the headers of CuTe and CUTLASS.
     """
 
-    def __init__(self, tokens: int, headers: Sequence[Header], replies: PromptedReplies | None = None) -> None:
+    def __init__(
+        self, tokens: int, headers: Sequence[Header], replies: PromptedReplies | None = None, *, cutlass: bool = False
+    ) -> None:
         self.tokens = tokens  # of a prompt; lowered by `shorten`
         self._replies = replies
+        self._cutlass = cutlass
         self._headers = tuple(headers)
 
     def shorten(self, tokens: int) -> None:
@@ -124,7 +131,7 @@ class Prompts:
         replies = self._replies
         if replies and room is not None:
             replies = replace(replies, max_schedules=min(replies.max_schedules, room))
-        values = _values(observation, assignment) | {"form": replies}
+        values = _values(observation, assignment) | {"form": replies, "cutlass": self._cutlass}
         if replies and replies.kind == "schedule":
             return self._of_schedules(observation, values)
         best = observation.best if isinstance(observation.best, Candidate) else None
@@ -132,7 +139,10 @@ class Prompts:
         values["kernel_shown"] = name != "write"  # a patch needs one
         module = observation.task if isinstance(observation.task, ModuleTask) else None
         system, task, turn = (_render(f"{part}.md", values) for part in ("system", "module_task" if module else "task", name))
-        skeleton = _skeleton(values) if name == "write" else ""
+        # Every other reply is offered the way of CuTe, so that a round has both.
+        offered = self._cutlass and (observation.round + assignment.sample) % 2 == 0
+        cute = _skeleton(values, "cute_") if offered else ""
+        skeleton = cute or _skeleton(values) if name == "write" else ""
         example = skeleton or (_render("example.md", values) if name == "write" and not module else "")
         families = families_section(observation, replies) if replies and not assignment.failure else ""
         used = sum(estimate_tokens(text) for text in (system, task, families, example, turn)) + _OVERHEAD
@@ -141,6 +151,8 @@ class Prompts:
         fixed = _shortened(_required(observation, best, assignment.failure), left)
         rest = _Rest(left - sum(estimate_tokens(text) + _OVERHEAD for text in fixed.values()))
         exemplar_ids = self._exemplars(rest, best, assignment, observation.task)
+        if name == "improve" and cute:
+            rest.fill(CUTE, [cute.removeprefix(f"# {CUTE}\n\n")], _CUTE, "".join)
         if module:
             if name == "write":
                 rest.fill(EXAMPLES_HEADING, example_pieces(module), _EXAMPLES, _examples)
@@ -261,6 +273,7 @@ def _values(observation: Observation, assignment: Assignment) -> dict[str, Any]:
     task, chip = observation.task, observation.chip
     return {
         "form": None,
+        "cutlass": False,
         "kernel_shown": False,
         "task": task,
         "module": isinstance(task, ModuleTask),
@@ -279,18 +292,19 @@ def _values(observation: Observation, assignment: Assignment) -> dict[str, Any]:
     }
 
 
-def _skeleton(values: dict[str, Any]) -> str:
+def _skeleton(values: dict[str, Any], kind: Literal["", "cute_"] = "") -> str:
     """The executed skeleton of the target with its heading; empty where there is none or the task is not among its shapes."""
     task = values["task"]
     if not isinstance(task, GemmTask):
         return ""
+    arch = Arch.SM_80 if kind and task.arch is not Arch.SM_90A else task.arch
     try:
-        source = _render(f"{task.arch.value}.cu", values)
+        source = _render(f"{kind}{arch.value}.cu", values)
     except TemplateNotFound:
         return ""
     names = {"M": task.m, "N": task.n, "K": task.k, "SMS": values["chip"].sms}
     served = all(holds(condition, names) for condition in parse_plan(source).requires)
-    return _render("skeleton.md", {**values, "source": source}) if served else ""
+    return _render("skeleton.md", {**values, "source": source, "cute": CUTE if kind else ""}) if served else ""
 
 
 def _render(name: str, values: dict[str, Any]) -> str:

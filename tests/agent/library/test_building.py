@@ -16,6 +16,7 @@ from cudal2.library.kernel_library import key_of, open_library
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2_agent.agent.campaign.result_files import write_results
 from cudal2_agent.agent.library.entry_choice import (
+    BY_NVCC,
     EXCLUDED,
     NO_FAMILY,
     NO_SOURCE,
@@ -291,12 +292,13 @@ def test_a_kernel_without_a_schedule_is_kept_by_its_source(url: str, tmp_path: P
     with open_store(url) as store:
         stored_run(store, TASKS[0], from_text(SOURCE), 8.0)
         stored_run(store, TASKS[1], from_text(SOURCE).model_copy(update={"flags": ("-DX=1",)}), 8.0)
+        stored_run(store, TASKS[2], from_text(SOURCE.replace('"arch"', '"compiler": "nvcc", "arch"', 1)), 8.0)
     _, choice, _ = from_store(url, tmp_path / "h200")
     [entry] = open_library(tmp_path / "h200")
     assert (entry.schedule, entry.source) == (None, SOURCE)
     assert candidate_of(entry).source == SOURCE
     assert not candidate_of(entry).origin.trusted_writer
-    assert [(one.task, one.reason) for one in choice.left_out] == [(TASKS[1], OWN_FLAGS)]
+    assert [(one.task, one.reason) for one in choice.left_out] == [(TASKS[1], OWN_FLAGS), (TASKS[2], BY_NVCC)]
 
 
 def test_an_empty_store_is_told(url: str, tmp_path: Path) -> None:

@@ -328,7 +328,7 @@ def test_a_host_candidate_on_a_disk_without_execution_is_no_fault_of_it(
         f"27 1 254:0 / / rw - ext4 d rw\n30 27 0:3 / {tmp_path.resolve()} {options} - tmpfs t rw\n"
     )
     monkeypatch.setattr(file_system, "MOUNTS", tmp_path / "mounts")
-    monkeypatch.setattr(compiler_module, "find_nvcc", lambda _: "/no/such/nvcc")
+    monkeypatch.setattr(compiler_module, "find_nvcc", lambda *_, **__: "/no/such/nvcc")
     building = Compiler(CompileOptions(cache_dir=str(tmp_path / "cache")))
     with pytest.raises(MachineError if "noexec" in options else WorkerError) as caught:
         building.compile(host(HOST), Arch.SM_90A)

@@ -14,7 +14,7 @@ from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.sandbox.building.compile_child import COMPILED, LOG, PTX, compile_source, nvrtc_version
 from cudal2_agent.sandbox.building.headers import NVRTC_HEADERS, find_headers, find_own_headers
-from cudal2_agent.sandbox.building.toolchain import find_nvcc, nvcc_version
+from cudal2_agent.sandbox.building.toolchain import find_nvcc, nvcc_version, toolkit_folder
 
 _FLAGS = ("-std=c++17", "-DNDEBUG", "-lineinfo")
 
@@ -29,7 +29,7 @@ class PtxCompiler:
     def compile(self, candidate: Candidate, arch: Arch) -> str:
         """The PTX of a candidate that must compile."""
         nvrtc = candidate.compiler == "nvrtc"
-        headers = find_headers() if nvrtc else find_own_headers()
+        headers = find_headers() if nvrtc else find_own_headers(toolkit_folder(find_nvcc(None)))
         compiler = f"nvrtc {nvrtc_version()}" if nvrtc else nvcc_version(find_nvcc(None))
         options = [f"--gpu-architecture={arch.replace('sm_', 'compute_')}", *_FLAGS, *candidate.flags]
         file = self._folder / digest([candidate.source, options, headers.fingerprint, compiler])

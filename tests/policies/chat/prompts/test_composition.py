@@ -148,6 +148,35 @@ def test_nothing_proven_yet_shows_the_skeleton_or_a_small_example(task: GemmTask
     assert request.parents == ()
 
 
+def cute_offered(observation: Observation, sample: int, *, cutlass: bool = True) -> bool:
+    prompt = Prompts(24_000, HEADERS, cutlass=cutlass).first(observation, Assignment(sample, None, ())).prompt
+    system, text = (message.content for message in prompt.messages)
+    assert ("`<cute/*>`" in system and '"compiler": "nvcc"' in system) is cutlass
+    assert ("CuTe are missing here" in system) is not cutlass
+    return "#include <cute/tensor.hpp>" in text
+
+
+@pytest.mark.parametrize("arch", [Arch.SM_80, Arch.SM_90A, Arch.SM_100A])
+def test_every_other_reply_is_offered_cute_where_it_can_be_built(arch: Arch) -> None:
+    task = GemmTask(m=256, n=256, k=256, arch=arch)
+    for observation in (observe(task=task, chip=REFERENCE_CHIPS[arch]), full(task=task, chip=REFERENCE_CHIPS[arch])):
+        later = observation.model_copy(update={"round": observation.round + 1})
+        offered = [cute_offered(each, sample) for each in (observation, later) for sample in (0, 1)]
+        assert sorted(offered) == [False, False, True, True]
+        assert offered[0] != offered[1] != offered[3]
+        assert not any(cute_offered(observation, sample, cutlass=False) for sample in (0, 1))
+
+
+def test_the_skeleton_of_cute_takes_the_place_of_the_other() -> None:
+    """A first prompt grows by no second skeleton."""
+    text = user(first(observe()))
+    with_cute = Prompts(24_000, HEADERS, cutlass=True).first(observe(), Assignment(1, None, ()))
+    assert "\n\n# A skeleton\n" in text
+    assert "\n\n# A skeleton with CuTe\n" in user(with_cute)
+    assert "\n\n# A skeleton\n" not in user(with_cute)
+    assert chars_of(with_cute.prompt) < 3.2 * OPENING_TOKENS
+
+
 def test_without_a_gpu_the_diagnosis_of_the_candidate_in_hand_is_shown() -> None:
     text = user(first(observe(diagnosis=DIAGNOSIS, diagnosed=candidate(4).id)))
     assert f"Diagnosis of candidate {candidate(4).id[:8]}" in text

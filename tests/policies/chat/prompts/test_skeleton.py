@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("cudal2_agent.sandbox.emulator._core", reason="the emulator's core is not built here")
 
 from cudal2_agent.contract.events import ignore
-from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.evaluation import Unmeasured
@@ -18,6 +18,8 @@ from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, 
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.composition import Prompts
 from cudal2_agent.policies.schedule.prediction import predict
+from cudal2_agent.sandbox.building.check import Checked, check
+from cudal2_agent.sandbox.building.toolchain import builds_cutlass
 from cudal2_agent.sandbox.local import open_sandbox
 from cudal2_agent.sandbox.verification.executor import Violation
 from cudal2_agent.sandbox.workers.pool import WorkerPool
@@ -62,6 +64,40 @@ def test_what_the_skeleton_shows_is_needed(right: str, wrong: str, kind: str, co
     assert source.count(right) == 1
     found = verdicts(source.replace(right, wrong), TASKS[0], compiler)
     assert kind in [violation.kind for violation in found if violation]
+
+
+# Beginnings of instructions that the skeletons with CuTe are there for.
+CUTE_OPCODES = {
+    Arch.SM_80: ("cp.async.cg.shared.global", "cp.async.wait_group", "ldmatrix.sync.aligned.x4", "mma.sync.aligned.m16n8k16"),
+    Arch.SM_90A: ("wgmma.mma_async.sync.aligned.m64n128k16", "cp.async.bulk.tensor.2d", "mbarrier.try_wait", "setmaxnreg"),
+}
+CUTE_TASKS = [
+    GemmTask(m=m, n=n, k=k, arch=arch, layout=layout, element=element, accumulate=accumulate)
+    for arch, (m, n, k) in {Arch.SM_80: (128, 64, 160), Arch.SM_90A: (136, 136, 328)}.items()
+    for layout, element, accumulate in (("nn", "f16", "f32"), ("tn", "f16", "f16"), ("nt", "bf16", "f32"))
+]
+
+
+def cute(task: GemmTask) -> str:
+    observation = observe(task=task, chip=REFERENCE_CHIPS[task.arch])
+    return blocks(Prompts(24_000, (), cutlass=True).first(observation, Assignment(1, None, ())).prompt)[1]
+
+
+@pytest.mark.parametrize("task", CUTE_TASKS, ids=lambda task: f"{task.arch}-{task.layout}-{task.element}-{task.accumulate}")
+def test_a_skeleton_with_cute_keeps_the_rules(task: GemmTask) -> None:
+    candidate = Candidate.from_source(cute(task), Origin(policy="chat"))
+    assert candidate.compiler == "nvcc"
+    assert isinstance(check(candidate, task, LIMITS[task.arch], SMS), Checked)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not builds_cutlass(None), reason="there is no nvcc, or no CUTLASS")
+@pytest.mark.parametrize("task", CUTE_TASKS, ids=lambda task: f"{task.arch}-{task.layout}-{task.element}-{task.accumulate}")
+def test_a_skeleton_with_cute_is_right(task: GemmTask, compiler: PtxCompiler) -> None:
+    source = cute(task)
+    assert verdicts(source, task, compiler) == [None, None, None]
+    ptx = compiler.compile(Candidate.from_source(source, Origin(policy="chat")), task.arch)
+    assert not [opcode for opcode in CUTE_OPCODES[task.arch] if f"\t{opcode}" not in ptx]
 
 
 @pytest.mark.gpu

@@ -33,16 +33,11 @@ def _wrong(compiler: PtxCompiler, kernel: FamilyKernel, random: int) -> list[str
     return [f"{kernel.id}: {verdict}" for conditions in interleavings(random) if (verdict := trial.verdict(conditions))]
 
 
-def _marks(kernel: WrittenKernel) -> list[pytest.MarkDecorator]:
-    """CuTe takes ten seconds to compile."""
-    return [pytest.mark.slow] if kernel.cutlass_header else []
-
-
 def _name(part: object) -> str:
     return part.shape if isinstance(part, GemmTask) else part.name if isinstance(part, WrittenKernel) else str(part)
 
 
-@pytest.mark.parametrize("kernel", [pytest.param(kernel, id=kernel.name, marks=_marks(kernel)) for kernel in WRITTEN])
+@pytest.mark.parametrize("kernel", WRITTEN, ids=_name)
 def test_a_written_kernel_compiles_to_what_it_is_there_for(compiler: PtxCompiler, kernel: WrittenKernel) -> None:
     if reason := kernel.missing():
         pytest.skip(reason)
@@ -58,7 +53,7 @@ def test_a_written_kernel_compiles_to_what_it_is_there_for(compiler: PtxCompiler
 @pytest.mark.parametrize("random", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("kernel", "task"),
-    [pytest.param(kernel, task, marks=_marks(kernel)) for kernel in WRITTEN for task in kernel.tasks],
+    [(kernel, task) for kernel in WRITTEN for task in kernel.tasks],
     ids=_name,
 )
 def test_a_written_kernel_is_right(compiler: PtxCompiler, kernel: WrittenKernel, task: GemmTask, random: int) -> None:

@@ -21,14 +21,12 @@ class WrittenKernel:
     """`opcodes`: beginnings of instructions that its PTX must have.
 
     `toolkit_header`: one that only nvcc has for certain; NVRTC takes the kernel where it finds the header too.
-    `cutlass_header`: one of CUTLASS, which is optional; nvcc compiles these kernels, with the CCCL that it was released with.
     """
 
     name: str
     tasks: tuple[GemmTask, ...]
     opcodes: tuple[str, ...]
     toolkit_header: str | None = None
-    cutlass_header: str | None = None
 
     def candidate(self) -> Candidate:
         source = (FOLDER / f"{self.name}.cu").read_text()
@@ -37,8 +35,6 @@ class WrittenKernel:
 
     def missing(self) -> str | None:
         """What this machine lacks to compile it, or None."""
-        if self.cutlass_header and not _installed(self.cutlass_header):
-            return f"{self.cutlass_header} is not installed"
         if self._needs_nvcc():
             try:
                 find_nvcc(None)
@@ -47,8 +43,7 @@ class WrittenKernel:
         return None
 
     def _needs_nvcc(self) -> bool:
-        lacks = self.toolkit_header is not None and not _installed(self.toolkit_header)
-        return self.cutlass_header is not None or lacks
+        return self.toolkit_header is not None and not _installed(self.toolkit_header)
 
 
 def _installed(header: str) -> bool:
@@ -127,30 +122,5 @@ WRITTEN = (
             "wmma.store.d.sync.aligned.row.m16n16k16.global.f16",
         ),
         toolkit_header="crt/mma.h",
-    ),
-    WrittenKernel(
-        name="cute_sm80",
-        tasks=_tasks((128, 64, 160), arch="sm_80", layout="tn"),
-        opcodes=(
-            "cp.async.cg.shared.global",
-            "cp.async.wait_group",
-            "ldmatrix.sync.aligned.x4.m8n8.shared.b16",
-            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
-        ),
-        cutlass_header="cute/tensor.hpp",
-    ),
-    WrittenKernel(
-        name="cute_sm90",
-        tasks=_tasks((128, 256, 320), layout="tn"),
-        opcodes=(
-            "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16",
-            "cp.async.bulk.tensor.2d.shared::cluster.global",
-            "mbarrier.try_wait.parity",
-            "mbarrier.arrive.expect_tx",
-            "mapa.shared::cluster",
-            "elect.sync",
-            "setmaxnreg",
-        ),
-        cutlass_header="cutlass/pipeline/sm90_pipeline.hpp",
     ),
 )
