@@ -212,6 +212,13 @@ class CampaignQueue:
             query = select(status, func.count()).where(_OWN.campaign == self._key(connection)).group_by(status)
             return QueueCounts(**{row[0]: row[1] for row in connection.execute(query)})
 
+    def holds_modules(self) -> bool:
+        """Whether its tasks are modules: a campaign has one kind."""
+        with self._store.reading() as (connection, _):
+            query = select(_OWN.record).where(_OWN.campaign == self._key(connection)).limit(1)
+            first = connection.execute(query).scalar_one_or_none()
+        return first is not None and isinstance(read_task(first), AskedModule)
+
     def running(self) -> dict[str, CampaignTask]:
         """The tasks that are being searched, by worker."""
         with self._store.reading() as (connection, _):

@@ -17,29 +17,29 @@ from cudal2_agent.sandbox.cuda.published.published_row import MAX_PUBLISHED_BYTE
 SEED = 42
 
 
-def require_trust(files: Sequence[Path], settings: Settings) -> None:
-    """Raises: UsageError for files that the user does not trust."""
+def read_trusted(files: Sequence[Path], settings: Settings) -> list[str]:
+    """The texts of files that can be measured here.
+
+    Raises: UsageError without trust or for a file that cannot be read; DeviceUnavailable.
+    """
     if not settings.trust_host:
         names = ", ".join(str(file) for file in files)
         raise UsageError(
             f"{names}: published modules run their own code, and the problem, here; add --trust-host if you trust them"
         )
+    texts = [_text_of(file) for file in files]
+    if is_remote(settings.device):
+        raise UsageError("published modules are timed on this machine only; run bench where the GPU is, or leave out --device")
+    if settings.device in ("none", "emulator") or settings.worker_options().device >= len(visible_gpus()):
+        raise DeviceUnavailable(f"there is no GPU here for device {settings.device}, and bench needs one to time modules")
+    return texts
 
 
 def measure_files(
-    files: Sequence[Path], task: ModuleTask, settings: Settings, emit: Emit, minutes: float
+    files: Sequence[Path], texts: Sequence[str], task: ModuleTask, settings: Settings, emit: Emit, minutes: float
 ) -> Iterator[PublishedRow]:
-    """One row per file, in order.
-
-    `minutes`: limit of a file. Raises: UsageError without trust or for a file that cannot be read; DeviceUnavailable.
-    """
-    require_trust(files, settings)
-    texts = [_text_of(file) for file in files]
+    """One row per file, in order. `texts`: by `read_trusted`. `minutes`: limit of a file."""
     worker = settings.worker_options()
-    if is_remote(settings.device):
-        raise UsageError("published modules are timed on this machine only; run bench where the GPU is, or leave out --device")
-    if settings.device in ("none", "emulator") or worker.device >= len(visible_gpus()):
-        raise DeviceUnavailable(f"there is no GPU here for device {settings.device}, and bench needs one to time modules")
     options = settings.time_options(full=True).model_copy(update={"side": False})
     for file, text in zip(files, texts, strict=True):
         emit(StageStarted(candidate_id=file.name, stage="time"))

@@ -7,14 +7,15 @@ from statistics import geometric_mean, median
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.evaluation import EAGER
 from cudal2_agent.contract.records.module_campaign import ModuleResult
+from cudal2_agent.contract.reward.speedup import served_ratio
 
 
 class ModuleFigures(Record):
     """Of the modules of a level; 0 is a folder without one, None all of them.
 
     `faster`, `kept`, `proved`, `no_plan`, `no_task`: counts by what became of them; `own`: right plans with a kernel of ours.
-    `over_fastest`: geometric mean over the fastest baseline of the sound ones, where a slower plan counts as 1.
-    `over_eager`: median over eager of the sound ones. None where nothing was measured.
+    `over_fastest`: geometric mean, over the fastest baseline, of what is served of the sound ones (`served_ratio`); 1 where no
+    plan was right. `over_eager`: median over eager of what is served of them. None where nothing was measured.
     """
 
     level: int | None
@@ -46,9 +47,11 @@ def module_figures(rows: Iterable[ModuleResult]) -> list[ModuleFigures]:
 
 def _figures(level: int | None, rows: Sequence[ModuleResult]) -> ModuleFigures:
     counts = Counter(row.status for row in rows)
-    sound = [row for row in rows if row.soundness == "sound" and row.speedup is not None]
-    fastest = [max(row.speedup.ratio, 1.0) for row in sound if row.speedup is not None]
-    eager = [found.ratio for row in sound if (found := row.over(EAGER)) is not None]
+    sound = [row for row in rows if row.soundness == "sound"]
+    timed = [(row, row.speedup.ratio) for row in sound if row.speedup is not None]
+    fastest = [served_ratio(ratio, ratio) for _, ratio in timed]
+    fastest += [1.0 for row in sound if fastest and row.status == "no-plan"]
+    eager = [served_ratio(found.ratio, ratio) for row, ratio in timed if (found := row.over(EAGER)) is not None]
     return ModuleFigures(
         level=level,
         modules=len(rows),

@@ -97,7 +97,7 @@ class WorkerView:
 class Overview:
     """A campaign at one moment. Rates and shares are of this process's campaign; None before the first shape ended.
 
-    `busy`: share of the time in which the GPUs worked. `left_s`: expected time to the end.
+    `busy`: share of the time in which the GPUs worked. `left_s`: expected time to the end. `of_modules`: its tasks are modules.
     """
 
     name: str
@@ -112,6 +112,7 @@ class Overview:
     classes: Sequence[ClassFigures]
     workers: Sequence[WorkerView]
     modules: Sequence[ModuleFigures] = ()
+    of_modules: bool = False
 
 
 def leaves_time(deadline_s: float | None, took_s: Sequence[float]) -> bool:
@@ -194,5 +195,6 @@ class CampaignWatch:
             busy=sum(one.gpu_seconds for one in new) / (spent_s * len(gpus)) if new and gpus else None,
             classes=class_figures(self._results) if self._results or not self._modules else [],
             modules=module_figures(self._modules),
+            of_modules=self._queue.holds_modules(),
             workers=workers,
         )

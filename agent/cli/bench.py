@@ -86,14 +86,14 @@ def _published(
     as_json: bool,
 ) -> int:
     """The exit code: 0 where every module is right on every case."""
-    from cudal2_agent.agent.bench.published_files import measure_files, require_trust
+    from cudal2_agent.agent.bench.published_files import measure_files, read_trusted
     from cudal2_agent.agent.cli.module_flags import read_module, read_problem
     from cudal2_agent.agent.cli.render.progress import Progress
     from cudal2_agent.agent.cli.render.published_answer import print_published
 
-    require_trust(files, settings)
+    texts = read_trusted(files, settings)  # before the problem is traced and checked
     task = read_module(read_problem(problem), problem.stem, dims, arithmetic, training, arch, mode, settings)
     with Progress() as progress:
-        rows = list(measure_files(files, task, settings, progress.emit, minutes))
+        rows = list(measure_files(files, texts, task, settings, progress.emit, minutes))
     print_published(rows, as_json)
     return 0 if all(row.right for row in rows) else 1

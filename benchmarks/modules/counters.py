@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.harness import cache_argument, execute, script
 from benchmarks.modules.kernelbench import read_tasks
 from benchmarks.modules.rows import Row, add_row, read_rows
-from cudal2_agent.contract.errors import Cudal2Error
+from cudal2_agent.contract.errors import Cudal2Error, UsageError
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.module_task import ModuleTask
@@ -93,8 +93,10 @@ def main() -> None:
     cache_argument(parser, "modules-cache")
     given = parser.parse_args()
     tasks = {task.name: task for _, task in read_tasks(given.problems, [])}
-    waiting = iter([row for row in chosen(read_rows(given.rows)) if row["task"] in tasks])
-    run(waiting, tasks, given.out, given.gpus, time.monotonic() + given.seconds, str(given.cache))
+    rows = [row for row in chosen(read_rows(given.rows)) if row["task"] in tasks]
+    if not rows:
+        raise UsageError(f"--problems has none of the tasks that were chosen of {given.rows}, so there is nothing to count")
+    run(iter(rows), tasks, given.out, given.gpus, time.monotonic() + given.seconds, str(given.cache))
 
 
 def run(waiting: Iterator[Row], tasks: Mapping[str, ModuleTask], out: Path, gpus: int, end_s: float, cache: str) -> None:

@@ -70,8 +70,12 @@ class Stages:
             self._keeps = False
 
     def __call__(self, message: Any) -> None:
-        if isinstance(message, StageEntered) and message.stage != self._stage:
+        if not isinstance(message, StageEntered):
+            return
+        if message.stage != self._stage:
             self.enter(message.stage)
+        else:
+            self._say({"stage": message.stage})  # of the next candidate: the limit is that of one
 
     def enter(self, stage: str) -> None:
         """`time` has the GPU alone, `cpu` does not use it."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.harness import ROOT, execute, fill, marks_of, script, shown, table
 from benchmarks.modules.rows import Row, geometric_mean, place_of, read_rows
-from benchmarks.modules.summary import over_eager, summary
+from benchmarks.modules.summary import over_eager, served, summary
 from cudal2_agent.contract.records.evaluation import MAX_AUTOTUNE, MODULE_BASELINES
 
 MARKS, PAGE = marks_of(__file__), ROOT / "docs" / "results" / "modules.md"
@@ -75,8 +75,8 @@ def autotuned(rows: Sequence[Row]) -> Iterator[str]:
         for name, each in row["baselines"].items():
             ratios[name].append(each["speedup"][0])
     fastest = Counter(row["fastest"] for row in rows)
-    served = [max(1.0, row["speedup"][0]) for row in rows]
-    yield f"{len(rows)} drawn tasks; nothing better counts as 1.00: {shown(geometric_mean(served))} over the fastest."
+    found = [each for row in rows if (each := served(row)) is not None]
+    yield f"{len(rows)} drawn tasks; nothing better counts as 1.00: {shown(geometric_mean(found))} over the fastest."
     yield ""
     head = ["baseline", "tasks", "fastest of all in", "geometric mean of our kernels over it"]
     yield from table(head, ([name, len(each), fastest[name], shown(geometric_mean(each))] for name, each in ratios.items()))

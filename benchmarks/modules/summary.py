@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterable, Sequence
 from benchmarks.harness import shown, table
 from benchmarks.modules.rows import Row, geometric_mean
 from cudal2_agent.contract.records.evaluation import EAGER
+from cudal2_agent.contract.reward.speedup import served_ratio
 
 
 def served(row: Row) -> float | None:
     """Speedup over the fastest baseline of what a user gets: 1.00 where nothing is faster; None without a baseline's time."""
     if row["status"] != "measured":
         return 1.0
-    return None if row.get("speedup") is None else max(1.0, float(row["speedup"][0]))
+    return None if row.get("speedup") is None else served_ratio(row["speedup"][0], row["speedup"][0])
 
 
 def over_eager(row: Row) -> float | None:
-    """Speedup over eager of what a user gets, the fastest baseline where no kernel is faster."""
+    """Speedup over eager of what a user gets; None where one of the two was not measured."""
     eager = row.get("baselines", {}).get(EAGER)
     if eager is None or row.get("speedup") is None:
         return None
-    best_us = min([row["us"], *(each["us"] for each in row["baselines"].values())])
-    return float(eager["us"] / best_us)
+    return served_ratio(eager["speedup"][0], row["speedup"][0])
 
 
 def _figures(rows: Sequence[Row]) -> list[object]:
@@ -31,7 +31,7 @@ def _figures(rows: Sequence[Row]) -> list[object]:
     faster = [row for row in measured if row["speedup"][1] > 1]
     slower = [row for row in measured if row["speedup"][2] < 1]
     eager = [each for row in measured if (each := over_eager(row)) is not None]
-    ours = [row["baselines"][EAGER]["us"] / row["us"] for row in measured if EAGER in row["baselines"]]
+    ours = [row["baselines"][EAGER]["speedup"][0] for row in measured if EAGER in row["baselines"]]
     return [
         len(rows),
         len(measured),

@@ -61,6 +61,15 @@ def speedup_that_counts(evaluation: Evaluation) -> float | None:
     return paired_ratio(evaluation.timing, yardstick)
 
 
+def served_ratio(over: float, over_fastest: float) -> float:
+    """Speedup over a baseline of what a user gets: the kernel, or the fastest baseline where no kernel is faster.
+
+    `over`, `over_fastest`: of the kernel, over that baseline and over the fastest one. Over the fastest itself, what is not
+    faster counts as 1.
+    """
+    return over / min(over_fastest, 1.0)
+
+
 def paired_ratio(candidate: Timing, baseline: Timing) -> float:
     """The ratio of `paired_speedup` without its interval, which is cheaper. Raises: ValueError, as `paired_speedup`."""
     return statistics.median(_ratios(candidate, baseline))

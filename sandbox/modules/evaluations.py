@@ -71,7 +71,7 @@ def _partly(noise: Noise, terms: Mapping[str, int]) -> Around:
 
     def around(node: GraphNode, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
         if node.name in terms:
-            return function(*noise.moved(node, args, terms[node.name]), **kwargs)
+            return function(*noise.moved(operation(node), args, terms[node.name]), **kwargs)
         return noise(node, function, args, kwargs)
 
     return around
@@ -161,7 +161,7 @@ class PieceEvaluations:
             for node in nodes:
                 found[node.name] = _joined(combination(node), found.get(node.name), parts[node.name], count / self._axis.size)
         if noise := self._all.noise(number):
-            found = {node.name: noise.rounded(node, found[node.name], terms[node.name]) for node in nodes}
+            found = {node.name: noise.rounded(operation(node), found[node.name], terms[node.name]) for node in nodes}
         return found
 
     def _terms(self, node: GraphNode) -> int:

@@ -18,7 +18,8 @@ from cudal2_agent.sandbox.modules.noise import is_exact, is_moved
 from cudal2_agent.sandbox.modules.operators import operation
 
 WIDE, NARROW = 8, 4  # bytes of an element in the reference, and of one in eager's type, at most
-KEPT = 8 + 4 + 1 + 4 + 4  # of an output: the reference, its spread, what is free, eager's result and a noisy one
+# Of an output: the reference, its spread, what is free, eager's result, a noisy one, and the spread of a second look.
+KEPT = 8 + 4 + 1 + 4 + 4 + 4
 TEMPORARIES = 4  # of an operation's result, or of an operand, that noise makes at once
 # Their results are other looks at their operands' memory.
 _LOOKS = frozenset(
@@ -69,7 +70,7 @@ def _peak(graph: Graph, buffers: dict[str, int]) -> int:
             alive[node.name] = sizes[node.name]
         held = sum(alive.values())
         made = sum(size for name, size in alive.items() if name not in buffers)
-        most_wide = max(most_wide, (held + _of_taps(node, sizes)) * WIDE)
+        most_wide = max(most_wide, (held + _of_taps(node, sizes) + 3 * _of_scores(node, sizes)) * WIDE)
         most_narrow = max(most_narrow, made * NARROW + _of_noise(node, sizes))
         for name in [name for name in alive if last.get(name, -1) <= index]:
             del alive[name]
@@ -83,6 +84,17 @@ def _of_taps(node: GraphNode, sizes: Mapping[str, int]) -> int:
 
 def _of_noise(node: GraphNode, sizes: dict[str, int]) -> int:
     operands = sum(sizes.get(name, 0) for name in node.inputs()) if is_moved(node) else 0
+    scores = _of_scores(node, sizes)
     largest = max((sizes.get(name, 0) for name in node.inputs()), default=0) if is_moved(node) else 0
     result = 0 if is_exact(node) else TEMPORARIES * sizes[node.name]
-    return NARROW * max(operands + TEMPORARIES * largest, operands + result)
+    return NARROW * (max(operands + TEMPORARIES * max(largest, scores), operands + result) + scores)
+
+
+def _of_scores(node: GraphNode, sizes: Mapping[str, int]) -> int:
+    """Elements of an attention's scores, which the reference and noise hold. The values have as many rows as there are scores
+    in each row.
+    """
+    if operation(node) != "scaled_dot_product_attention":
+        return 0
+    *_, rows, width = node.results[0].shape
+    return rows * sizes[node.inputs()[2]] // max(width, 1)

@@ -9,6 +9,10 @@ is therefore run with its result moved at random by as much as its rounding may 
     0.05 u_f32 K |r|         of sums that are no products: terms that are alike are rounded alike; K of at most SERIAL there,
                              since no thread adds more one after another
     u_f32 |log sum exp|      of log-softmax: some round the maximum plus the logarithm before they subtract it
+    0.5 u_f32 |x|            of GELU, for x down to GELU_TAIL: PyTorch adds 1 to an erf or tanh near -1, rounded to f32
+
+Attention runs as the product, softmax and product that it is, each with its own noise: the scores may be much larger than what
+is left of them. An infinity stays one.
 
 The differences to the reference are samples of what right kernels may show, with the conditioning of each element in them.
 Source: Parker, Monte Carlo Arithmetic (UCLA CSD-970002, 1997). Growth by the square root: Higham and Mary, SISC 41 (2019).
@@ -26,10 +30,12 @@ from cudal2_agent.sandbox.modules.operators import operation
 
 ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-23, torch.float64: 2.0**-52}
 SERIAL = 4096
+GELU_TAIL = 6.0  # beyond which its formula gives 0
+_ATTENTION = "scaled_dot_product_attention"
 U_SUM, U_SUM_F64, U_TF32 = 2.0**-24, 2.0**-53, 2.0**-11
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 _PRODUCTS = _RECURRENT | {
-    *("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "mv", "dot", "addmv", "convolution", "scaled_dot_product_attention")
+    *("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "mv", "dot", "addmv", "convolution", _ATTENTION)
 }
 _NORMS = frozenset(
     (
@@ -91,7 +97,10 @@ def is_exact(node: GraphNode) -> bool:
 
 def is_moved(node: GraphNode) -> bool:
     """Whether an operation sums what it reads, so that noise moves its operands."""
-    name = operation(node)
+    return _is_moved(operation(node))
+
+
+def _is_moved(name: str) -> bool:
     return name in _PRODUCTS or name in _NORMS or name in _SUMS or "cum" in name or "avg_pool" in name
 
 
@@ -108,26 +117,56 @@ class Noise:
         self._product_roundoff = U_TF32 if arithmetic is Arithmetic.TF32 else 0.0
 
     def __call__(self, node: GraphNode, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-        terms = summed(node, args)
-        result = function(*self.moved(node, args, terms), **kwargs)
-        if operation(node) in _LOG_SOFTMAX:
+        name, terms = operation(node), summed(node, args)
+        if name == _ATTENTION and not kwargs.get("enable_gqa"):
+            return self._attention(*args, **kwargs)
+        result = self._run(name, function, args, kwargs, terms)
+        if name in _LOG_SOFTMAX:
             result = self._moved_by(result, (args[0] - result).abs_().mul_(U_SUM * _finer(result)))
-        return self.rounded(node, result, terms)
+        if name == "gelu":
+            result = self._moved_by(result, args[0].abs().clamp_(max=GELU_TAIL).mul_(0.5 * U_SUM * _finer(result)))
+        return result
 
-    def moved(self, node: GraphNode, args: list[Any], terms: int) -> list[Any]:
+    def _run(self, name: str, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], terms: int) -> Any:
+        return self.rounded(name, function(*self.moved(name, args, terms), **kwargs), terms)
+
+    def _attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,  # noqa: ARG002 (of a module that is evaluated)
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        """Scores and shares are summed in f32 at least; shares are multiplied in the type of the values."""
+        wide = [each.to(torch.promote_types(each.dtype, torch.float32)) for each in (query, key.transpose(-2, -1))]
+        scores = self._run("matmul", torch.matmul, wide, {}, query.shape[-1]).mul_(scale or query.shape[-1] ** -0.5)
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril_()
+        if attn_mask is not None:
+            masked = attn_mask.dtype is torch.bool
+            scores = scores.masked_fill_(~attn_mask, -math.inf) if masked else scores.add_(attn_mask)
+        shares = self._run("softmax", torch.ops.aten._safe_softmax, [scores, -1], {}, key.shape[-2])
+        if shares.dtype != value.dtype:
+            shares = self._rounded(shares.to(value.dtype), 0.0)
+        return self._run("matmul", torch.matmul, [shares, value], {}, key.shape[-2])
+
+    def moved(self, name: str, args: list[Any], terms: int) -> list[Any]:
         """The arguments of an operation, moved where it sums so many terms of them."""
-        name = operation(node)
-        if is_moved(node):
+        if _is_moved(name):
             roundoff = 0.35 * U_SUM * math.sqrt(terms) if terms > 1 and name not in _LOGARITHMS else 0.0
             if name in _PRODUCTS:
                 roundoff += self._product_roundoff
             args = [self._moved(arg, roundoff) for arg in args] if roundoff else args
         return args
 
-    def rounded(self, node: GraphNode, result: Any, terms: int) -> Any:
+    def rounded(self, name: str, result: Any, terms: int) -> Any:
         """An operation's result or results, rounded."""
-        name = operation(node)
-        if is_exact(node):
+        if name in _EXACT:
             return result
         alike = 0.0 if name in _PRODUCTS else 0.05 * min(terms, SERIAL)
         growth = U_SUM * (0.3 * math.sqrt(terms) + alike) if terms > 1 else 0.0
@@ -140,21 +179,19 @@ class Noise:
             return [self._moved(each, roundoff) for each in value]
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
             return value
-        return torch.addcmul(value, value, self._signs(value, roundoff * _finer(value)))
+        return self._moved_by(value, value, roundoff * _finer(value))
 
     def _rounded(self, value: Any, growth: float, *, absolute: bool = False) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
             return value
         growth *= _finer(value)
-        moved = torch.addcmul(value, value, self._signs(value, ROUNDOFF[value.dtype] + (0 if absolute else growth)))
-        if absolute:
-            moved += self._signs(value, growth)
-        return torch.where(moved.isnan(), value, moved)  # an infinity stays one
+        moved = self._moved_by(value, value, ROUNDOFF[value.dtype] + (0 if absolute else growth))
+        return moved + self._signs(value, growth) if absolute else moved
 
-    def _moved_by(self, value: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    def _moved_by(self, value: torch.Tensor, size: torch.Tensor, roundoff: float = 1.0) -> torch.Tensor:
         """`size`: of the type of the value."""
-        moved = torch.addcmul(value, size, self._signs(value, 1.0))
-        return torch.where(moved.isnan(), value, moved)
+        moved = torch.addcmul(value, size, self._signs(value, roundoff))
+        return torch.where(moved.isnan(), value, moved)  # an infinity stays one
 
     def _signs(self, like: torch.Tensor, size: float) -> torch.Tensor:
         """Random numbers of both signs, whose mean magnitude is three quarters of `size`."""

@@ -11,8 +11,8 @@ import torch
 
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.sandbox.modules.axis_rules import Axis, AxisPlace
-from cudal2_agent.sandbox.modules.bounds import Judge, Verdict, as_booleans, graph_of
-from cudal2_agent.sandbox.modules.evaluations import Evaluate, Evaluations, PieceEvaluations
+from cudal2_agent.sandbox.modules.bounds import Judge, Verdict, as_booleans, finite_share, graph_of
+from cudal2_agent.sandbox.modules.evaluations import REFERENCE, Evaluate, Evaluations, PieceEvaluations
 from cudal2_agent.sandbox.modules.executor import Run, Values
 from cudal2_agent.sandbox.modules.graph_axes import axes_of
 from cudal2_agent.sandbox.modules.judge_memory import judge_bytes
@@ -81,10 +81,13 @@ class PieceJudge:
     def judge_of(self, part: AxisPiece | SameInAll) -> Judge:
         """A part's judge. That of a piece is made anew; only one should be in memory."""
         if isinstance(part, SameInAll):
-            self._whole = self._whole or self._judge(self._same, self._pieces.whole(), {})
+            self._whole = self._whole or self._judge(self._same, self._evaluate(part), {})
             return self._whole
         origins = {name: place.range(part.start, part.count)[:2] for name, place in self._places.items()}
-        return self._judge(self._places, self._pieces.apart(part.start, part.count), origins)
+        return self._judge(self._places, self._evaluate(part), origins)
+
+    def _evaluate(self, part: AxisPiece | SameInAll) -> Evaluate:
+        return self._pieces.whole() if isinstance(part, SameInAll) else self._pieces.apart(part.start, part.count)
 
     def _judge(self, written: Collection[str], evaluate: Evaluate, origins: Mapping[str, tuple[int, int]]) -> Judge:
         return Judge(
@@ -100,8 +103,10 @@ class PieceJudge:
 
     @property
     def finite(self) -> float:
-        """That of the first part."""
-        return self.judge_of(self.parts[0]).finite
+        """That of the first part, without what rounding explains there."""
+        part = self.parts[0]
+        reference = self._evaluate(part)(REFERENCE)
+        return finite_share(reference[name] for name in (self._same if isinstance(part, SameInAll) else self._places))
 
     @property
     def eager(self) -> dict[str, torch.Tensor]:

@@ -78,7 +78,7 @@ def totals(overview: Overview) -> list[str]:
     failed = f", {overview.failed} failed" if overview.failed else ""
     proofs = f", {overview.unproved} to prove" if overview.unproved else ""
     return [
-        f"campaign {overview.name}: {overview.done} of {overview.total} {_what(overview.modules)}{failed}{proofs}; {left}",
+        f"campaign {overview.name}: {overview.done} of {overview.total} {_what(overview.of_modules)}{failed}{proofs}; {left}",
         f"{overview.candidates_per_s:.2f} candidates/s, {busy}, {_clock(overview.spent_s)} so far",
     ]
 
@@ -106,7 +106,7 @@ def print_campaign(queue: CampaignQueue, failed: Sequence[FailedItem] = (), *, a
         failures = [{"shape": one.task.shape, "reason": one.reason} for one in failed]
         print(json.dumps({**found, "cost": cost.model_dump(), "failures": failures}))
         return
-    done = f"{counts.done} of {counts.total} {_what(of_modules)} done"
+    done = f"{counts.done} of {counts.total} {_what(queue.holds_modules())} done"
     print(f"campaign {name}: {done}, {counts.left} left, {counts.failed} failed")
     if results or not modules:
         print("\n".join(class_lines(classes)))
@@ -160,8 +160,8 @@ def module_lines(figures: Sequence[ModuleFigures]) -> list[str]:
     return aligned([head, *rows], right=frozenset(range(1, len(head))))
 
 
-def _what(modules: Sequence[ModuleFigures]) -> str:
-    return "tasks" if modules else "shapes"
+def _what(of_modules: bool) -> str:
+    return "tasks" if of_modules else "shapes"
 
 
 def class_lines(classes: Sequence[ClassFigures]) -> list[str]:

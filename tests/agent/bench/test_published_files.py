@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from cudal2_agent.agent.bench.published_files import measure_files
+from cudal2_agent.agent.bench.published_files import read_trusted
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.cli.render.published_answer import as_row, print_published
 from cudal2_agent.contract.errors import DeviceUnavailable, UsageError
 from cudal2_agent.contract.records.evaluation import EAGER, TestResult, Timing
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.cuda.published.published_row import PublishedRow
-from tests.doubles.modules import relu_of_sum
 
 
 @pytest.fixture
@@ -53,7 +52,18 @@ def test_trusted_files_are_read_first_and_need_a_gpu(
         (tmp_path / name).write_bytes(data)
     settings = Settings(home=tmp_path / "home", device="none", trust_host=True)
     with pytest.raises(kind, match=said):
-        next(measure_files([tmp_path / name], relu_of_sum(), settings, lambda _: None, 1.0))
+        read_trusted([tmp_path / name], settings)
+
+
+def test_a_machine_without_a_gpu_says_so_before_the_problem_is_traced(
+    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def traced(*_: object) -> None:
+        raise AssertionError("the problem was traced")
+
+    monkeypatch.setattr("cudal2_agent.agent.cli.module_flags.read_module", traced)
+    assert main(["bench", *files, "--trust-host", "--device", "none"]) != 0
+    assert "there is no GPU here" in capsys.readouterr().err
 
 
 def row(**fields: object) -> PublishedRow:

@@ -171,7 +171,10 @@ def test_figures_count_what_became_of_modules() -> None:
     assert (second.proved, second.no_task, second.unsound, second.own, second.over_fastest) == (1, 1, 1, 2, None)
     assert (total.level, total.modules) == (None, 5)
     assert total.over_fastest == pytest.approx(2.0**0.5), "a slower plan counts as 1, an unsound task not at all"
-    assert total.over_eager == pytest.approx(2.5)
+    assert total.over_eager == pytest.approx(3.0), "of a slower plan, PyTorch's fastest is served"
+    none = module_row(asked("level2/4_f"), status="no-plan", best=None, fastest="")
+    assert module_figures([*rows, none])[-1].over_fastest == pytest.approx(2.0 ** (1 / 3))
+    assert module_figures([none])[0].over_fastest is None
     assert module_figures([]) == []
 
 

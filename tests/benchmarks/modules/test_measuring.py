@@ -106,6 +106,17 @@ def test_the_fastest_of_a_screen_are_raced_beside_all_baselines():
     assert {"stage": "wait"} in said
 
 
+def test_each_candidate_has_the_limit_of_a_stage_for_itself():
+    """The limit is that of the next message. Two candidates that are verified one after another are two."""
+    said = []
+    stages = Stages(said.append, None)
+    for position, stage in enumerate(("verify", "verify", "time")):
+        stages(StageEntered(stage=stage, position=position))
+    stages.end()
+    assert [message["stage"] for message in said] == ["verify", "verify", "time"]
+    assert stages.seconds.keys() == {"verify", "time"}
+
+
 def test_a_kernel_that_loses_says_to_keep_pytorchs():
     row, *_ = measured({("screen", 0): 30.0, ("screen", 1): 30.5, ("screen", 2): 40.0, ("race", 0): 30.0, ("race", 1): 29.0})
     assert row["answer"] == "keep PyTorch's"

@@ -1,16 +1,32 @@
 """What the bounds of a module accept and refuse: right kernels in another order or formula, narrower arithmetic, less work."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 
+from cudal2_agent.contract.records.module_graph import GraphNode, TensorType
 from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.sandbox.modules import bounds
 from cudal2_agent.sandbox.modules.bounds import Judge, Verdict
-from cudal2_agent.sandbox.modules.cases import CASES, NAN, NORMAL, OFFSET, OWN, TIES, WIDE, Case, Inputs, draw
+from cudal2_agent.sandbox.modules.cases import (
+    CASES,
+    HIGH,
+    INFINITE,
+    LOW,
+    NAN,
+    NORMAL,
+    OFFSET,
+    OWN,
+    TIES,
+    WIDE,
+    Case,
+    Inputs,
+    draw,
+)
 from cudal2_agent.sandbox.modules.evaluations import REFERENCE
 from cudal2_agent.sandbox.modules.executor import Run, filled
 from tests.sandbox.modules import small_tasks as small
@@ -207,6 +223,126 @@ def test_few_samples_that_are_small_by_chance_refuse_no_right_kernel(finite: str
     assert judge.judge(Run({"out": out})).right
     explained = judge.expected["out"].explained
     assert float((explained / size)[right.isfinite()].mean()) < 1.5, "no looser than the errors are"
+
+
+def alone(finite: Sequence[int], seed: int = 3) -> tuple[Judge, list[int], torch.Tensor]:
+    """A judge of an output of which these elements alone are finite, its evaluations, and the size of the differences seen."""
+    shape, source, asked = (64, 256), torch.Generator().manual_seed(seed), list[int]()
+    made = small.task([small.node("out", "aten.sigmoid.default", [small.of("x")], shape)], {"x": shape})
+    right, seen = torch.full(shape, math.nan, dtype=torch.float64), torch.zeros(shape)
+    right.view(-1)[list(finite)] = 1
+
+    def evaluate(number: int) -> dict[str, torch.Tensor]:
+        asked.append(number)
+        if number == REFERENCE:
+            return {"out": right}
+        noise = torch.randn(shape, generator=source) * 1e-4
+        seen.add_(noise.abs())
+        return {"out": right.float() + noise}
+
+    return Judge(made, {}, 1, evaluate=evaluate), asked, seen
+
+
+@pytest.mark.parametrize(("sigmas", "accepted", "looks"), [(5.5, True, 2), (14, False, 2), (60, False, 1)])
+def test_an_element_whose_few_samples_were_small_is_looked_at_again(sigmas: float, accepted: bool, looks: int) -> None:
+    """Far from all others, as what is finite among NaN: nothing near it tells how large its errors are."""
+    places = range(0, 64 * 256, 15 * 16)
+    judge, asked, seen = alone(places)
+    unlucky = min(places, key=lambda place: float(seen.view(-1)[place]))
+    out = judge.expected["out"].reference.float()
+    out.view(-1)[unlucky] += sigmas * 1e-4
+    once = len(asked)
+    assert float(judge.expected["out"].bound.view(-1)[unlucky]) < 5.5e-4, "the first samples alone would refuse it"
+    assert judge.judge(Run({"out": out})).right == accepted
+    assert len(asked) - once == (0 if looks == 1 else 1 + bounds.AGAIN_RUNS)
+    asked.clear()
+    judge.judge(Run({"out": out}))
+    assert asked == [] or looks == 1, "what was looked at again has its final bounds"
+
+
+def test_many_elements_beyond_their_bounds_are_wrong_at_once() -> None:
+    judge, asked, _ = alone(range(64 * 256))
+    out, bound = judge.expected["out"].reference.float(), judge.expected["out"].bound
+    out.view(-1)[:2] += 1.5 * bound.view(-1)[:2].float()
+    once = len(asked)
+    assert judge.judge(Run({"out": out})).wrong == 2
+    assert len(asked) == once
+
+
+def test_the_bound_of_one_of_very_many_elements_lies_further_out() -> None:
+    assert [bounds.multiple_of(count) for count in (0, 1, 2**20)] == [bounds.MULTIPLE] * 3
+    assert bounds.multiple_of(100 * 2**20) == pytest.approx(bounds.MULTIPLE + 2)
+
+
+def test_an_infinity_stays_one_under_noise_and_is_judged() -> None:
+    """Noise made a NaN of every second one, so that nothing it reached was judged."""
+    task = small.linear_relu()
+    values = draw(task, INFINITE, 1, CPU)
+    judge = Judge(task, values, 1, nan_is_free=True, special=True)
+    expected, right = judge.expected["out"], (values["bias"] + serial(values["x"], values["weight"])).relu()
+    assert expected.reference.isinf().any()
+    assert expected.free is not None
+    assert bool((expected.free == expected.reference.isnan()).all())
+    assert judge.accepts({"out": right})
+    assert not judge.accepts({"out": right.nan_to_num(posinf=1e30)})
+    as_nan = torch.where(right.isinf(), math.nan, right)
+    assert judge.accepts({"out": as_nan}), "a running mean, as Welford has it, makes a NaN of an infinite term"
+    relu = small.task([small.node("out", "aten.relu.default", [small.of("x")], (16, 64))], {"x": (16, 64)})
+    pointwise = Judge(relu, values, 1, nan_is_free=True, special=True)
+    assert not pointwise.accepts({"out": torch.where(values["x"].isinf(), math.nan, values["x"].relu())})
+
+
+def test_what_is_free_is_not_typical() -> None:
+    task = small.softmax()
+    values = draw(task, NORMAL, 1, CPU)
+    judge, output = Judge(task, values, 1), values["x"].softmax(1)
+    free = torch.zeros_like(output, dtype=torch.bool)
+    free[:5] = True
+    output[:5] *= 1.5
+    judge.expected["out"] = replace(judge.expected["out"], free=free)
+    assert judge.judge(Run({"out": output})).right
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_may_round_what_it_adds_to_one(approximate: str) -> None:
+    """PyTorch's own formula does. Where that happens to round well, another erf or tanh may round the other way."""
+    gelu = GraphNode(
+        name="out",
+        op="aten.gelu.default",
+        args=(small.of("x"),),
+        kwargs={"approximate": approximate},
+        results=(TensorType(shape=(64, 256), element=BufferElement.F32),),
+    )
+    task = small.task([gelu], {"x": (64, 256)})
+
+    def kernel(values: Inputs, ulps: int) -> torch.Tensor:
+        x = values["x"]
+        inner = 0.7978845608028654 * (x + 0.044715 * x**3)
+        share = torch.erf(x * 0.5**0.5) if approximate == "none" else inner.tanh()
+        return 0.5 * x * (1 + share + ulps * 2.0**-24)
+
+    wide = replace(NORMAL, draw=lambda source, shape: 2 * source.normal(shape))
+    assert [verdict(task, lambda v, by=by: kernel(v, by), wide, seed).describe() for by in (-1, 0, 1) for seed in (1, 2)] == [
+        ""
+    ] * 6
+    assert not verdict(task, lambda v: kernel(v, 32), wide).right
+    other = "tanh" if approximate == "none" else "none"
+    assert not verdict(task, lambda v: torch.nn.functional.gelu(v["x"], approximate=other), wide).right
+
+
+def test_attention_may_round_scores_that_are_larger_than_what_is_left_of_them() -> None:
+    shape = (2, 32, 512)
+    inputs = dict.fromkeys("qkv", shape)
+    args = [small.of(name) for name in "qkv"]
+    task = small.task([small.node("out", "aten.scaled_dot_product_attention.default", args, shape)], inputs)
+
+    def kernel(values: Inputs, narrow: bool = False) -> torch.Tensor:
+        q, k = (tf32(values[name]) if narrow else values[name] for name in "qk")
+        scores = torch.stack([serial(*pair) for pair in zip(q, k.mT, strict=True)])
+        return (scores * shape[-1] ** -0.5).softmax(-1) @ values["v"]
+
+    assert [verdict(task, kernel, case, seed).describe() for case in (NORMAL, LOW, HIGH) for seed in (1, 2)] == [""] * 6
+    assert not any(verdict(task, lambda v: kernel(v, narrow=True), case).right for case in (NORMAL, LOW, HIGH))
 
 
 def convolved(groups: int = 1) -> ModuleTask:

@@ -9,6 +9,7 @@ from cudal2_agent.contract.records.named_buffer import BufferElement  # noqa: E4
 from cudal2_agent.sandbox.modules import pieces  # noqa: E402
 from cudal2_agent.sandbox.modules.bounds import Judge  # noqa: E402
 from cudal2_agent.sandbox.modules.cases import NORMAL, draw  # noqa: E402
+from cudal2_agent.sandbox.modules.evaluations import REFERENCE, Evaluations  # noqa: E402
 from cudal2_agent.sandbox.modules.executor import Run  # noqa: E402
 from cudal2_agent.sandbox.modules.graph_axes import axes_of  # noqa: E402
 from cudal2_agent.sandbox.modules.pieces import PieceJudge, judge_of  # noqa: E402
@@ -232,6 +233,20 @@ def test_a_norm_of_nan_and_infinity_is_nan():
     values["x"][0, 0], values["x"][-1, 0] = float("nan"), float("inf")
     parts = by_pieces(made, values)
     assert parts.judge_of(parts.parts[0]).expected["out"].reference.isnan()
+
+
+@pytest.mark.parametrize("family", [softmax, loss, whole_norm])
+def test_whether_a_case_is_finite_takes_the_reference_alone(family, monkeypatch):
+    """A case is drawn more often than it is judged, and what rounding explains takes most of the time of a piece."""
+    made, asked = made_of(family), []
+    values = draw(made, NORMAL, 1, CPU)
+    run = Evaluations.run
+    monkeypatch.setattr(Evaluations, "run", lambda *args: asked.append(args[1]) or run(*args))
+    assert by_pieces(made, values).finite == 1
+    assert set(asked) == {REFERENCE}
+    values["x"].view(-1)[:2] = float("nan")
+    parts = by_pieces(made, values)
+    assert parts.finite == parts.judge_of(parts.parts[0]).finite < 1
 
 
 def test_a_large_task_is_judged_in_pieces_that_fit(monkeypatch):

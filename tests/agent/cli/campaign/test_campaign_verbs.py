@@ -127,7 +127,7 @@ def test_modules_of_a_folder_are_asked_and_told_beside_each_other(
         (tmp_path / "problems" / f"{name}.py").write_text(PROBLEM.format(rows=32))
     words = ["campaign", "run", "--problems", "problems", "--gpus", "emulator", "--name", "modules"]
     assert main(words) == 0
-    assert "0 of 2 shapes done, 2 left" in capsys.readouterr().out
+    assert "0 of 2 tasks done, 2 left" in capsys.readouterr().out
     with open_store(f"sqlite:///{home / 'trajectories.sqlite'}") as store:
         CampaignQueue(store, "modules").take_over([module_row(asked("level1/1_a"))])
     (tmp_path / "problems" / "level2" / "1_b.py").write_text(PROBLEM.format(rows=64))

@@ -72,4 +72,5 @@ def test_what_is_unknown_or_missing_is_said() -> None:
     assert totals(overview(left_s=None, busy=None, failed=2, unproved=3))[0] == (
         "campaign grid: 1 of 1000 shapes, 2 failed, 3 to prove; time left unknown"
     )
+    assert totals(overview(of_modules=True, left_s=None))[0].startswith("campaign grid: 1 of 1000 tasks; ")
     assert "nothing passed" in result_line(result(TASK, None, reason="nothing passed"))
