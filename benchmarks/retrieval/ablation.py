@@ -36,6 +36,7 @@ OFF: dict[str, SearchWeights] = {
     "everything": SearchWeights(),
     "fused by score instead of rank": SearchWeights(fusion="score"),
     "without dense": SearchWeights(dense=0),
+    "without names": SearchWeights(named=0),
     "without glossary": SearchWeights(concepts=0),
     "glossary by names and words only": SearchWeights(meaning=0),
     "glossary without its code's words": SearchWeights(concept_words=0),

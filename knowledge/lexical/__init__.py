@@ -4,5 +4,6 @@
 - `analysis`: text as search words, a piece's words by field, and the text its vector is made of.
 - `word_index`: BM25 over short texts.
 - `signatures`: MinHash signatures, by which near-equal pieces are known.
+- `symbols`: where symbols, files and mentioned names stand in a generation.
 - `anchors`: where the definitions that the glossary names stand in a generation.
 """

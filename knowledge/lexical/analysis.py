@@ -13,6 +13,7 @@ SPELLINGS = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "
 
 # A run of letters, digits and underscores, joined by dots or double colons: cp.async.bulk, cute::Layout, sm_90a, 4096x1024.
 _COMPOUND = re.compile(r"\w+(?:(?:\.|::)\w+)*")
+_MEMBER = re.compile(r"\.|::")
 _SEPARATOR = re.compile(r"\.|::|_")
 _CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+[a-z]*")
 
@@ -26,7 +27,8 @@ STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 def words_of(text: str) -> list[str]:
     """Lower-case search words in order. An identifier yields itself and all forms that a question may use.
-    `cp.async.bulk` gives `cp.async.bulk`, `cp.async`, `cp`, `async`, `bulk`; `stageCount` gives `stagecount`, `stage`, `count`.
+    `cp.async.bulk` gives `cp.async.bulk`, `cp.async`, `cp`, `async`, `bulk`; `stageCount` gives `stagecount`, `stage`, `count`;
+    `std::to_string` gives `std::to_string`, `to_string`, `std`, `to`, `string`.
     """
     return [word for match in _COMPOUND.finditer(text) for word in _words_of_compound(match.group()) if word not in STOP_WORDS]
 
@@ -39,7 +41,9 @@ def _words_of_compound(compound: str) -> tuple[str, ...]:
     if not parts or parts == [_normal(whole)]:
         return tuple(parts)
     prefixes = [whole[: dot.start()] for dot in re.finditer(r"\.", whole)]
-    return (whole, *(prefix for prefix in prefixes if prefix not in parts), *parts)
+    members = [member.strip("_").lower() for member in _MEMBER.split(compound)]
+    inner = [*prefixes, *(member for member in members if member != whole and _normal(member) not in parts)]
+    return (whole, *dict.fromkeys(name for name in inner if name and name not in parts), *parts)
 
 
 def _is_camel(name: str) -> bool:
@@ -61,7 +65,7 @@ def _singular(word: str) -> str:
     return word[:-1]
 
 
-ANALYSIS = "words-3"  # part of every file version's key; change it when the analysis changes
+ANALYSIS = "words-4"  # part of every file version's key; change it when the analysis changes
 FIELDS = ("names", "card", "body")
 SIGNATURE = "signature"
 

@@ -16,6 +16,7 @@ from cudal2_agent.knowledge.glossary.glossary import Glossary, load_glossary
 from cudal2_agent.knowledge.lexical.analysis import FIELDS, SIGNATURE, Terms
 from cudal2_agent.knowledge.lexical.anchors import Anchors, find_anchors
 from cudal2_agent.knowledge.lexical.signatures import unpacked
+from cudal2_agent.knowledge.lexical.symbols import SymbolPositions
 from cudal2_agent.knowledge.lexical.word_index import Scores, WordIndex
 
 Mask = NDArray[np.bool_]
@@ -131,6 +132,11 @@ class LexicalIndex:
             return self._anchors
         symbols, paths = ([self.values(name)[code] for code in self.column(name)] for name in ("symbol", "path"))
         return find_anchors(glossary, symbols, paths, self._fields["body"].holding)
+
+    @cached_property
+    def symbols(self) -> SymbolPositions:
+        symbols, paths = ([self.values(name)[code] for code in self.column(name)] for name in ("symbol", "path"))
+        return SymbolPositions(symbols, paths, self._fields["body"].holding)
 
     @cached_property
     def positions_of_vector(self) -> dict[str, list[int]]:

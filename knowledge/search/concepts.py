@@ -4,14 +4,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cudal2_agent.knowledge.embedding.embedder import Vectors, unit_rows
 from cudal2_agent.knowledge.glossary.glossary import Glossary
-from cudal2_agent.knowledge.lexical.analysis import words_of
+from cudal2_agent.knowledge.lexical.analysis import STOP_WORDS, words_of
 from cudal2_agent.knowledge.lexical.word_index import WordIndex
 
 Embed = Callable[[Sequence[str]], Vectors]  # rows of unit length
@@ -21,7 +21,11 @@ _LETTERS = re.compile(r"[a-z0-9]+")
 
 @dataclass(frozen=True)
 class ConceptWeights:
-    """The weight of each signal, the number of concepts, the minimum score, and the exponent of relative scores."""
+    """The weight of each signal, the number of concepts, the minimum score, and the exponent of relative scores.
+
+    `enough`: BM25 that counts in full; 95 of 100 development questions reach it. `confidence`: the share of
+    `meaning` and `words` that the best concept must reach; below it the question is about none, unless it is a concept's name.
+    """
 
     meaning: float = 1.0
     words: float = 0.5
@@ -29,6 +33,12 @@ class ConceptWeights:
     count: int = 6
     min_score: float = 0.35
     steepness: float = 3.0
+    enough: float = 7.0
+    confidence: float = 0.4
+
+    @property
+    def least(self) -> float:
+        return self.confidence * (self.meaning + self.words)
 
 
 class Concepts:
@@ -41,13 +51,16 @@ class Concepts:
         self._names = list(_names(glossary))
 
     def match(self, question: str, weights: ConceptWeights) -> list[tuple[int, float]]:
-        """(concept, weight up to 1) for the concepts of a question, best match first."""
+        """(concept, weight up to 1) for the concepts of a question, best match first; none where no match is good enough."""
         if not self.glossary.concepts:
             return []
         score = weights.meaning * self._meaning(question) if weights.meaning else np.zeros(len(self.glossary.concepts))
-        score = score + weights.words * self._words(question) + weights.names * self._named(question)
+        score = score + weights.words * self._words(question, weights.enough) + weights.names * self._named(question)
+        score = score + weights.least * self._asked(question)
         order = np.argsort(-score, kind="stable")[: weights.count]
         best = float(score[order[0]])
+        if best < weights.least:
+            return []
         return [(int(c), (float(score[c]) / best) ** weights.steepness) for c in order if score[c] > weights.min_score]
 
     def _meaning(self, question: str) -> NDArray[np.float64]:
@@ -71,10 +84,10 @@ class Concepts:
         common: Vectors = vectors.mean(axis=0, keepdims=True)
         return common, unit_rows(vectors - common)
 
-    def _words(self, question: str) -> NDArray[np.float64]:
-        """BM25 over all sentences and names of each concept, relative to the best concept."""
+    def _words(self, question: str, enough: float) -> NDArray[np.float64]:
+        """BM25 over all sentences and names of each concept, relative to the best concept, or to what is enough."""
         score = self._index.scores(words_of(question)).astype(np.float64)
-        return score / max(float(score.max(initial=0.0)), 1e-6)
+        return score / max(float(score.max(initial=0.0)), enough)
 
     @cached_property
     def code_words(self) -> tuple[tuple[str, ...], ...]:
@@ -95,6 +108,13 @@ class Concepts:
                 score[concept] = max(score[concept], sure)
         return score
 
+    def _asked(self, question: str) -> NDArray[np.float64]:
+        """1 for each concept whose name is all that the question says."""
+        said = _telling(_plain(question))
+        score = np.zeros(len(self.glossary.concepts))
+        score[[concept for name, concept, _ in self._names if _telling(name) == said]] = 1
+        return score
+
 
 def _names(glossary: Glossary) -> Iterator[tuple[str, int, float]]:
     """(name between spaces, concept, score). Long names score higher; names of several concepts score lower."""
@@ -108,3 +128,8 @@ def _plain(text: str) -> str:
     """Lower-case words without an English plural ending, joined by spaces."""
     words = _LETTERS.findall(text.lower())
     return " ".join(word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word for word in words)
+
+
+@lru_cache(maxsize=1 << 13)
+def _telling(plain: str) -> tuple[str, ...]:
+    return tuple(word for word in plain.split() if word not in STOP_WORDS)

@@ -1,4 +1,4 @@
-"""Scores all pieces for a query: by words, by vectors and by the glossary's concepts, fused into one number."""
+"""Scores all pieces for a query: by words, names, vectors and the glossary's concepts, fused into one number."""
 
 import re
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex, Mask
 from cudal2_agent.knowledge.lexical.word_index import Scores
 from cudal2_agent.knowledge.search.concepts import Concepts, ConceptWeights
 from cudal2_agent.knowledge.search.fusion import by_rank, by_score
+from cudal2_agent.knowledge.search.names import emphasis, named_places
 from cudal2_agent.knowledge.search.variants import factors
 from cudal2_agent.knowledge.search.weights import SearchWeights
 
@@ -29,6 +30,7 @@ def release_age(release: str) -> tuple[int | str, ...]:
 
 
 _NEAREST = 300
+_WORDS_OF_PLACE = 0.1  # weight of the words among places of one name
 _MAX_LISTED = 2000  # vectors that a filter may list; above this all vectors are searched and then filtered
 
 
@@ -55,8 +57,10 @@ class Scoring:
         if not mask.any():
             return np.zeros(len(self._index), np.float32)
         factor = mask * self._variants(query) * self._targets(query) * self._versions(query, mask)
+        lexical = self._lexical(_asked_words(query.words)) * factor
         signals = [
-            (self._lexical(_asked_words(query.words)) * factor, weights.lexical),
+            (lexical, weights.lexical),
+            (self._named(query.words, mask, lexical), weights.named * emphasis(query.words)),
             (self._concept_places(query.words) * factor, weights.concepts),
             (self._dense(query.words, mask) * factor, weights.dense),
         ]
@@ -68,6 +72,13 @@ class Scoring:
             if weight := getattr(self._weights, field):
                 total += weight * self._index.scores(field, words)
         return total
+
+    def _named(self, question: str, mask: Mask, lexical: Scores) -> Scores:
+        """Scores of the places of names. Of equal places, the one that matches more words of the question comes first."""
+        if not self._weights.named:
+            return np.zeros(len(self._index), np.float32)
+        places = named_places(self._index, question, mask)
+        return places * (1 + _WORDS_OF_PLACE * lexical / max(float(lexical.max()), 1e-6))
 
     def _concept_places(self, question: str) -> Scores:
         """Scores of the definitions that the matched concepts name, and of pieces with the words of their code."""

@@ -1,8 +1,8 @@
-"""Hybrid search over the published releases: words, vectors and the glossary's concepts, fused by rank.
+"""Hybrid search over the published releases: words, names, vectors and the glossary's concepts, fused by rank.
 
-Three signals are fused by rank: BM25 over names, cards and bodies; the nearest vectors; and the definitions that the glossary
-names for the concepts of the question. Special variants that the question does not name rank lower, near-equal pieces are
-folded into one hit, and a hit is shown with its enclosing definition.
+Four signals are fused by rank: BM25 over names, cards and bodies; the places of names that stand in few files; the nearest
+vectors; and the definitions that the glossary names for the concepts of the question. Special variants that the question does
+not name rank lower, near-equal pieces are folded into one hit, and a hit is shown with its enclosing definition.
 """
 
 from collections.abc import Iterator, Sequence

@@ -13,7 +13,8 @@ class SearchWeights(Record):
     body: float = 1.0
     lexical: float = 1.0
     dense: float = 0.15
-    concepts: float = 1.5
+    named: float = 3.0  # names in few files; above the sum of the others, so that such a name comes first
+    concepts: float = 1.8
     concept_words: float = 0.3  # words of a concept's code, relative to the definitions that it names
     meaning: float = 1.0  # meaning of a concept's sentences, relative to their words
     variant: float = 0.85  # factor for each special variant that the question does not name

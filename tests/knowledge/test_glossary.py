@@ -116,7 +116,8 @@ def first(question: str, **weights: float) -> int:
 
 
 def found(of: Glossary, question: str, **weights: float) -> list[tuple[int, float]]:
-    return Concepts(of, MEANINGS.embed).match(question, ConceptWeights(**weights))
+    """Of a glossary so small that its words say little: what matches counts, however little that is."""
+    return Concepts(of, MEANINGS.embed).match(question, ConceptWeights(**{"confidence": 0.0, "enough": 1e-6, **weights}))
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,14 @@ def test_what_all_sentences_share_tells_nothing() -> None:
 
 def test_a_question_about_nothing_finds_nothing() -> None:
     assert found(CONCEPTS, "tomatoes", min_score=0.8) == []
+
+
+def test_a_weak_match_is_none_however_far_ahead_of_the_others() -> None:
+    """One rare word of a sentence makes its concept the best by far; with it, a name in a question led to code about others."""
+    assert found(CONCEPTS, "where is belongs_to written", meaning=0)[0][0] == PLAIN
+    assert found(CONCEPTS, "where is belongs_to written", meaning=0, confidence=0.4, enough=7.0) == []
+    assert found(CONCEPTS, "conflict", confidence=0.4, enough=7.0)[0][0] == FOLD, "its meaning is enough"
+    assert found(CONCEPTS, "what is the epilogue", meaning=0, confidence=0.4, enough=7.0)[0][0] == PLAIN, "it is a name"
 
 
 def test_weights_fall_from_one() -> None:

@@ -72,7 +72,7 @@ def test_the_notes_belong_to_the_package() -> None:
 
 def test_every_note_is_indexed(notes: Retriever) -> None:
     shown = {
-        hit.chunk.path for hit in notes.search(Query(words="the warps of a thread block and their shared memory", count=99))
+        hit.chunk.path for hit in notes.search(Query(words="the warps of a thread block and their shared memory", count=300))
     }
     assert shown == set(NAMES)
 

@@ -20,6 +20,9 @@ from cudal2_agent.knowledge.lexical.signatures import HASHES, likeness, packed, 
         ("HGEMMKernel", ["hgemmkernel", "hgemm", "kernel"]),
         ("wait_group", ["wait_group", "wait", "group"]),
         ("cute::Layout", ["cute::layout", "cute", "layout"]),
+        ("params.tile_count", ["params.tile_count", "params", "tile_count", "param", "tile", "count"]),
+        ("std::to_string", ["std::to_string", "to_string", "std", "string"]),
+        ("ring.stageCount", ["ring.stagecount", "stagecount", "ring", "stage", "count"]),
         ("__syncthreads()", ["syncthread"]),
         ("sm_90a", ["sm_90a", "sm", "90a"]),
         ("m16n8k16 f16 B200 TMA", ["m16n8k16", "f16", "b200", "tma"]),
@@ -108,7 +111,16 @@ PIECE = Piece(
 
 def test_each_field_holds_its_own_words() -> None:
     terms = analyse("cute/arch/ring_sm90.hpp", PIECE, "int n = producer_acquire();")
-    assert terms["names"].split() == ["cute::stagecount", "cute", "stage", "count", "ring_sm90", "ring", "sm90"]
+    assert terms["names"].split() == [
+        "cute::stagecount",
+        "stagecount",
+        "cute",
+        "stage",
+        "count",
+        "ring_sm90",
+        "ring",
+        "sm90",
+    ]
     assert {"count", "ring", "stage", "arch"} <= set(terms["card"].split())
     assert terms["body"].split() == ["int", "n", "producer_acquire", "producer", "acquire"]
     assert set(terms) == {*FIELDS, SIGNATURE}
