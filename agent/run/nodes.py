@@ -203,6 +203,7 @@ class Nodes:
             hits,
             self._parts.explain,
             seconds_left=self._budget.search_s(self._parts.sandbox.can_measure) - self._clock.spent_s(),
+            candidates_left=self._budget.candidates - len(ranked),
             reads_code=self._parts.policy.reads_code,
         )
 

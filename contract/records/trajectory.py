@@ -120,6 +120,7 @@ class Observation(Record):
     `differences`: from the previous leader to that candidate.
     `recent`: the latest candidates that were found right, latest first, without the best.
     `failures`: failed candidates without a schedule, latest first. `seconds_left`: wall-clock time left to the search.
+    `candidates_left`: that the run may still try, those of this round included; None in records of older versions.
     """
 
     task: Task
@@ -138,6 +139,7 @@ class Observation(Record):
     failures: tuple[Failure, ...] = ()
     hits: tuple[Hit, ...] = ()
     seconds_left: float | None = None
+    candidates_left: int | None = None
 
     @property
     def id(self) -> str:

@@ -20,6 +20,7 @@ _BYTES_ONLY = (
     "it: fewer steps and fewer bytes between them are what it can tell."
 )
 FASTEST = 6  # attempts that are listed before all others
+_MINUTES = (120, 60, 30, 15, 8, 3)  # left to a run: the steps that a prompt names
 _CELL = 1000  # characters: more than any part of it has, so that none is cut
 _DIFF_LINES = 3000  # of both sources together; a longer comparison takes too long
 _HEAD = "candidate | written from | changed | outcome | time | parts of the time, us, predicted; most limits | resources | idea"
@@ -83,6 +84,19 @@ def yardstick_text(observation: Observation) -> str:
             )
         case _:
             return ""
+
+
+def left_text(observation: Observation) -> str:
+    """How many candidates and minutes the run has left, this round included; empty where neither is known.
+
+    Minutes are told in steps, so that a replayed run has the same prompts.
+    """
+    candidates, seconds = observation.candidates_left, observation.seconds_left
+    left = [] if candidates is None else [f"{candidates} candidate{'s' if candidates != 1 else ''}"]
+    if seconds is not None:
+        least = next((minutes for minutes in _MINUTES if seconds >= 60 * minutes), 0)
+        left.append(f"more than {least} min" if least else f"less than {_MINUTES[-1]} min")
+    return f"Left to the run, this round included: {', '.join(left)}." if left else ""
 
 
 def _order(attempt: Attempt) -> tuple[bool, float]:

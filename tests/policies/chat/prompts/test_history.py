@@ -17,7 +17,7 @@ from cudal2_agent.contract.records.evaluation import (
 from cudal2_agent.contract.records.trajectory import Attempt, AttemptResources, Observation
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.composition import Prompts
-from cudal2_agent.policies.chat.prompts.history import FASTEST, recent_text, tried_text
+from cudal2_agent.policies.chat.prompts.history import FASTEST, left_text, recent_text, tried_text
 from cudal2_agent.policies.chat.prompts.rendering import diagnosis_text, result_text
 from tests.doubles import INSPECTION, measured, unmeasured
 from tests.policies.chat.conversing import candidate, observe
@@ -157,6 +157,24 @@ def test_no_text_of_a_model_adds_a_row_or_a_cell() -> None:
     shown = rows(attempt("a", status="wrong", message=hostile, idea=hostile))
     assert [len(row) for row in shown] == [8]
     assert "```" not in "".join(shown[0])
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ({}, ""),
+        ({"candidates_left": 1}, "Left to the run, this round included: 1 candidate."),
+        (
+            {"candidates_left": 12, "seconds_left": 2500.0},
+            "Left to the run, this round included: 12 candidates, more than 30 min.",
+        ),
+        ({"seconds_left": 100.0}, "Left to the run, this round included: less than 3 min."),
+    ],
+)
+def test_what_is_left_of_the_run_stands_in_the_request(left: dict[str, Any], said: str) -> None:
+    assert left_text(observe(**left)) == said
+    for text in (prompt(observe(**left)), prompt(observe(best=candidate(1), best_evaluation=measured(2.4), **left))):
+        assert said in text.partition("# Your turn")[2]
 
 
 @pytest.mark.parametrize(
