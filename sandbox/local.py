@@ -299,10 +299,11 @@ class LocalSandbox:
         reason: str = "",
         modelled: Prediction | None = None,
     ) -> Unmeasured:
-        """`modelled`: of the timing model, which knows candidates that have no schedule too."""
+        """`modelled`: of the timing model, which knows candidates that have no schedule too, and the parts of every time."""
         prediction = self._predict(built.candidate, task, built.inspection)
-        if prediction.is_floor and modelled is not None:
-            prediction = modelled
+        if modelled is not None:
+            known = prediction.model_copy(update={"launches": modelled.launches})
+            prediction = modelled if prediction.is_floor else known
         return Unmeasured(verified_by=by, reason=reason, tests=tests, prediction=prediction, inspection=built.inspection)
 
     def _reduced(self, built: Built, task: Task) -> Reduced | None:

@@ -8,7 +8,7 @@ from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, Chip
 from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, ScheduleValue
-from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Unmeasured
+from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Prediction, Unmeasured
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.trajectory import Attempt, AttemptResources, Step
 from cudal2_agent.contract.reward.reward import confirmed
@@ -55,10 +55,37 @@ def described(attempt: Attempt, step: Step, task: Task, chip: Chip, parent: AnyC
         "idea": origin.note,
         "parent": origin.parents[0] if origin.parents else None,
         "change": change_of(step.candidate, parent) if parent else "",
-        "terms": dict(evaluation.prediction.largest_terms) if isinstance(evaluation, Unmeasured) else {},
         "resources": _resources(step, task, chip),
+        "profiled_us": _profiled_us(step),
+        "limit": _limit(step),
+        **_explained(evaluation),
     }
     return attempt.model_copy(update=described)
+
+
+def _explained(evaluation: Evaluation) -> dict[str, object]:
+    """What the timing model says of a candidate's time."""
+    match evaluation:
+        case Unmeasured(prediction=prediction) | Measured(modelled=Prediction() as prediction):
+            explained = {"terms": dict(prediction.largest_terms), "launches": prediction.launches}
+            return {
+                **explained,
+                "explained_us": prediction.correction * prediction.replayed_us if prediction.launches else None,
+            }
+        case _:
+            return {}
+
+
+def _profiled_us(step: Step) -> tuple[float, ...]:
+    """The duration of each launch under the profiler; empty where one was not counted."""
+    launches = step.profile.launches if step.profile else ()
+    counted = [launch.metrics["duration_ns"] / 1000 for launch in launches if "duration_ns" in launch.metrics]
+    return tuple(counted) if len(counted) == len(launches) else ()
+
+
+def _limit(step: Step) -> str:
+    findings = step.diagnosis.findings if step.diagnosis else ()
+    return f"{findings[0].bottleneck} up to {findings[0].weight:.0%}" if findings else ""
 
 
 def change_of(candidate: AnyCandidate, parent: AnyCandidate) -> str:

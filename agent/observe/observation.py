@@ -89,6 +89,7 @@ def observe(
     explain: Explain,
     *,
     seconds_left: float | None,
+    candidates_left: int | None = None,
     reads_code: bool,
 ) -> Observation:
     """The observation of round `number`. Only policies that read code get sources other than the leader's."""
@@ -112,6 +113,7 @@ def observe(
         failures=unrepaired(ranked, FAILURES) if reads_code else (),
         hits=tuple(hits),
         seconds_left=seconds_left,
+        candidates_left=candidates_left,
     )
 
 

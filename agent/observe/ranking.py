@@ -1,7 +1,8 @@
 """Which step leads a run, what ties with it, and which steps are measured again at the end of a run. Pure.
 
 A measured time and a prediction are never compared: a measured candidate is ahead of all that are not. Predictions within
-`contract.reward.speedup.TIE` are tied, and the earliest of those that tie with the fastest leads.
+`contract.reward.speedup.TIE` are tied: which of them is faster only a time can say. The fastest leads all the same, of equal
+ones the earliest: a prediction is deterministic, so that its order is at least not chance.
 """
 
 from collections import Counter
@@ -88,7 +89,7 @@ def leader(ranked: Sequence[Ranked], *, proved_only: bool = True) -> Ranked | No
     """The best candidate's latest step; None where no candidate passed.
 
     A measured time beats any prediction. An executed candidate beats one that was not executed, and a modelled time beats a
-    floor that stands in for a prediction. Of predictions that tie with the fastest, the earliest leads. Candidates of the race
+    floor that stands in for a prediction. Of equal predictions the earliest leads. Candidates of the race
     beat those that were only screened, however fast these were. Both are compared by their paired speedup, in which the drift
     of clocks cancels. A candidate whose latest evaluation failed is left out. With `proved_only`, a measured kernel that waits
     for a second witness leads only where every measured one waits.
@@ -155,13 +156,14 @@ def fastest_of(ranked: Iterable[Ranked]) -> Ranked | None:
 
 
 def _fastest_predicted(latest: Iterable[Ranked]) -> list[Ranked]:
-    """Those that tie with the fastest, earliest first. Only candidates of one standing are compared."""
+    """Those that tie with the fastest, fastest first. Only candidates of one standing are compared."""
     predicted = [one for one in latest if one.attempt.predicted_us is not None]
     fastest = fastest_of(predicted)
     if fastest is None:
         return []
     alike = [one for one in predicted if _standing(one) == _standing(fastest)]
-    return [one for one in alike if tied(one.predicted_us, fastest.predicted_us)]
+    close = [one for one in alike if tied(one.predicted_us, fastest.predicted_us)]
+    return sorted(close, key=lambda one: one.predicted_us)
 
 
 def _standing(one: Ranked) -> tuple[bool, bool]:

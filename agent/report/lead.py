@@ -17,7 +17,7 @@ SHOWN_TIES = 4
 class Lead:
     """How the best candidate was chosen. `among`: candidates that were compared, with itself.
 
-    `tied`: the other candidates whose predicted time ties with the fastest. The best one is the earliest of them all.
+    `tied`: the other candidates whose predicted time ties with the fastest. The best one is the fastest of them all.
     """
 
     ranked_by: Literal["measured", "predicted", "nothing"]
@@ -32,7 +32,7 @@ class Lead:
         if self.among == 1 or self.ranked_by == "measured":
             return ""
         if self.ranked_by == "predicted":
-            return f"By prediction it is {'one of ' if self.tied else ''}the fastest of {others}.{self._ties()}"
+            return f"By prediction it is the fastest of {others}.{self._ties()}"
         return f"It is the first of {others}; they are not ranked, because no model predicts their times."
 
     def _ties(self) -> str:
@@ -40,7 +40,7 @@ class Lead:
             return ""
         named = [f"{one.candidate.short_name} ({one.evaluation.predicted_us:.2f} us)" for one in self.tied[:SHOWN_TIES]]
         more = [f"{len(self.tied) - SHOWN_TIES} more"] if len(self.tied) > SHOWN_TIES else []
-        return f" Tied within {100 * TIE:.0f} %: {', '.join([*named, *more])}; the earliest is reported."
+        return f" Tied within {100 * TIE:.0f} %: {', '.join([*named, *more])}; only timing them can tell."
 
 
 def lead_of(steps: Sequence[Step], task: Task, chip: Chip) -> Lead | None:

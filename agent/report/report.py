@@ -107,7 +107,9 @@ def _best(outcome: RunResult) -> str:
 
 def _terms(prediction: Prediction) -> str:
     said = ", ".join(f"{name} {term_us:.2f}" for name, term_us in prediction.largest_terms)
-    return f"; each resource alone would need, in us: {said}" if said else ""
+    parts = "; ".join(f"{launch.entry} {launch.said}" for launch in prediction.launches)
+    alone = f"; each resource alone would need, in us: {said}" if said else ""
+    return f"{alone}; its parts, one after another: {parts}" if parts else alone
 
 
 def _witness(measured: Measured, origin: Origin) -> str:

@@ -23,7 +23,7 @@ from cudal2_agent.agent.run.history import History
 from cudal2_agent.agent.run.measurements import Measurements
 from cudal2_agent.agent.run.state import RunState
 from cudal2_agent.agent.run.stopping import Budget, SearchEnd
-from cudal2_agent.agent.run.witnessing import SecondWitness, judged, known_verdict, proof_fits, unproved_leader
+from cudal2_agent.agent.run.witnessing import SecondWitness, proof_fits, unproved_leader, with_what_is_known
 from cudal2_agent.contract.events import CandidateBuilt, Emit, Proposed, StepFinished
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate
@@ -203,6 +203,7 @@ class Nodes:
             hits,
             self._parts.explain,
             seconds_left=self._budget.search_s(self._parts.sandbox.can_measure) - self._clock.spent_s(),
+            candidates_left=self._budget.candidates - len(ranked),
             reads_code=self._parts.policy.reads_code,
         )
 
@@ -315,9 +316,8 @@ class Nodes:
     ) -> None:
         """Record the next step. A final measurement keeps the round and the observation of its candidate's first step."""
         first = self.history.first(candidate.id) if state["phase"] == "final" else None
-        verdict = known_verdict(candidate.id, self.history.ranked)
-        if verdict and isinstance(evaluation, Measured):  # the candidate was proved before this measurement
-            evaluation = judged(evaluation, verdict)
+        if isinstance(evaluation, Measured):
+            evaluation = with_what_is_known(evaluation, candidate.id, self.history.ranked)
         shared_s = state["propose_s"] if candidate.origin.seconds is None else candidate.origin.seconds
         step = Step(
             run_id=self._run.run_id,

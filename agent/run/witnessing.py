@@ -14,6 +14,7 @@ from cudal2_agent.contract.records.evaluation import (
     Crashed,
     Evaluation,
     Measured,
+    Prediction,
     Rejected,
     TestResult,
     TimedOut,
@@ -62,6 +63,11 @@ def verdict_of(said: Evaluation) -> WitnessVerdict:
             return Witness(status="unavailable", reason=f"the emulator gave no verdict: {said.fault or said.status}")
 
 
+def modelled_by(said: Evaluation) -> Prediction | None:
+    """What the emulator's timing model says of the kernel; None where it does not know it."""
+    return said.prediction if isinstance(said, Unmeasured) and said.prediction.launches else None
+
+
 def known_verdict(candidate_id: str, ranked: Sequence[Ranked]) -> WitnessVerdict | None:
     """The verdict that a step of the candidate holds already."""
     for one in ranked:
@@ -82,6 +88,15 @@ def judged(measured: Measured, verdict: WitnessVerdict) -> Measured | Wrong:
     return Wrong(test=verdict, tests=tests, inspection=measured.inspection, refused=measured)
 
 
+def with_what_is_known(measured: Measured, candidate_id: str, ranked: Sequence[Ranked]) -> Measured | Wrong:
+    """The measurement with the verdict and the modelled time that an earlier step of the candidate holds."""
+    earlier = [one.step.evaluation for one in ranked if one.attempt.candidate_id == candidate_id]
+    modelled = next((each.modelled for each in earlier if isinstance(each, Measured) and each.modelled), None)
+    verdict = known_verdict(candidate_id, ranked)
+    known = measured.model_copy(update={"modelled": modelled}) if modelled else measured
+    return judged(known, verdict) if verdict else known
+
+
 class SecondWitness:
     """Proves the candidates of one run. A recorded verdict is reused, so that a killed run repeats at most the last proof."""
 
@@ -92,23 +107,32 @@ class SecondWitness:
     def prove(self, step: Step, built: Built | None) -> None:
         """Record the verdict with every measured step of the candidate. `built`: None where the rebuild failed."""
         begin_s = self._clock.spent_s()
-        verdict = known_verdict(step.candidate.id, self._history.ranked) or self._verdict(built)
+        known = known_verdict(step.candidate.id, self._history.ranked)
+        verdict, modelled = (known, None) if known else self._verdict(built)
         took_s = self._clock.spent_s() - begin_s
         for one in self._history.steps:
             if one.candidate.id == step.candidate.id and isinstance(one.evaluation, Measured):
                 seconds = {**one.seconds, "witness": took_s} if one.index == step.index else one.seconds
-                self._record(one, one.evaluation, verdict, seconds)
+                self._record(one, one.evaluation, verdict, modelled, seconds)
         self._report(step, took_s)
 
-    def _verdict(self, built: Built | None) -> WitnessVerdict:
+    def _verdict(self, built: Built | None) -> tuple[WitnessVerdict, Prediction | None]:
         if built is None:
-            return Witness(status="unavailable", reason="the kernel could not be built again")
+            return Witness(status="unavailable", reason="the kernel could not be built again"), None
         with self._clock.outside():
-            return verdict_of(self._sandbox.witness(built, self._run.task))
+            said = self._sandbox.witness(built, self._run.task)
+        return verdict_of(said), modelled_by(said)
 
-    def _record(self, step: Step, measured: Measured, verdict: WitnessVerdict, seconds: dict[str, float]) -> None:
+    def _record(
+        self,
+        step: Step,
+        measured: Measured,
+        verdict: WitnessVerdict,
+        modelled: Prediction | None,
+        seconds: dict[str, float],
+    ) -> None:
         """Record the step with the verdict. A refused time has no diagnosis."""
-        evaluation = judged(measured, verdict)
+        evaluation = judged(measured.model_copy(update={"modelled": modelled or measured.modelled}), verdict)
         changes = {
             "evaluation": evaluation,
             "diagnosis": step.diagnosis if evaluation.passed else None,

@@ -40,11 +40,12 @@ class ChipFigures(Record):
     """What was measured of a chip beside its rates. Unit: microseconds of device time unless the name says otherwise.
 
     `l2_tbps`: from L2 by all SMs together. `smem_bytes_per_clock`: of one SM, for TMA's fill, wgmma's reads and the epilogue
-    together. `clusters`: how many clusters of a size are resident together at one CTA per SM. `empty_us`: an empty kernel among
-    others, by its number of CTAs. `dependent_us`, `programmatic_us`: a kernel that reads what the one before wrote, by a plain
-    and by a programmatic launch. `cluster_us`: what a cluster adds to a launch. `trip_us`: a load's trip to L2
-    and back while all SMs load. `box_row_ns`: of an SM's copy engine, per box row of at most 128 bytes. `single_us`:
-    what a single launch onto an idle GPU takes more than one of many without programmatic launch.
+    together. `clusters`: how many clusters of a size are resident together at one CTA per SM, counted by the driver.
+    `gpcs`: SMs of each GPC, within which a cluster lies; they follow from these counts and from times. `empty_us`: an empty
+    kernel among others, by its number of CTAs. `dependent_us`, `programmatic_us`: a kernel that reads what the one before
+    wrote, by a plain and by a programmatic launch. `cluster_us`: what a cluster adds to a launch. `trip_us`: a load's trip to
+    L2 and back while all SMs load. `box_row_ns`: of an SM's copy engine, per box row of at most 128 bytes. `single_us`: what a
+    single launch onto an idle GPU takes more than one of many without programmatic launch.
     """
 
     chip: str
@@ -52,6 +53,7 @@ class ChipFigures(Record):
     l2_tbps: float
     smem_bytes_per_clock: int
     clusters: dict[int, int]
+    gpcs: tuple[int, ...]
     empty_us: dict[int, float]
     dependent_us: float
     programmatic_us: float
@@ -59,6 +61,10 @@ class ChipFigures(Record):
     trip_us: float
     box_row_ns: float
     single_us: float
+
+    def clusters_of(self, size: int) -> int:
+        """Clusters of any size that are resident together at one CTA per SM."""
+        return sum(sms // size for sms in self.gpcs)
 
 
 _KIB = 1024
@@ -159,6 +165,7 @@ FIGURES: dict[Arch, ChipFigures] = {
         l2_tbps=14,
         smem_bytes_per_clock=128,
         clusters={1: 132, 2: 66, 4: 30, 8: 15, 16: 7},
+        gpcs=(18, 18, 18, 18, 18, 16, 16, 10),  # of clusters of 14, eight take two waves
         empty_us={1: 0.49, 132: 0.72, 528: 0.96},
         dependent_us=1.26,
         programmatic_us=0.77,

@@ -108,12 +108,42 @@ class SideFigures(Record):
 NOT_PREDICTED = "not predicted"  # how the model's name begins where it says why there is no prediction
 
 
+NEGLIGIBLE_US = 0.005  # of a part of a time
+
+
+class LaunchTime(Record):
+    """The predicted time of one launch in the order in which it passes. Unit: microseconds.
+
+    `parts`: by name, one after another, so that they add up. `launch`: until its CTAs are placed. `prologue`: until operands
+    may be read, as far as the launch before does not hide it. `fill`: until the first product. `main loop`: until the last one,
+    over all waves. `body`: the two of a launch without products. `exchange`: until the last partial sum has passed from one CTA
+    to another. `tail`: until the last store is visible.
+    `terms`: as of `Prediction`, of this launch. `waves`: of CTAs, one after another on the busiest SM.
+    """
+
+    entry: str
+    parts: dict[str, float]
+    terms: dict[str, float] = {}
+    waves: int = 1
+
+    @property
+    def time_us(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def said(self) -> str:
+        """The parts in words, in their order."""
+        return ", ".join(f"{name} {us:.2f}" for name, us in self.parts.items() if us >= NEGLIGIBLE_US)
+
+
 class Prediction(Record):
     """A modelled time; never compared with a measured one silently.
 
     `model`: its name; of a floor, `NOT_PREDICTED` with the reason where a model knows one.
     `terms`: the microseconds that each resource would need alone, by its name; empty where the model has no terms.
     `correction`: a fitted factor that `predicted_us` contains.
+    `launches`: by the timing model, whose times add up to `replayed_us`; empty where it does not know the kernel, and in older
+    records. Where `model` is another one, they explain the kernel and not `predicted_us`.
     """
 
     predicted_us: float
@@ -121,6 +151,12 @@ class Prediction(Record):
     floor_us: float
     terms: dict[str, float] = {}
     correction: float = 1.0
+    launches: tuple[LaunchTime, ...] = ()
+
+    @property
+    def replayed_us(self) -> float:
+        """The sum of all parts of all launches."""
+        return sum(launch.time_us for launch in self.launches)
 
     @property
     def is_floor(self) -> bool:
@@ -327,6 +363,7 @@ class Measured(_Faultless):
     `effort`: how thoroughly it was verified and timed, None in older records; times of different efforts are not compared.
     `plain`: the same kernel launched without programmatic launch in the same rounds; None where that was not measured or
     the plan has no programmatic launch. In server mode, where no kernel precedes, only the launch attribute differs.
+    `modelled`: what the timing model says of the same kernel, for the parts of its time; None where it was not asked.
     """
 
     status: Literal["measured"] = "measured"
@@ -343,6 +380,7 @@ class Measured(_Faultless):
     notes: tuple[str, ...] = ()
     ruler: Ruler | None = None
     witness: Witness | None = None
+    modelled: Prediction | None = None
 
     @property
     def executed(self) -> bool:

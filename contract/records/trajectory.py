@@ -7,7 +7,7 @@ from cudal2_agent.contract.base import Record, RunId, digest
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import AnyCandidate, ScheduleValue
 from cudal2_agent.contract.records.diagnosis import Diagnosis
-from cudal2_agent.contract.records.evaluation import Evaluation
+from cudal2_agent.contract.records.evaluation import Evaluation, LaunchTime
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.knowledge import Hit
 from cudal2_agent.contract.records.module_task import Task
@@ -40,7 +40,9 @@ class Attempt(Record):
 
     Older versions do not hold the fields below. `verdict`: what is known of its results, in words; empty where it failed.
     `idea`: its author's sentence. `parent`: the candidate whose source its author started from. `change`: how it differs from
-    that source. `terms`: see `Prediction`.
+    that source. `terms`: see `Prediction`. `launches`: the parts of its time by the timing model, which add up, by the model's
+    fitted factor, to `explained_us`; what the time has beyond that, no part explains. `profiled_us`: of each launch under the
+    profiler. `limit`: the heaviest finding of its diagnosis, in words.
     """
 
     candidate_id: str
@@ -60,6 +62,10 @@ class Attempt(Record):
     parent: str | None = None
     change: str = ""
     terms: dict[str, float] = {}
+    launches: tuple[LaunchTime, ...] = ()
+    explained_us: float | None = None
+    profiled_us: tuple[float, ...] = ()
+    limit: str = ""
     resources: AttemptResources | None = None
 
     @property
@@ -114,6 +120,7 @@ class Observation(Record):
     `differences`: from the previous leader to that candidate.
     `recent`: the latest candidates that were found right, latest first, without the best.
     `failures`: failed candidates without a schedule, latest first. `seconds_left`: wall-clock time left to the search.
+    `candidates_left`: that the run may still try, those of this round included; None in records of older versions.
     """
 
     task: Task
@@ -132,6 +139,7 @@ class Observation(Record):
     failures: tuple[Failure, ...] = ()
     hits: tuple[Hit, ...] = ()
     seconds_left: float | None = None
+    candidates_left: int | None = None
 
     @property
     def id(self) -> str:

@@ -100,11 +100,29 @@ def _launch_finding(time_us: float, plan: ResolvedPlan | None, chip: Chip) -> It
     )
 
 
-# Findings from the terms of a predicted time: which resource alone would take most of it.
+# Findings from a predicted time: which resource alone would take most of it, and which parts of it no product fills.
 #
-# Covered: kernels without a measured time whose prediction has terms. A term close to the prediction is what bounds the kernel;
-# where none is, the time goes into latencies and waits that nothing overlaps.
+# Covered: kernels without a measured time whose prediction has terms, and parts.
 _BOUND = 0.6  # share of the prediction from which a term is reported
+_LONG = 0.1  # share of it from which a part is
+_PARTS: dict[str, tuple[tuple[str, ...], Bottleneck, str]] = {
+    "launch": (("launch",), "launch-bound", "use programmatic launch, fewer launches, fewer CTAs"),
+    "before the first product": (
+        ("prologue", "fill"),
+        "prologue-bound",
+        "start every copy at once behind the wait for preceding kernels, smaller first stages, a shorter prologue",
+    ),
+    "exchange of partial sums after the last product": (
+        ("exchange",),
+        "reduction-traffic",
+        "push sums as they are ready, fewer parts of K, a share of the sum for every CTA",
+    ),
+    "tail, from there until the last store is visible": (
+        ("tail",),
+        "epilogue-bound",
+        "store as results come, whole lines, and overlap the stores with the next tile",
+    ),
+}
 _RULES: dict[str, tuple[Bottleneck, str]] = {
     "tensor cores": ("tensor-bound", "the tensor cores are the limit; only fewer waves or a smaller tail make it faster"),
     "shared memory": ("smem-bound", "use larger tiles per warpgroup, keep A in registers, or share B between warpgroups"),
@@ -112,35 +130,55 @@ _RULES: dict[str, tuple[Bottleneck, str]] = {
     "DRAM": ("dram-bound", "move every operand once: a raster that reuses L2, streaming stores"),
     "stores": ("epilogue-bound", "store whole lines through shared memory, and overlap them with the next tile"),
     "issue": ("instruction-bound", "fewer instructions per product: unroll, hoist addresses, use bulk copies"),
-    "launch": ("launch-bound", "use programmatic launch, one launch, a shorter prologue"),
     "bulk copies": ("redundant-traffic", "copy wider rows: each row of a box costs the copy engine the same"),
 }
 
 
 def predicted_findings(prediction: Prediction) -> Iterator[Finding]:
-    """Weight: what would be saved if the largest term shrank to the second largest; a lower bound of 5 % where it bounds."""
-    named = sorted(((name, time_us) for name, time_us in prediction.terms.items() if name in _RULES), key=lambda term: -term[1])
-    if not named or prediction.predicted_us <= 0:
+    """Weight: of the resource that bounds, what it needs more than the next one; of a part, its share of the prediction."""
+    if prediction.predicted_us <= 0:
         return
-    second = named[1][1] if len(named) > 1 else 0.0
-    for place, (name, time_us) in enumerate(named):
-        share = time_us / prediction.predicted_us
-        if share < _BOUND:
-            continue
-        bottleneck, remedy = _RULES[name]
-        saved = (time_us - second) / prediction.predicted_us if place == 0 else 0.0
+    yield from _bounding(prediction)
+    for said, (names, bottleneck, remedy) in _PARTS.items():
+        yield from _long_part(prediction, said, _sum_of(prediction, names), bottleneck, remedy)
+    yield from _long_part(
+        prediction,
+        "waits in the main loop that no resource explains",
+        sum(
+            max(launch.parts.get("main loop", 0.0) - max(launch.terms.values(), default=0.0), 0.0)
+            for launch in prediction.launches
+        ),
+        "dependency-waits",
+        "keep more copies in flight, more stages, more warps or CTAs that multiply while others wait",
+    )
+
+
+def _bounding(prediction: Prediction) -> Iterator[Finding]:
+    """The resource whose time alone is most of the prediction, with the next one: less of one helps as far as that."""
+    named = sorted(((name, time_us) for name, time_us in prediction.terms.items() if name in _RULES), key=lambda term: -term[1])
+    (name, most_us), (next_name, next_us) = [*named, ("", 0.0), ("", 0.0)][:2]
+    if most_us < _BOUND * prediction.predicted_us:
+        return
+    bottleneck, remedy = _RULES[name]
+    beside = f"; {next_name} next, {next_us:.2f} us" if next_name else ""
+    yield Finding(
+        bottleneck=bottleneck,
+        evidence=f"{name} alone: {most_us:.2f} us of {prediction.predicted_us:.2f} us predicted (not measured){beside}",
+        remedy=remedy,
+        weight=min((most_us - next_us) / prediction.predicted_us, 1.0),
+    )
+
+
+def _sum_of(prediction: Prediction, parts: Sequence[str]) -> float:
+    return sum(launch.parts.get(name, 0.0) for launch in prediction.launches for name in parts)
+
+
+def _long_part(prediction: Prediction, said: str, part_us: float, bottleneck: Bottleneck, remedy: str) -> Iterator[Finding]:
+    replayed_us = prediction.replayed_us
+    if part_us > 0.0 and part_us >= _LONG * replayed_us:
         yield Finding(
             bottleneck=bottleneck,
-            evidence=f"{name} alone: {time_us:.2f} us of {prediction.predicted_us:.2f} us predicted (not measured)",
+            evidence=f"{said}: {part_us:.2f} us of {replayed_us:.2f} us replayed (predicted, not measured)",
             remedy=remedy,
-            weight=min(max(saved, 0.05), 1.0),
-        )
-    if named[0][1] < _BOUND * prediction.predicted_us:
-        idle_us = prediction.predicted_us - named[0][1]
-        yield Finding(
-            bottleneck="dependency-waits",
-            evidence=f"{idle_us:.2f} us of {prediction.predicted_us:.2f} us predicted are latencies that nothing overlaps; "
-            f"the busiest resource, {named[0][0]}, needs {named[0][1]:.2f} us",
-            remedy="keep more copies in flight, split K over more warps or CTAs, shorten prologue and epilogue",
-            weight=min(idle_us / prediction.predicted_us, 1.0),
+            weight=min(part_us / replayed_us, 1.0),
         )

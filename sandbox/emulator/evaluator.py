@@ -26,6 +26,7 @@ from cudal2_agent.sandbox.emulator.large.coverage import (
     resolve_for_sampling,
     runs_whole,
     tile_of,
+    unpinned,
     work_of,
 )
 from cudal2_agent.sandbox.emulator.large.sample import POINT_WORK, Sample
@@ -137,7 +138,10 @@ class Evaluator:
         return self._in_parts(kernel, smaller, request, deadline)
 
     def _smaller(self, request: Evaluate) -> EmulatedKernel | None:
-        """The kernel at a reduced size, or the same source if none was written for it. None if the plan rules that out."""
+        """The kernel at a reduced size, or the same source if none was written for it. None if the plan rules that out.
+
+        A condition that pins a size does not: a source that is right at other sizes too is proved there, whatever it claims.
+        """
         if (reduced := request.reduced) is not None:
             built, task = reduced.built, gemm(reduced.task, EMULATOR)
             return load_kernel(built, resolve_for_few_sms(plan_of(built), task), task)
@@ -145,8 +149,8 @@ class Evaluator:
         if (same := reduced_task(gemm(request.task, EMULATOR), plan)) is None:
             return None
         try:
-            return load_kernel(request.built, resolve_for_few_sms(plan, same), same)
-        except PlanError:  # a condition that pins a size
+            return load_kernel(request.built, resolve_for_few_sms(unpinned(plan), same), same)
+        except PlanError:
             return None
 
     def _in_parts(
@@ -162,7 +166,9 @@ class Evaluator:
             sample = Sample(kernel, tile, interleavings, seed_of(options))
             sampled = pool.submit(lambda: run_until_failure(sample.tests()))
             if smaller is None:
-                proof: tuple[TestResult, ...] = (_not_reduced(kernel.product, "was not run at a smaller size"),)
+                proof: tuple[TestResult, ...] = (
+                    _not_reduced(kernel.product, "was not run at a smaller size, which its plan does not allow"),
+                )
             elif request.reduced is None:
                 proof = self._attempt(kernel.product, smaller, options)
             else:

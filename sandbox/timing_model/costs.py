@@ -17,6 +17,7 @@ TENSOR, ISSUE, SMEM, LOAD, STORE, REMOTE, ENGINE = 0, 4, 8, 9, 10, 11, 12
 RESOURCES = 13  # of an SM
 LOADS, COPIES, PRODUCTS, STORES = 1, 2, 3, 4  # tracks of a stream
 _TRACK = {KIND.COPY: COPIES, KIND.PRODUCT: PRODUCTS, KIND.BULK_STORE: STORES}
+MULTIPLYING, EXCHANGING = 1, 2  # phases of a replay: tensor-core products; sums that pass from CTA to CTA
 _ROWS_OF_WGMMA, _DEPTH = 16, 16  # of one warp's part of a wgmma, and of its k
 _A_BYTES = 64 * _DEPTH * 2
 _SYSTEM_SCOPES = 2  # fences of this scope and beyond reach L2
@@ -61,7 +62,7 @@ def steps_of(traced: Traced, rates: TimingRates, shares: Shares) -> Steps:
 class _Made:
     def __init__(self, traced: Traced, rates: TimingRates, shares: Shares) -> None:
         self._rates, self._shares, self._rows, self._outside = rates, shares, traced.rows, traced.outside
-        self._of = traced.of
+        self._of, self._scratch = traced.of, traced.scratch
         self._cycle = 1.0 / shares.clock_mhz
         self._amount = traced.rows["amount"].astype(np.float64)
         self._parts = traced.rows["parts"].astype(np.float64)
@@ -82,6 +83,9 @@ class _Made:
         self._loads()
         self._stores()
         self._shared()
+        self._set(self._of(KIND.PRODUCT, KIND.FRAGMENTS), phase=MULTIPLYING)
+        self._set(self._of(KIND.REMOTE_LOAD, KIND.REMOTE_STORE, KIND.BULK_SHARED), phase=EXCHANGING)
+        self._set(np.flatnonzero(self._scratch), phase=EXCHANGING)
         return steps
 
     def _set(self, at: np.ndarray, **fields: object) -> None:

@@ -5,23 +5,23 @@ from functools import cached_property
 
 import numpy as np
 
-from cudal2_agent.contract.plan.chip import LIMITS, Chip
+from cudal2_agent.contract.plan.chip import FIGURES, LIMITS, Chip
 from cudal2_agent.contract.records.inspection import Inspection
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.sandbox.timing_model.costs import ENGINE, ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, Steps, steps_of
 from cudal2_agent.sandbox.timing_model.rates import TimingRates
 from cudal2_agent.sandbox.timing_model.simulation import Simulated, Turns, simulate
 from cudal2_agent.sandbox.timing_model.trace import KIND, Traced
 
-# SMs of each GPC of a chip of 132: a cluster lies within one. They follow from the clusters of 2, 4, 8 and 16 CTAs that fit on
-# an H200 (cuOccupancyMaxActiveClusters: 66, 30, 15, 7), and from clusters of 14, of which eight take two waves.
-_GPCS = (18, 18, 18, 18, 18, 16, 16, 10)
+# The parts of a launch's time in the order in which they pass; the first and the last contain what does not depend on the CTAs.
+PARTS = ("launch", "prologue", "fill", "main loop", "exchange", "tail")
+_LAUNCH, _PROLOGUE, _FILL, _MAIN_LOOP, _TAIL = 0, 1, 2, 3, 5
 
 
 def clusters_that_fit(chip: Chip, size: int) -> int:
-    """Clusters of a size that are resident at once with one CTA per SM."""
-    covered = sum(sms // size * size for sms in _GPCS)
-    return max(chip.sms * covered // sum(_GPCS) // size, 1)
+    """Clusters of a size that are resident at once with one CTA per SM; other chips scale from the one that was measured."""
+    figures = FIGURES[Arch.SM_90A]
+    return max(chip.sms * figures.clusters_of(size) // figures.sms, 1)
 
 
 def _inside(traced: Traced) -> float:
@@ -33,6 +33,13 @@ def _inside(traced: Traced) -> float:
         at = np.flatnonzero(loads)[boxes == box]
         share *= 1.0 - traced.outside[at, 1].sum() / max(traced.rows["amount"][at].sum(dtype=np.float64), 1.0)
     return share
+
+
+def _parts(simulated: Simulated) -> np.ndarray:
+    """The parts of a replay, which add up to its end. Shape: (parts,)."""
+    first, last = simulated.multiplies or (simulated.begin, simulated.end)
+    ends = np.array([0.0, simulated.begin, first, last, simulated.exchanged or 0.0, simulated.end])
+    return np.diff(np.maximum.accumulate(np.minimum(ends, simulated.end)), prepend=0.0)
 
 
 class ModelledLaunch:
@@ -128,11 +135,41 @@ class ModelledLaunch:
         own = self._own_us(programmatic=programmatic)
         return own if self.other is None else own + self.others * max(self.other.time_us(programmatic=programmatic) - own, 0.0)
 
+    @property
+    def waves(self) -> int:
+        turns = self._turns(1)
+        return math.ceil(turns.count / turns.resident)
+
+    def parts(self) -> dict[str, float]:
+        """The parts of `time_us` as the plan launches it. Where clusters differ, by the share of each kind on an SM."""
+        own = self._own_parts()
+        if self.other is not None and (more := self.other._own_parts()).sum() > own.sum():
+            own = own + self.others * (more - own)
+        names = PARTS if self.traced.products else (*PARTS[:_MAIN_LOOP], "body", *PARTS[_MAIN_LOOP + 1 :])
+        return {name: us for name, us in zip(names, own.tolist(), strict=True) if us > 0.0}
+
+    def _own_parts(self) -> np.ndarray:
+        overlaps = self.traced.launch.programmatic
+        plain = _parts(self.plain)
+        parts = plain + self._share * (_parts(self.simulated) - plain) if overlaps else plain
+        parts[_MAIN_LOOP] += parts.sum() * (self.left_out - 1.0)
+        outside = self._own_us(programmatic=True) - parts.sum()  # the launch and the end, less what the launch before hides
+        hidden = self.simulated.begin if overlaps and self.fits_beside() else 0.0
+        parts[_TAIL] += self._drain_us
+        parts[_LAUNCH] += outside + hidden - self._drain_us
+        parts[_PROLOGUE] -= hidden
+        if parts[_PROLOGUE] < 0.0:
+            parts[_FILL] += parts[_PROLOGUE]
+            parts[_PROLOGUE] = 0.0
+        return parts
+
+    @property
+    def _drain_us(self) -> float:
+        return self._rates.drain_us + (len(self.traced.of(KIND.BULK_STORE)) > 0) * self._rates.bulk_drain_us
+
     def _own_us(self, *, programmatic: bool) -> float:
         """The time if all clusters were like the first."""
-        rates, left_out = self._rates, self.left_out
-        bulk = len(self.traced.of(KIND.BULK_STORE)) > 0
-        drain = rates.drain_us + bulk * rates.bulk_drain_us
+        rates, left_out, drain = self._rates, self.left_out, self._drain_us
         placed = rates.cta_us * (min(self.clusters, self.fit * self._turns(1).resident) * self.size + self._idle)
         if not (programmatic and self.traced.launch.programmatic):
             return rates.launch_us + placed + self.plain.end * left_out + drain

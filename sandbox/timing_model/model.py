@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.records.evaluation import NOT_PREDICTED, Prediction
+from cudal2_agent.contract.records.evaluation import NOT_PREDICTED, LaunchTime, Prediction
 from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.reward.roofline import roofline_us
@@ -84,7 +84,7 @@ def fitted(path: Path = FITTED) -> Correction:
 class Predicted:
     """Unit: microseconds. `plain_us`: the time without programmatic launch. `terms`: of each resource alone.
 
-    `replayed_us`: what the replay says; `correction`: the fitted factor by which it is multiplied.
+    `replayed_us`: what the replay says, the sum of `launches`; `correction`: the fitted factor by which it is multiplied.
     """
 
     replayed_us: float
@@ -92,6 +92,7 @@ class Predicted:
     plain_us: float
     terms: dict[str, float]
     features: dict[str, float]
+    launches: tuple[LaunchTime, ...] = ()
 
     @property
     def predicted_us(self) -> float:
@@ -118,6 +119,7 @@ def predict(kernel: EmulatedKernel, inspection: Inspection, chip: Chip) -> Predi
         floor_us=roofline_us(task, chip),
         terms=predicted.terms,
         correction=predicted.correction,
+        launches=predicted.launches,
     )
 
 
@@ -134,9 +136,13 @@ def predict_traced(
     ours = sum(each.time_us(programmatic=True) for each in launches)
     plain = sum(each.time_us(programmatic=False) for each in launches)
     terms = {"launch": len(launches) * rates.launch_us, "DRAM": task.operand_bytes / rates.dram_bytes_per_us}
-    for launch in launches:
-        for name, value in launch.terms().items():
+    times = tuple(
+        LaunchTime(entry=each.traced.launch.entry, parts=each.parts(), terms=each.terms(), waves=each.waves)
+        for each in launches
+    )
+    for launch in times:
+        for name, value in launch.terms.items():
             terms[name] = terms.get(name, 0.0) + value
     features = features_of(launches, ours, terms, task, chip, rates)
     factor = fitted().factor(features) if rates.fitted else 1.0
-    return Predicted(ours, factor, plain, terms, features)
+    return Predicted(ours, factor, plain, terms, features, times)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cudal2_agent.sandbox.emulator.core_module import core
-from cudal2_agent.sandbox.timing_model.costs import ISSUE, RESOURCES, SCHEDULERS, Steps
+from cudal2_agent.sandbox.timing_model.costs import EXCHANGING, ISSUE, MULTIPLYING, RESOURCES, SCHEDULERS, Steps
 from cudal2_agent.sandbox.timing_model.rates import TimingRates
 from cudal2_agent.sandbox.timing_model.trace import WARPS, Traced
 
@@ -28,12 +28,17 @@ class Simulated:
     """Unit: microseconds. `end`: of the last cluster; `begin`: when the first passed the wait for preceding kernels.
 
     `busy`: of each resource of the busiest SM, of all clusters. `alone`: the end of one cluster by itself.
+    `multiplies`: when the first product began and the last one ended; `exchanged`: when the last partial sum had passed from
+    one CTA to another. Both are None where there was nothing of the kind. Of clusters that were not replayed, the times
+    stand between the two ends of `multiplies`.
     """
 
     end: float
     begin: float
     busy: np.ndarray
     alone: float
+    multiplies: tuple[float, float] | None
+    exchanged: float | None
 
 
 def simulate(traced: Traced, steps: Steps, turns: Turns, rates: TimingRates) -> Simulated:
@@ -45,7 +50,11 @@ def simulate(traced: Traced, steps: Steps, turns: Turns, rates: TimingRates) -> 
     ended = _replay(traced, steps, count, turns.resident, rates)
     ends = ended.ends
     end = ends[-1] if count == turns.count else _extrapolated(ends, turns)
-    return Simulated(float(end) + ended.draining, ended.begin, ended.busy * (turns.count / count), ends[0])
+    later = float(end) - float(ends[-1])
+    multiplies = (ended.multiplies[0], ended.multiplies[1] + later) if ended.multiplies else None
+    exchanged = None if ended.exchanged is None else ended.exchanged + later
+    busy = ended.busy * (turns.count / count)
+    return Simulated(float(end) + ended.draining, ended.begin, busy, ends[0], multiplies, exchanged)
 
 
 def _extrapolated(ends: np.ndarray, turns: Turns) -> float:
@@ -61,6 +70,8 @@ class _Course:
     draining: float  # from then until the last store has taken effect
     begin: float
     busy: np.ndarray
+    multiplies: tuple[float, float] | None
+    exchanged: float | None
 
 
 def _replay(traced: Traced, steps: Steps, count: int, resident: int, rates: TimingRates) -> _Course:
@@ -81,4 +92,13 @@ def _replay(traced: Traced, steps: Steps, count: int, resident: int, rates: Timi
     marks = np.asarray(made.marks)[:streams]
     busy = np.asarray(made.busy)[1:].reshape(traced.ctas, RESOURCES)
     begin = float(marks[marks >= 0].max()) if (marks >= 0).any() else 0.0
-    return _Course(np.sort(ended), max(made.end - float(ended.max()), 0.0), begin, busy.max(axis=0))
+    first, last = made.phase_begins[MULTIPLYING], made.phase_ends[MULTIPLYING]
+    exchanged = made.phase_ends[EXCHANGING]
+    return _Course(
+        np.sort(ended),
+        max(made.end - float(ended.max()), 0.0),
+        begin,
+        busy.max(axis=0),
+        (first, last) if last >= 0 else None,
+        exchanged if exchanged >= 0 else None,
+    )

@@ -55,7 +55,8 @@ class Traced:
     Shape: each of rows (n,), outside (n, 2).
 
     `outside`: of bulk loads, the rows of a box that lie beyond the end of the operand's rows, and the bytes beyond
-    the operand. `other`: another cluster, which may take longer than the first. `operations`: of warps, in the trace.
+    the operand. `scratch`: whether a row reads or writes the workspace; shape (n,).
+    `other`: another cluster, which may take longer than the first. `operations`: of warps, in the trace.
     `all_operations`: to the end, counted where `products` do not say how long the rest is; None where that is not known.
     `active`: the share of the grid's clusters that do not return early.
     """
@@ -63,6 +64,7 @@ class Traced:
     launch: ResolvedLaunch
     rows: Mapping[str, np.ndarray]
     outside: np.ndarray
+    scratch: np.ndarray
     ctas: int
     clusters: int
     tokens: int
@@ -212,7 +214,15 @@ def _run(
     rows = _columns(report)
     outside = _outside(rows, kernel, bound)
     return Traced(
-        launch, rows, outside, len(report.traced_ctas), len(clusters), report.tokens, not report.stopped, report.instructions
+        launch,
+        rows,
+        outside,
+        _scratch(rows, kernel, bound),
+        len(report.traced_ctas),
+        len(clusters),
+        report.tokens,
+        not report.stopped,
+        report.instructions,
     )
 
 
@@ -247,6 +257,12 @@ def _outside(rows: Mapping[str, np.ndarray], kernel: EmulatedKernel, bound: Boun
         made[at, 0] = np.where(wraps > 0, parts, 0)
         made[at, 1] = ELEMENT_BYTES * (columns * beyond + beside * (parts - beyond))
     return made
+
+
+def _scratch(rows: Mapping[str, np.ndarray], kernel: EmulatedKernel, bound: BoundKernel) -> np.ndarray:
+    """Whether each row's address lies in the workspace."""
+    begin = bound.machine.addresses.get(WORKSPACE, 0)
+    return (rows["address"] >= begin) & (rows["address"] < begin + kernel.plan.workspace_bytes)
 
 
 def _splits(kernel: EmulatedKernel, bound: BoundKernel, traced: Traced) -> int:

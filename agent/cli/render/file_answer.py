@@ -33,6 +33,8 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
         print(f"  {mark:<7}  {test.tier}/{test.name}  {test.message}{again}".rstrip())
     if isinstance(evaluation, Unmeasured) and not evaluation.prediction.is_floor:
         print(f"  {_predicted(evaluation.prediction)}")
+        for launch in evaluation.prediction.launches:
+            print(f"    {launch.entry} {launch.time_us:.2f} us: {launch.said}")
     elif isinstance(evaluation, Unmeasured) and evaluation.prediction.model.startswith(NOT_PREDICTED):
         print(f"  {evaluation.prediction.model}")
     for kernel in evaluation.inspection.kernels if evaluation.inspection else ():

@@ -29,7 +29,7 @@ from cudal2_agent.contract.records.trajectory import Failure, Observation
 from cudal2_agent.contract.reward.roofline import arithmetic_us, bound_of, memory_us, roofline_us
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.failures import failure_text, proven_text
-from cudal2_agent.policies.chat.prompts.history import exemplar_text, recent_text, tried_text, yardstick_text
+from cudal2_agent.policies.chat.prompts.history import exemplar_text, left_text, recent_text, tried_text, yardstick_text
 from cudal2_agent.policies.chat.prompts.modules import (
     BUFFERS,
     EXAMPLES_HEADING,
@@ -288,6 +288,7 @@ def _values(observation: Observation, assignment: Assignment) -> dict[str, Any]:
         "diagnosed": bool(observation.diagnosis),
         "exemplars": bool(assignment.exemplars),
         "yardstick": yardstick_text(observation),
+        "left": left_text(observation),
         **(module_values(task, chip) if isinstance(task, ModuleTask) else {"element": _ELEMENTS[task.element]}),
     }
 

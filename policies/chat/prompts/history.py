@@ -13,15 +13,18 @@ from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.trajectory import Attempt, Exemplar, Observation
 from cudal2_agent.contract.reward.speedup import TIE, tied
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
-from cudal2_agent.policies.chat.prompts.rendering import terms_text
+from cudal2_agent.policies.chat.prompts.rendering import launches_text, remainder_text, terms_text
 
 _BYTES_ONLY = (
     " The prediction knows the bytes that each step moves and how many steps there are, and nothing of how well a kernel does "
     "it: fewer steps and fewer bytes between them are what it can tell."
 )
 FASTEST = 6  # attempts that are listed before all others
+_MINUTES = (120, 60, 30, 15, 8, 3)  # left to a run: the steps that a prompt names
+_CELL = 1000  # characters: more than any part of it has, so that none is cut
 _DIFF_LINES = 3000  # of both sources together; a longer comparison takes too long
-_HEAD = "candidate | written from | changed | outcome | time | us that one resource alone would need | resources | idea"
+_HEAD = "candidate | written from | changed | outcome | time | parts of the time, us, predicted; most limits | resources | idea"
+_ALONE = 2  # of the largest terms that a row names
 
 
 def tried_text(observation: Observation) -> list[str]:
@@ -76,11 +79,24 @@ def yardstick_text(observation: Observation) -> str:
         case Unmeasured(prediction=prediction):
             return (
                 f"Its time is a prediction: {prediction.predicted_us:.2f} us by {prediction.model}. Nothing is measured here. "
-                f"Yours is predicted too; two that are within {TIE:.0%} are tied, and the earlier one stays the best."
+                f"Yours is predicted too, and the fastest prediction leads. Within {TIE:.0%} the order may be wrong."
                 f"{_BYTES_ONLY if isinstance(observation.task, ModuleTask) else ''}"
             )
         case _:
             return ""
+
+
+def left_text(observation: Observation) -> str:
+    """How many candidates and minutes the run has left, this round included; empty where neither is known.
+
+    Minutes are told in steps, so that a replayed run has the same prompts.
+    """
+    candidates, seconds = observation.candidates_left, observation.seconds_left
+    left = [] if candidates is None else [f"{candidates} candidate{'s' if candidates != 1 else ''}"]
+    if seconds is not None:
+        least = next((minutes for minutes in _MINUTES if seconds >= 60 * minutes), 0)
+        left.append(f"more than {least} min" if least else f"less than {_MINUTES[-1]} min")
+    return f"Left to the run, this round included: {', '.join(left)}." if left else ""
 
 
 def _order(attempt: Attempt) -> tuple[bool, float]:
@@ -99,11 +115,23 @@ def _row(attempt: Attempt, observation: Observation) -> str:
         attempt.change,
         _outcome(attempt),
         _time(attempt, observation.task) + _tie(attempt, observation),
-        terms_text(list(attempt.terms.items())),
+        _course(attempt),
         _resources(attempt),
         "; ".join(part for part in (attempt.idea, " ".join(axes_in_use(attempt.schedule or {}))) if part),
     )
-    return " | ".join(inline(cell, 240).replace("|", "/") or "-" for cell in cells)
+    return " | ".join(inline(cell, _CELL).replace("|", "/") or "-" for cell in cells)
+
+
+def _course(attempt: Attempt) -> str:
+    """The parts of its time and what they leave of it, the resources that it needs most, and its heaviest finding."""
+    said = [terms_text(list(attempt.terms.items()))]
+    if attempt.launches:
+        total_us = time_us(attempt)
+        left = remainder_text(total_us - attempt.explained_us) if total_us and attempt.explained_us else ""
+        said = [launches_text(attempt.launches) + left, f"alone: {terms_text(list(attempt.terms.items())[:_ALONE])}"]
+    if len(attempt.profiled_us) > 1:
+        said.append(f"launches under the profiler: {', '.join(f'{us:.2f}' for us in attempt.profiled_us)}")
+    return "; ".join(part for part in (*said, attempt.limit) if part)
 
 
 def _outcome(attempt: Attempt) -> str:
@@ -115,7 +143,7 @@ def _outcome(attempt: Attempt) -> str:
     if attempt.time_us is None and attempt.predicted_us is not None:
         return "built"  # a record of an older version does not say who executed it
     status = attempt.status.replace("_", " ")
-    return f"{status}: {inline(attempt.message, 120)}" if attempt.message else status
+    return f"{status}: {inline(attempt.message)}" if attempt.message else status
 
 
 def _time(attempt: Attempt, task: Task) -> str:

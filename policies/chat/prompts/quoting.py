@@ -28,9 +28,12 @@ def fenced(text: str, language: str = "text") -> str:
 
 
 def inline(text: str, max_chars: int = 200) -> str:
-    """The text on one line, without backticks, of at most `max_chars` characters."""
+    """The text on one line, without backticks, of at most `max_chars` characters; cut behind a word where there is one."""
     line = " ".join(plain(text).replace("`", "'").split())
-    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
+    if len(line) <= max_chars:
+        return line
+    kept = line[: max_chars - 1]
+    return (kept if line[max_chars - 1] == " " else kept.rpartition(" ")[0] or kept) + "…"
 
 
 _CITED = re.compile(r"\[(K\d{1,3}(?:\s*,\s*K\d{1,3})*)\]")

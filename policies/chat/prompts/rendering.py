@@ -7,7 +7,19 @@ prompt and their lengths.
 from collections.abc import Iterator, Sequence
 
 from cudal2_agent.contract.records.diagnosis import Diagnosis
-from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Prediction, Unmeasured
+from cudal2_agent.contract.records.evaluation import (
+    FULL_SIZE,
+    NEGLIGIBLE_US,
+    NOT_COVERED,
+    REDUCED,
+    Evaluation,
+    LaunchTime,
+    Measured,
+    Prediction,
+    TestResult,
+    Unmeasured,
+    Witness,
+)
 from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.knowledge import Hit
 from cudal2_agent.contract.records.profile import Difference, Profile
@@ -16,6 +28,11 @@ from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
 from cudal2_agent.policies.chat.tokens import shorten
 
 _TERMS = 4  # of a predicted time that are shown
+# How parts and terms combine; the prompt says it once, beside the best kernel's.
+_HOW_PARTS_COMBINE = (
+    "Parts follow one another and add up, of all launches. The fitted factor is on their sum. 'alone' is over a whole launch: "
+    "its resources work at once, and it takes at least the largest. What a main loop has beyond it are waits."
+)
 _OPCODES = 8  # most frequent opcodes of a kernel that are shown
 # Opcodes that tell of products, waiting, order or spilled registers, however few there are.
 _TELLING = frozenset(
@@ -37,10 +54,11 @@ def result_text(evaluation: Evaluation, tokens: int) -> str:
             ratio = speedup_over(evaluation, timing.name)
             versus = f", the kernel's speedup {ratio.ratio:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else ""
             lines.append(f"{timing.name}: {median_us(timing):.2f} us{versus}")
-        lines += evaluation.notes
+        lines += [*evaluation.notes, *_modelled(evaluation)]
+        lines += _in_part(evaluation.witness.tests if isinstance(evaluation.witness, Witness) else ())
     elif isinstance(evaluation, Unmeasured):
         proof = evaluation.headline if evaluation.executed else f"not executed: {evaluation.reason or 'there is no GPU here'}"
-        lines = [f"compiled; {proof}", *_predicted(evaluation.prediction)]
+        lines = [f"compiled; {proof}", *_in_part(evaluation.tests), *_predicted(evaluation.prediction)]
     if not evaluation.failed:
         lines += resource_lines(evaluation.inspection)
     return fenced(shorten("\n".join(lines), tokens))
@@ -107,7 +125,53 @@ def _predicted(prediction: Prediction) -> Iterator[str]:
         yield f"no time is known, neither measured nor predicted; the roofline is {prediction.floor_us:.2f} us"
         return
     yield f"predicted {prediction.predicted_us:.2f} us by {prediction.model}, not measured"
-    yield from _terms(prediction)
+    yield from course_lines(prediction, prediction.predicted_us)
+
+
+def _modelled(measured: Measured) -> Iterator[str]:
+    """The parts of a measured time, as the timing model predicts them, and what they leave."""
+    if measured.modelled is not None:
+        yield f"predicted beside it: {measured.modelled.predicted_us:.2f} us by {measured.modelled.model}"
+        yield from course_lines(measured.modelled, measured.time_us)
+
+
+def course_lines(prediction: Prediction, time_us: float) -> Iterator[str]:
+    """The predicted parts of each launch with its terms, and what they leave of a time, measured or predicted."""
+    if not prediction.launches:
+        yield from _terms(prediction)
+        return
+    yield "parts of the predicted time, us, by the timing model:"
+    for launch in prediction.launches:
+        terms = sorted(launch.terms.items(), key=lambda term: -term[1])
+        waves = f" in {launch.waves} waves" if launch.waves > 1 else ""
+        yield f"- {launch.entry}{waves}: {launch.said}; alone: {terms_text(terms)}"
+    explained = prediction.correction * prediction.replayed_us
+    left = remainder_text(time_us - explained)
+    yield f"- all: {prediction.replayed_us:.2f} us{factor_text(prediction.correction)}{left}"
+    yield _HOW_PARTS_COMBINE
+
+
+def launches_text(launches: Sequence[LaunchTime]) -> str:
+    """The parts of a time, launch by launch, in a line."""
+    if len(launches) == 1:
+        return launches[0].said
+    return "; ".join(f"{launch.entry} {launch.time_us:.2f} ({launch.said})" for launch in launches)
+
+
+def factor_text(correction: float) -> str:
+    return f", x {correction:.3f} by the fitted factor" if correction != 1.0 else ""
+
+
+def remainder_text(left_us: float) -> str:
+    """What a time has beyond its predicted parts; empty where it is nothing."""
+    return f"; {left_us:+.2f} us unexplained" if abs(left_us) >= NEGLIGIBLE_US else ""
+
+
+def _in_part(tests: Sequence[TestResult]) -> Iterator[str]:
+    """What the emulator ran and did not run of a large task, in its own words."""
+    for test in tests:
+        if test.name in (REDUCED, FULL_SIZE, NOT_COVERED) and test.message:
+            yield f"what was run: {test.message}"
 
 
 def _terms(prediction: Prediction) -> Iterator[str]:

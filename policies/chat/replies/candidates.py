@@ -14,7 +14,7 @@ from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.settings.options import ReplyKind
 from cudal2_agent.policies.chat.prompts.quoting import inline
-from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, Malformed
+from cudal2_agent.policies.chat.replies.fenced_blocks import NOTE_CHARS, FencedBlock, Malformed
 from cudal2_agent.policies.chat.replies.forms import ReadReply, file_problem, has_plan
 from cudal2_agent.policies.chat.replies.named_axes import named_for
 from cudal2_agent.policies.chat.replies.patch import Patch, apply_patch, choose_base
@@ -22,6 +22,7 @@ from cudal2_agent.policies.chat.replies.schedule_json import NamedSchedules
 from cudal2_agent.policies.schedule.named_schedules import Unwritable
 
 PROBLEM_CHARS = 1500
+PATCH_OF = "; in the kernel whose idea is: "
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def candidates_of(read: ReadReply, context: ReplyContext) -> GivenCandidates:
         return _from_schedules(read, context)
     if context.replies == "schedule":
         return _malformed("this run takes schedules only; give them as JSON, and no source")
-    made = _patched(read, context) if isinstance(read, Patch) else _from_source(read.source, context.origin, read.note)
+    made = _patched(read, context) if isinstance(read, Patch) else _from_source(read.source, context.origin, _idea(read.note))
     if isinstance(made, Malformed):
         return _malformed(made.problem)
     if made.id in context.known:
@@ -69,7 +70,7 @@ def candidates_of(read: ReadReply, context: ReplyContext) -> GivenCandidates:
 
 
 def _from_source(source: str, origin: Origin, note: str) -> Candidate | Malformed:
-    free = origin.model_copy(update={"note": inline(note), "schedule": None})
+    free = origin.model_copy(update={"note": note, "schedule": None})
     try:
         return Candidate.from_source(source, free)
     except PlanError as exc:
@@ -77,7 +78,7 @@ def _from_source(source: str, origin: Origin, note: str) -> Candidate | Malforme
 
 
 def _patched(patch: Patch, context: ReplyContext) -> Candidate | Malformed:
-    """The patched kernel. It has the one that it changes as a parent."""
+    """The patched kernel. It has the one that it changes as a parent, and keeps the idea that this began with."""
     name = choose_base(patch, {name: base.source for name, base in context.bases.items()})
     if isinstance(name, Malformed):
         return name
@@ -89,7 +90,13 @@ def _patched(patch: Patch, context: ReplyContext) -> Candidate | Malformed:
     if problem := file_problem(planned):
         return Malformed(f"the patched kernel is not whole: {problem}")
     parents = tuple(dict.fromkeys((*context.origin.parents, base.id)))
-    return _from_source(source, context.origin.model_copy(update={"parents": parents}), patch.note)
+    kept = base.origin.note.rpartition(PATCH_OF)[2]
+    note = PATCH_OF.join(part for part in (_idea(patch.note), kept) if part)
+    return _from_source(source, context.origin.model_copy(update={"parents": parents}), note)
+
+
+def _idea(note: str) -> str:
+    return inline(note, NOTE_CHARS)
 
 
 def _from_schedules(named: NamedSchedules, context: ReplyContext) -> GivenCandidates:
@@ -118,7 +125,7 @@ def _from_schedules(named: NamedSchedules, context: ReplyContext) -> GivenCandid
 
 def _signed(written: Candidate, origin: Origin, note: str) -> Candidate:
     """A candidate of the writers with the reply that named its schedule."""
-    signed = origin.model_copy(update={"note": inline(note), "schedule": written.origin.schedule})
+    signed = origin.model_copy(update={"note": _idea(note), "schedule": written.origin.schedule})
     return written.model_copy(update={"origin": signed})
 
 

@@ -16,7 +16,7 @@ _HEADING = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
-NOTE_CHARS = 200
+NOTE_CHARS = 320
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,10 @@ def split_reply(text: str) -> tuple[dict[str, str], list[FencedBlock]]:
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence on one line, of at most `NOTE_CHARS` characters."""
+    """The first sentence on one line, of at most `NOTE_CHARS` characters; cut behind a word where there is one."""
     line = " ".join(_SENTENCE.split(text.strip("*-# \n"), 1)[0].split())
-    return line if len(line) <= NOTE_CHARS else line[: NOTE_CHARS - 1] + "…"
+    kept = line[: NOTE_CHARS - 1]
+    return line if len(line) <= NOTE_CHARS else (kept.rpartition(" ")[0] or kept) + "…"
 
 
 def _unwrapped(text: str) -> tuple[str, bool]:

@@ -236,12 +236,17 @@ def _reduced(size: int, tile: int, tiles: int) -> int:
 
 
 def _allowed(plan: LaunchPlan, task: GemmTask) -> bool:
-    loose = plan.model_copy(update={"requires": tuple(each for each in plan.requires if _pinned(each) is None)})
+    loose = unpinned(plan)
     try:
         resolve_for_few_sms(loose, task)
     except PlanError:
         return False
     return all(holds(condition, _names(task)) for condition in loose.requires)
+
+
+def unpinned(plan: LaunchPlan) -> LaunchPlan:
+    """The plan without the conditions that fix a size."""
+    return plan.model_copy(update={"requires": tuple(each for each in plan.requires if _pinned(each) is None)})
 
 
 def _pinned(condition: str) -> str | None:

@@ -4,7 +4,9 @@ import pytest
 
 from cudal2_agent.agent.observe.attempts import attempt_of, change_of, described
 from cudal2_agent.contract.records.candidate import Candidate, Origin
-from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, TestResult, Unmeasured, Witness, Wrong
+from cudal2_agent.contract.records.diagnosis import Diagnosis, Finding
+from cudal2_agent.contract.records.evaluation import Evaluation, LaunchTime, Prediction, TestResult, Unmeasured, Witness, Wrong
+from cudal2_agent.contract.records.profile import LaunchProfile, Profile
 from cudal2_agent.contract.records.trajectory import Attempt, Step
 from tests.doubles import CHIP, INSPECTION, TASK, candidate, measured, step, unmeasured
 
@@ -44,6 +46,30 @@ def test_terms_are_those_of_the_prediction_largest_first() -> None:
     seen = attempt(Unmeasured(verified_by="emulator", prediction=prediction, inspection=INSPECTION))
     assert list(seen.terms.items()) == [("smem", 2.0), ("dram", 0.5)]
     assert seen.modelled_us == 3.0, "no schedule is needed where a model knows the candidate"
+
+
+def test_the_parts_of_a_time_are_told_also_of_a_measured_one() -> None:
+    launch = LaunchTime(entry="gemm", parts={"launch": 0.5, "main loop": 3.5})
+    prediction = Prediction(predicted_us=3.6, model="m", floor_us=1.0, correction=0.9, launches=(launch,))
+    for evaluation in (
+        Unmeasured(verified_by="emulator", prediction=prediction, inspection=INSPECTION),
+        measured(5.0).model_copy(update={"modelled": prediction}),
+    ):
+        seen = attempt(evaluation)
+        assert (seen.launches, seen.explained_us) == ((launch,), pytest.approx(3.6))
+    assert attempt(measured(5.0)).explained_us is None
+
+
+def test_counters_give_each_launch_its_time_and_a_diagnosis_its_heaviest_finding() -> None:
+    counted = LaunchProfile(entry="gemm", grid=(1, 1, 1), block=(32, 1, 1), metrics={"duration_ns": 2500.0})
+    profile = Profile(tool="ncu", metric_set="sm_90", seconds=1.0, launches=(counted, counted))
+    finding = Finding(bottleneck="spills", evidence="e", remedy="r", weight=0.25)
+    one = step(0, evaluation=measured(5.0)).model_copy(
+        update={"profile": profile, "diagnosis": Diagnosis(basis="counters", findings=(finding,))}
+    )
+    assert (told(one).profiled_us, told(one).limit) == ((2.5, 2.5), "spills up to 25%")
+    part = profile.model_copy(update={"launches": (counted, counted.model_copy(update={"metrics": {}}))})
+    assert told(one.model_copy(update={"profile": part})).profiled_us == ()
 
 
 def test_a_roofline_is_no_modelled_time() -> None:

@@ -26,7 +26,9 @@ from cudal2_agent.contract.records.evaluation import (
     CompileFailed,
     Crashed,
     Evaluation,
+    LaunchTime,
     Measured,
+    Prediction,
     TestResult,
     TimedOut,
     Unmeasured,
@@ -113,6 +115,23 @@ def test_a_fast_kernel_that_the_emulator_refutes_earns_the_floor_and_never_leads
     leaders = {event.best_candidate_id for event in events if isinstance(event, StepFinished | Witnessed)}
     assert free(2).id not in leaders
     assert store.steps(outcome.run.run_id) == outcome.steps
+
+
+def test_the_predicted_parts_stand_beside_the_measured_time_of_every_step_of_a_proved_kernel(
+    settings: Settings, store: Store
+) -> None:
+    modelled = Prediction(
+        predicted_us=3.0, model="timing-model", floor_us=1.0, launches=(LaunchTime(entry="gemm", parts={"main loop": 3.0}),)
+    )
+    proof = unmeasured(3.0, "emulator").model_copy(update={"prediction": modelled})
+    outcome = drive(settings, parts(store, ScriptedSandbox({2: 4.0}, witness={2: proof})))
+    quick, raced = steps_of(outcome, 2)
+    for one in (quick, raced):
+        assert isinstance(one.evaluation, Measured)
+        assert one.evaluation.modelled == modelled
+    assert raced.evaluation.time_us != quick.evaluation.time_us
+    others = [one.evaluation for one in outcome.steps if number_of(one.candidate) == 3]
+    assert all(isinstance(each, Measured) and each.modelled is None for each in others)
 
 
 def test_a_refused_kernel_comes_back_to_its_author_with_the_emulators_words(settings: Settings, store: Store) -> None:

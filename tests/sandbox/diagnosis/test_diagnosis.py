@@ -9,7 +9,7 @@ from cudal2_agent.contract.plan.plan import ResolvedLaunch, ResolvedPlan
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import HostCandidate, Origin
 from cudal2_agent.contract.records.diagnosis import Bottleneck, Diagnosis
-from cudal2_agent.contract.records.evaluation import AUTOTUNED, Environment, Measured, Prediction, Timing
+from cudal2_agent.contract.records.evaluation import AUTOTUNED, Environment, LaunchTime, Measured, Prediction, Timing
 from cudal2_agent.contract.records.inspection import Inspection, KernelResources
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, TimingMode
@@ -295,17 +295,26 @@ def prediction(**terms: float) -> Prediction:
     return Prediction(predicted_us=10, model="timing-model", floor_us=5, terms=named)
 
 
-def test_the_largest_term_is_what_bounds_the_kernel() -> None:
+def test_the_largest_term_is_what_bounds_the_kernel_as_far_as_the_next_one() -> None:
     [finding] = predicted_findings(prediction(shared_memory=9, tensor_cores=5))
     assert finding.bottleneck == "smem-bound"
     assert finding.weight == 0.4
-    assert "9.00 us of 10.00 us predicted" in finding.evidence
+    assert "9.00 us of 10.00 us predicted (not measured); tensor cores next, 5.00 us" in finding.evidence
+    [level] = predicted_findings(prediction(shared_memory=9, tensor_cores=9))
+    assert level.weight == 0.0, "less of one resource alone saves nothing"
 
 
-def test_where_no_term_is_large_latencies_are() -> None:
-    [finding] = predicted_findings(prediction(shared_memory=2, tensor_cores=1))
-    assert finding.bottleneck == "dependency-waits"
-    assert finding.weight == 0.8
+def test_the_parts_say_where_the_time_goes_that_no_resource_needs() -> None:
+    pack = LaunchTime(entry="pack", parts={"launch": 0.25, "body": 1.5, "tail": 0.25}, terms={"stores": 1.2})
+    parts = {"launch": 0.25, "prologue": 0.2, "fill": 1.3, "main loop": 4.0, "exchange": 2.0, "tail": 0.25}
+    gemm = LaunchTime(entry="gemm", parts=parts, terms={"tensor cores": 2.5, "shared memory": 2.0})
+    found = list(predicted_findings(prediction(tensor_cores=2.5).model_copy(update={"launches": (pack, gemm)})))
+    assert [(one.bottleneck, round(one.weight, 2)) for one in found] == [
+        ("prologue-bound", 0.15),
+        ("reduction-traffic", 0.2),
+        ("dependency-waits", 0.15),
+    ]
+    assert "exchange of partial sums after the last product: 2.00 us of 10.00 us replayed" in found[1].evidence
 
 
 def test_a_prediction_without_terms_says_nothing() -> None:

@@ -84,12 +84,15 @@ def kernel(compiler: PtxCompiler, of: GemmTask, **axes: object) -> EmulatedKerne
 
 
 def inspected(of: EmulatedKernel) -> Inspection:
-    [launch] = of.plan.launches
-    resources = KernelResources(
-        entry=launch.entry, registers=168, spill_store_bytes=0, spill_load_bytes=0, stack_bytes=0, static_smem_bytes=0,
-        dynamic_smem_bytes=launch.dynamic_smem, threads=384, ctas_per_sm=1, occupancy=0.2, occupancy_limiter="shared-memory",
+    kernels = tuple(inspected_launch(launch.entry, launch.dynamic_smem) for launch in of.plan.launches)
+    return INSPECTION.model_copy(update={"kernels": kernels})
+
+
+def inspected_launch(entry: str, dynamic_smem: int) -> KernelResources:
+    return KernelResources(
+        entry=entry, registers=168, spill_store_bytes=0, spill_load_bytes=0, stack_bytes=0, static_smem_bytes=0,
+        dynamic_smem_bytes=dynamic_smem, threads=384, ctas_per_sm=1, occupancy=0.2, occupancy_limiter="shared-memory",
     )  # fmt: skip
-    return INSPECTION.model_copy(update={"kernels": (resources,)})
 
 
 def predicted(compiler: PtxCompiler, of: GemmTask, **axes: object) -> Prediction:
@@ -220,6 +223,37 @@ def test_more_work_takes_longer_and_the_terms_say_of_what(compiler: PtxCompiler)
     assert large.terms["tensor cores"] == pytest.approx(4 * small.terms["tensor cores"], rel=0.01)
     assert max(large.terms.values()) <= large.predicted_us
     assert not large.is_floor
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((2048, 2048, 1024), {}),
+        ((512, 192, 512), {}),  # a tile at the edge
+        ((128, 128, 1024), {"cluster_m": 1, "cluster_k": 2, "tma_store": False}),
+        ((256, 256, 1024), {"cluster_m": 1, "splits": 4, "tma_store": False, "programmatic": False}),
+        ((4096, 8192, 1024), {}),  # 16 waves
+        ((512, 512, 65536), {}),  # a trace that ends before its kernel
+    ],
+)
+def test_the_parts_of_all_launches_add_up_to_what_the_replay_says(
+    compiler: PtxCompiler, shape: tuple[int, int, int], axes: dict[str, object]
+) -> None:
+    emulated = kernel(compiler, task(*shape), **axes)
+    made = predict_traced(trace(emulated), inspected(emulated), emulated.product, H200)
+    assert sum(launch.time_us for launch in made.launches) == pytest.approx(made.replayed_us)
+    assert all(us > 0 for launch in made.launches for us in launch.parts.values())
+
+
+def test_each_part_is_of_what_its_name_says(compiler: PtxCompiler) -> None:
+    [short], [long] = (predicted(compiler, task(2048, 1024, k)).launches for k in (1024, 4096))
+    assert long.parts["main loop"] == pytest.approx(4 * short.parts["main loop"], rel=0.2)
+    assert long.parts["fill"] == pytest.approx(short.parts["fill"], rel=0.1)
+    assert "exchange" not in short.parts
+    assert (short.waves, predicted(compiler, task(4096, 8192, 512)).launches[0].waves) == (1, 16)
+    [split] = predicted(compiler, task(128, 128, 1024), cluster_m=1, cluster_k=2, tma_store=False).launches
+    assert split.parts["exchange"] > 0.2, "sums pass through distributed shared memory behind the last product"
+    assert split.terms["distributed shared memory"] > 0
 
 
 def test_four_waves_take_four_times_as_long_as_one(compiler: PtxCompiler) -> None:

@@ -87,7 +87,7 @@ def test_the_end_of_a_cluster_includes_asynchronous_work_that_is_waited_for() ->
     assert made.complete == pytest.approx([6])
 
 
-@pytest.mark.parametrize("wrong", [{"first": 9}, {"stream": 2}, {"wait": 4}, {"give": 4}, {"track": 8}])
+@pytest.mark.parametrize("wrong", [{"first": 9}, {"stream": 2}, {"wait": 4}, {"give": 4}, {"track": 8}, {"phase": 8}])
 def test_a_step_that_names_what_does_not_exist_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="does not exist"):
         replayed([{"stream": 0, **wrong}])
@@ -97,6 +97,13 @@ def test_numbers_of_other_steps_than_the_times_are_refused() -> None:
     two, one = Steps(2), Steps(1)
     with pytest.raises(ValueError, match="other numbers than times"):
         core.replay_turns(two.numbers, one.times, count=1, resident=1, tokens=1, pause=0.0, issues=[1], resources=5)
+
+
+def test_a_phase_lasts_from_its_first_begin_to_its_last_effect_in_all_clusters() -> None:
+    busy = {"stream": 0, "first": 2, "first_time": 2}
+    made = replayed([busy, {**busy, "phase": 1, "latency": 3}, {**busy, "phase": 1}], count=2)
+    assert (made.phase_begins[1], made.phase_ends[1]) == pytest.approx((2, 13)), "the second cluster's first step ends at 10"
+    assert (made.phase_begins[2], made.phase_ends[2]) == (-1, -1)
 
 
 def turns(count: int, resident: int) -> core.Replayed:

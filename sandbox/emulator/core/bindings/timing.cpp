@@ -13,7 +13,7 @@ namespace emulator {
 
 namespace {
 
-constexpr std::size_t kNumbers = 8, kTimes = 6;
+constexpr std::size_t kNumbers = 9, kTimes = 6;
 template <typename T, std::size_t kColumns>
 using Columns = nb::ndarray<const T, nb::shape<kColumns, -1>, nb::c_contig, nb::device::cpu>;
 
@@ -28,9 +28,10 @@ StepColumns columns_of(const Columns<u32, kNumbers>& numbers, const Columns<floa
           .give = number(2),
           .flags = number(3),
           .track = number(4),
-          .first = number(5),
-          .second = number(6),
-          .third = number(7),
+          .phase = number(5),
+          .first = number(6),
+          .second = number(7),
+          .third = number(8),
           .own = time(0),
           .issue = time(1),
           .first_time = time(2),
@@ -83,8 +84,10 @@ void bind_timing(nb::module_& module) {
       .def_ro("ends", &Replayed::ends)
       .def_ro("busy", &Replayed::busy)
       .def_ro("marks", &Replayed::marks)
-      .def_ro("complete", &Replayed::complete);
-  module.attr("step_numbers") = nb::make_tuple("stream", "wait", "give", "flags", "track", "first", "second", "third");
+      .def_ro("complete", &Replayed::complete)
+      .def_ro("phase_begins", &Replayed::phase_begins)
+      .def_ro("phase_ends", &Replayed::phase_ends);
+  module.attr("step_numbers") = nb::make_tuple("stream", "wait", "give", "flags", "track", "phase", "first", "second", "third");
   module.attr("step_times") = nb::make_tuple("own", "issue", "first_time", "second_time", "third_time", "latency");
   module.def(
       "replay_turns", &replay_turns, nb::arg("numbers"), nb::arg("times"), nb::arg("count"), nb::arg("resident"),

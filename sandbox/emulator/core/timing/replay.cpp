@@ -8,11 +8,11 @@ namespace emulator {
 
 namespace {
 
-constexpr u32 kTracks = 8;
+constexpr u32 kTracks = 8, kPhases = 8;
 constexpr u32 kNone = ~0u;
 
 struct Step {
-  u32 wait = 0, give = 0, flags = 0, track = 0, first = 0, second = 0, third = 0;
+  u32 wait = 0, give = 0, flags = 0, track = 0, phase = 0, first = 0, second = 0, third = 0;
   float own = 0, issue = 0, first_time = 0, second_time = 0, third_time = 0, latency = 0;
 };
 
@@ -40,9 +40,9 @@ class StreamSteps {
 
  private:
   static Step step(const StepColumns& from, std::size_t i) {
-    return {from.wait[i],        from.give[i],       from.flags[i],  from.track[i], from.first[i],
-            from.second[i],      from.third[i],      from.own[i],    from.issue[i], from.first_time[i],
-            from.second_time[i], from.third_time[i], from.latency[i]};
+    return {from.wait[i],       from.give[i],        from.flags[i],      from.track[i],  from.phase[i],
+            from.first[i],      from.second[i],      from.third[i],      from.own[i],    from.issue[i],
+            from.first_time[i], from.second_time[i], from.third_time[i], from.latency[i]};
   }
 
   std::vector<u32> begins_;
@@ -108,6 +108,8 @@ class Replay {
   Replay(const StepColumns& cluster, const Turns& turns, const std::vector<u32>& issues, u32 resources)
       : turns_(turns), steps_(cluster, turns, static_cast<u32>(issues.size())), free_(resources) {
     result_.busy.assign(resources, 0);
+    result_.phase_begins.assign(kPhases, -1);
+    result_.phase_ends.assign(kPhases, -1);
     std::vector<Token> own(turns.tokens + 1);
     for (std::size_t i = 0; i < cluster.count; ++i)
       if (cluster.give[i]) ++own[cluster.give[i]].missing;
@@ -197,12 +199,19 @@ class Replay {
       if (step.third) effect = std::max(effect, occupy(step.third, stream.now, step.third_time));
       effect += step.latency;
       if (step.flags & kHold) stream.now = std::max(stream.now, begin);
+      if (step.phase) report(step.phase, begin, effect);
     }
     stream.before = effect;
     if (step.track) stream.tracks[step.track] = std::max(stream.tracks[step.track], effect);
     result_.end = std::max(result_.end, effect);
     if (step.flags & kBlock) stream.now = std::max(stream.now, effect);
     if (step.give) give(stream.first_token + step.give, effect);
+  }
+
+  void report(u32 phase, double begin, double effect) {
+    double& first = result_.phase_begins[phase];
+    if (first < 0 || begin < first) first = begin;
+    result_.phase_ends[phase] = std::max(result_.phase_ends[phase], effect);
   }
 
   double occupy(u32 resource, double now, double time) {
@@ -238,9 +247,9 @@ void check(const StepColumns& cluster, const Turns& turns, const std::vector<u32
   for (std::size_t i = 0; i < cluster.count; ++i) {
     holds = holds && cluster.stream[i] < issues.size() && cluster.wait[i] < turns.tokens && cluster.give[i] < turns.tokens;
     holds = holds && cluster.first[i] < resources && cluster.second[i] < resources && cluster.third[i] < resources;
-    holds = holds && cluster.track[i] < kTracks;
+    holds = holds && cluster.track[i] < kTracks && cluster.phase[i] < kPhases;
   }
-  if (!holds) throw std::invalid_argument("a step names a stream, token, resource or track that does not exist");
+  if (!holds) throw std::invalid_argument("a step names a stream, token, resource, track or phase that does not exist");
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct StepColumns {
   const u32 *wait, *give;             // tokens; 0: none
   const u32* flags;                   // StepFlag
   const u32* track;                   // of asynchronous work of the stream; 0: none, 1 to 7
+  const u32* phase;                   // whose first begin and last effect are reported; 0: none, 1 to 7
   const u32 *first, *second, *third;  // resources; 0: none
   const float *own, *issue;           // time that the stream takes before the step; of it, on the issuing resource
   const float *first_time, *second_time, *third_time;  // for which the step occupies the resources
@@ -32,11 +33,12 @@ struct StepColumns {
 };
 
 struct Replayed {
-  double end = 0;                // of the last effect
-  std::vector<double> ends;      // of each stream; negative where it never ended
-  std::vector<double> busy;      // of each resource
-  std::vector<double> marks;     // last mark of each stream; negative: none
-  std::vector<double> complete;  // end of each cluster; negative where one of its streams never ended
+  double end = 0;                                // of the last effect
+  std::vector<double> ends;                      // of each stream; negative where it never ended
+  std::vector<double> busy;                      // of each resource
+  std::vector<double> marks;                     // last mark of each stream; negative: none
+  std::vector<double> complete;                  // end of each cluster; negative where one of its streams never ended
+  std::vector<double> phase_begins, phase_ends;  // of each phase, of all clusters; negative: none
 };
 
 // Clusters one after the other: `count` in all, of which `resident` run at once. Their tokens are below `tokens`.

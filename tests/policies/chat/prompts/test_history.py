@@ -5,17 +5,32 @@ from typing import Any
 import pytest
 
 from cudal2_agent.contract.records.diagnosis import Diagnosis
-from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, Unmeasured
+from cudal2_agent.contract.records.evaluation import (
+    FULL_SIZE,
+    NOT_COVERED,
+    Evaluation,
+    LaunchTime,
+    Prediction,
+    TestResult,
+    Unmeasured,
+)
 from cudal2_agent.contract.records.trajectory import Attempt, AttemptResources, Observation
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.composition import Prompts
-from cudal2_agent.policies.chat.prompts.history import FASTEST, recent_text, tried_text
+from cudal2_agent.policies.chat.prompts.history import FASTEST, left_text, recent_text, tried_text
 from cudal2_agent.policies.chat.prompts.rendering import diagnosis_text, result_text
 from tests.doubles import INSPECTION, measured, unmeasured
 from tests.policies.chat.conversing import candidate, observe
 
 RESOURCES = AttemptResources(registers=168, spilled_bytes=0, smem_bytes=98304, threads=384, ctas=64, ctas_per_sm=1)
 FLOOR = {"predicted_us": 1.0, "is_floor": True}
+GEMM = LaunchTime(
+    entry="gemm",
+    parts={"launch": 0.2, "fill": 1.1, "main loop": 1.5, "exchange": 0.8, "tail": 0.4},
+    terms={"tensor cores": 1.2, "shared memory": 1.1},
+    waves=2,
+)
+PACK = LaunchTime(entry="pack", parts={"launch": 0.2, "body": 1.6, "tail": 0.2, "fill": 0.001}, terms={"stores": 1.3})
 TERMS = {"smem": 1.9, "launch": 0.7, "dram": 0.4, "l2": 0.3, "tensor": 0.2}
 
 
@@ -81,6 +96,26 @@ def test_the_outcome_is_told_in_true_words(changes: dict[str, Any], outcome: str
     assert (row[3], row[4]) == (outcome, time)
 
 
+def test_a_row_tells_the_parts_of_the_time_and_what_they_leave() -> None:
+    explained = {"launches": (GEMM,), "explained_us": 4.0, "terms": {"tensor cores": 1.2, "smem": 1.1, "dram": 0.1}}
+    [exact] = rows(predicted("a", 4.0, **explained, limit="prologue-bound up to 28%"))
+    parts = "launch 0.20, fill 1.10, main loop 1.50, exchange 0.80, tail 0.40"
+    assert exact[5] == f"{parts}; alone: tensor cores 1.20, smem 1.10; prologue-bound up to 28%"
+    [measured] = rows(attempt("a", status="measured", time_us=5.25, **explained))
+    assert measured[4:6] == ["5.25 us", f"{parts}; +1.25 us unexplained; alone: tensor cores 1.20, smem 1.10"]
+    several = {**explained, "launches": (PACK, GEMM), "profiled_us": (2.5, 4.5)}
+    [two] = rows(attempt("a", status="measured", time_us=6.0, **several))
+    assert two[5].startswith(f"pack 2.00 (launch 0.20, body 1.60, tail 0.20); gemm 4.00 ({parts}); +2.00 us unexplained; ")
+    assert two[5].endswith("; launches under the profiler: 2.50, 4.50")
+
+
+def test_no_cell_is_cut() -> None:
+    message, idea = " ".join(["fault"] * 33), " ".join(["idea"] * 60)
+    [row] = rows(attempt("a", status="wrong", message=message, idea=f"{idea}; in the kernel whose idea is: {idea}"))
+    assert row[3] == f"wrong: {message}"
+    assert row[-1] == f"{idea}; in the kernel whose idea is: {idea}"
+
+
 def test_the_fastest_come_first_and_then_the_latest() -> None:
     slow = [predicted(str(number), 10.0 + number) for number in range(8)]
     shown = rows(*slow, attempt("e", status="wrong"), attempt("f", status="measured", time_us=50.0), predicted("a", 3.0))
@@ -122,6 +157,24 @@ def test_no_text_of_a_model_adds_a_row_or_a_cell() -> None:
     shown = rows(attempt("a", status="wrong", message=hostile, idea=hostile))
     assert [len(row) for row in shown] == [8]
     assert "```" not in "".join(shown[0])
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ({}, ""),
+        ({"candidates_left": 1}, "Left to the run, this round included: 1 candidate."),
+        (
+            {"candidates_left": 12, "seconds_left": 2500.0},
+            "Left to the run, this round included: 12 candidates, more than 30 min.",
+        ),
+        ({"seconds_left": 100.0}, "Left to the run, this round included: less than 3 min."),
+    ],
+)
+def test_what_is_left_of_the_run_stands_in_the_request(left: dict[str, Any], said: str) -> None:
+    assert left_text(observe(**left)) == said
+    for text in (prompt(observe(**left)), prompt(observe(best=candidate(1), best_evaluation=measured(2.4), **left))):
+        assert said in text.partition("# Your turn")[2]
 
 
 @pytest.mark.parametrize(
@@ -168,6 +221,34 @@ def test_where_no_rule_finds_a_bottleneck_terms_and_instructions_are_told() -> N
     assert "instructions in the code (SASS): 70 UIADD3, 25 OP5" in text
     assert ", 16 HGMMA, 1 MEMBAR, " in text
     assert text.endswith(", 2 others\n```")
+
+
+def test_the_result_tells_the_parts_launch_by_launch_and_how_they_combine() -> None:
+    prediction = Prediction(
+        predicted_us=5.4, model="timing-model", floor_us=1.0, terms=TERMS, correction=0.9, launches=(PACK, GEMM)
+    )
+    text = result_text(modelled(3.0).model_copy(update={"prediction": prediction}), 1000)
+    assert "- pack: launch 0.20, body 1.60, tail 0.20; alone: stores 1.30\n" in text
+    assert "- gemm in 2 waves: launch 0.20, fill 1.10, " in text
+    assert "- all: 6.00 us, x 0.900 by the fitted factor\nParts follow one another and add up" in text
+    by_prior = prediction.model_copy(update={"model": "a prior", "predicted_us": 7.5, "correction": 1.0})
+    assert "- all: 6.00 us; +1.50 us unexplained\n" in result_text(
+        modelled(3.0).model_copy(update={"prediction": by_prior}), 1000
+    )
+    timed = result_text(measured(7.0).model_copy(update={"modelled": prediction}), 1000)
+    assert timed.index("measured: 7.00 us") < timed.index("predicted beside it: 5.40 us by timing-model")
+    assert "- all: 6.00 us, x 0.900 by the fitted factor; +1.60 us unexplained\n" in timed
+
+
+def test_the_result_says_what_was_run_of_a_large_task() -> None:
+    ran = "16384x16384x512: 14 of 4096 clusters run; 5 outputs compared of the 9 there are"
+    tests = tuple(
+        TestResult(tier="emulator", name=name, passed=True, message=message)
+        for name, message in ((FULL_SIZE, ran), (NOT_COVERED, "the source fails at 512x512x512"), ("detectors", "no race"))
+    )
+    text = result_text(modelled(3.2).model_copy(update={"tests": tests}), 1000)
+    assert f"compiled; verified by the emulator in part\nwhat was run: {ran}\nwhat was run: the source fails at" in text
+    assert "no race" not in text
 
 
 def test_the_result_says_how_the_best_kernel_was_proved_and_what_is_known_of_its_time() -> None:

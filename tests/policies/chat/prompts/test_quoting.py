@@ -50,6 +50,8 @@ def test_control_and_direction_characters_go() -> None:
 def test_inline_is_one_line_without_ticks() -> None:
     assert inline("a\n```\nb\x1b") == "a ''' b\N{REPLACEMENT CHARACTER}"
     assert len(inline("x" * 1000, 50)) == 50
+    assert inline("a word is not cut", 12) == "a word is…"
+    assert inline("a word is not cut", 10) == "a word is…"
 
 
 # The chunks that a reply says it used, by their marks.

@@ -8,7 +8,7 @@ import pytest
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.policies.chat.replies.candidates import ReplyContext, candidates_of
-from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, Malformed
+from cudal2_agent.policies.chat.replies.fenced_blocks import NOTE_CHARS, FencedBlock, Malformed
 from cudal2_agent.policies.chat.replies.forms import KernelFile, read_reply
 from cudal2_agent.policies.chat.replies.schedule_json import names_family
 from tests.doubles import TASK
@@ -161,7 +161,7 @@ def test_two_megabytes_of_anything_take_no_time(name: str) -> None:
     read = read_reply(HOSTILE[name])
     assert time.process_time() - begin_s < 5
     if isinstance(read, KernelFile):
-        assert len(read.note) <= 200
+        assert len(read.note) <= NOTE_CHARS
 
 
 def test_random_bits_of_replies_never_raise() -> None:
