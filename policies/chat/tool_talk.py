@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 
 from cudal2_agent.contract.records.exchange import Message, Prompt, ToolCall, ToolResult
-from cudal2_agent.policies.chat.offered_tools import KERNEL, MalformedCall, ReadCall, read_call
+from cudal2_agent.policies.chat.named_kernels import NamedKernels
+from cudal2_agent.policies.chat.offered_tools import MalformedCall
 from cudal2_agent.policies.chat.prompts.quoting import plain
 from cudal2_agent.policies.chat.tokens import CHARS_PER_TOKEN, chars_of
 from cudal2_agent.policies.chat.toolbox import Toolbox
@@ -20,14 +21,14 @@ _PROMPT_GROWTH = 1.5  # a prompt that has grown so far offers no tools, so that 
 class ToolTalk:
     """The tools of one conversation. Without a toolbox no tool is offered.
 
-    A kernel in a call gets a name, `k1` and so on, by which later calls and the reply may name it: a file is written once.
+    A kernel in a call gets a name, `k1` and so on, by which later calls and the reply may name it.
     """
 
     def __init__(self, toolbox: Toolbox | None, max_calls: int, prompt_tokens: int) -> None:
         self._toolbox = toolbox
         self._left = max_calls if toolbox else 0
         self._max_chars = _PROMPT_GROWTH * prompt_tokens * CHARS_PER_TOKEN
-        self._kernels: dict[str, str] = {}
+        self._kernels = NamedKernels()
 
     def offered(self, prompt: Prompt) -> int:
         """How many calls a reply to this prompt may make."""
@@ -35,7 +36,7 @@ class ToolTalk:
 
     def run(self, call: ToolCall, recorded: ToolResult | None, seconds_left: float) -> ToolResult:
         """The result of a call. A recorded result is taken as it is; its tool does not run again."""
-        read, kernel = self._read(call)
+        read, kernel = self._kernels.read(call)
         self._left -= 1
         if recorded is not None:
             return recorded
@@ -58,27 +59,12 @@ class ToolTalk:
     def handed_in(self, text: str) -> str:
         """The reply with the kernel that it commits in place of the line that names it."""
         named = _COMMIT.findall(text)
-        source = self._kernels.get(named[0]) if len(set(named)) == 1 else None
+        source = self._kernels.source(named[0]) if len(set(named)) == 1 else None
         if source is None:
             return text
         fence = "`" * max((len(run) + 1 for run in re.findall(r"`{3,}", source)), default=3)
         block = f"{fence}cuda\n{source}{'' if source.endswith(chr(10)) else chr(10)}{fence}"
         return _COMMIT.sub(lambda _: block, text, count=1)
-
-    def _read(self, call: ToolCall) -> tuple[ReadCall | MalformedCall, str]:
-        """The call with the source in place of a kernel's name, and the name of the kernel."""
-        read = read_call(call)
-        if isinstance(read, MalformedCall) or read.tool.argument != KERNEL:
-            return read, ""
-        named = read.text.strip()
-        if named in self._kernels:
-            return ReadCall(read.tool, self._kernels[named]), named
-        if re.fullmatch(r"\w{1,40}", named):
-            known = ", ".join(self._kernels) or "none yet"
-            return MalformedCall(f"there is no kernel {named!r}; known kernels: {known}"), ""
-        name = next((name for name, source in self._kernels.items() if source == read.text), f"k{len(self._kernels) + 1}")
-        self._kernels[name] = read.text
-        return read, name
 
 
 def _not_run(call: ToolCall, reason: str) -> ToolResult:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from cudal2_agent.contract.errors import Cudal2Error, PlanError
 from cudal2_agent.contract.protocols import Workbench
 from cudal2_agent.contract.records.build import Built
-from cudal2_agent.contract.records.candidate import Candidate, Origin
-from cudal2_agent.contract.records.evaluation import Evaluation, Prediction, Unmeasured
+from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate, Origin
+from cudal2_agent.contract.records.evaluation import Evaluation, Measured, Prediction, Unmeasured
 from cudal2_agent.contract.records.exchange import ToolCall, ToolResult
 from cudal2_agent.contract.records.knowledge import Hit
 from cudal2_agent.policies.chat.assignment import POLICY
@@ -16,8 +16,6 @@ from cudal2_agent.policies.chat.prompts.failures import failure_text
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline, plain
 from cudal2_agent.policies.chat.prompts.rendering import chunk_text, resources_text, result_text
 from cudal2_agent.policies.chat.tokens import shorten, take
-
-MAX_SOURCE_CHARS = 256 * 1024
 
 
 class Toolbox:
@@ -35,47 +33,41 @@ class Toolbox:
         """The result of a call. `kernel`: the name of the kernel in it, if there is one. A tool that fails says why."""
         begin_s, seconds = time.monotonic(), min(self._seconds, seconds_left)
         try:
-            said = self._search(read.text, seconds) if read.tool is SEARCH else self._about(read, kernel, seconds)
+            said = self._said(read, kernel, seconds)
         except TimeoutError:
             said = f"{read.tool.name} was stopped after {seconds:.0f} s"
         except Cudal2Error as exc:
             said = f"{read.tool.name} cannot be used: {inline(str(exc))}"
         return ToolResult(call_id=call.id, text=said, seconds=time.monotonic() - begin_s)
 
-    def _about(self, read: ReadCall, kernel: str, seconds: float) -> str:
-        """What a tool says of a kernel, under the kernel's name."""
-        if len(read.text) > MAX_SOURCE_CHARS:
-            return f"the kernel has more than {MAX_SOURCE_CHARS} characters"
-        try:
-            candidate = Candidate.from_source(read.text, Origin(policy=POLICY))
-        except PlanError as exc:
-            return f"{kernel}: launch plan, rule {exc.rule}:\n{fenced(shorten(str(exc), self._tokens))}"
-        said = self._kernel_tools[read.tool.name](candidate, seconds)
+    def _said(self, read: ReadCall, kernel: str, seconds: float) -> str:
+        if read.tool is SEARCH:
+            return self._search(read.text, seconds)
+        candidate = self._candidate(read, Origin(policy=POLICY))
+        said = candidate if isinstance(candidate, str) else self._kernel_tools[read.tool.name](candidate, seconds)
         return f"{kernel}: {said}"
+
+    def _candidate(self, read: ReadCall, origin: Origin) -> Candidate | str:
+        """The candidate of a call, or what is wrong with its launch plan."""
+        try:
+            return Candidate.from_source(read.text, origin)
+        except PlanError as exc:
+            return f"launch plan, rule {exc.rule}:\n{fenced(shorten(str(exc), self._tokens))}"
 
     def _compile(self, candidate: Candidate, seconds: float) -> str:
         outcome = self._workbench.compile(candidate, seconds)
         if not isinstance(outcome, Built):
-            return self._fault(outcome, candidate)
+            return fault_text(outcome, candidate, self._tokens)
         return f"it compiles; it was not run.\n{resources_text(outcome.inspection, self._tokens)}"
 
     def _verify(self, candidate: Candidate, seconds: float) -> str:
-        evaluation = self._workbench.verify(candidate, seconds)
-        if evaluation.failed:
-            return self._fault(evaluation, candidate)
-        said = "it passed all tests on the emulator." if evaluation.executed else "it compiles; the emulator did not run it."
-        return f"{said}\n{result_text(evaluation, self._tokens)}"
+        return verdict_text(self._workbench.verify(candidate, seconds), candidate, self._tokens)
 
     def _predict(self, candidate: Candidate, seconds: float) -> str:
         predicted = self._workbench.predict(candidate, seconds)
         if not isinstance(predicted, Prediction):
-            return self._fault(predicted, candidate)
+            return fault_text(predicted, candidate, self._tokens)
         return _predicted(predicted)
-
-    def _fault(self, evaluation: Evaluation, candidate: Candidate) -> str:
-        if isinstance(evaluation, Unmeasured):
-            return f"it was not run: {inline(evaluation.reason)}"
-        return f"it failed.\n{failure_text(evaluation, candidate.source, self._tokens)}"
 
     def _search(self, question: str, seconds: float) -> str:
         hits = self._workbench.search(question, seconds)
@@ -87,6 +79,24 @@ class Toolbox:
         texts = [chunk_text(hit) for hit in hits]
         taken = [texts[position] for position in take(texts, self._tokens)]
         return taken or [fenced(shorten(plain(hit.chunk.text), self._tokens)) for hit in hits[:1]]
+
+
+def verdict_text(evaluation: Evaluation, candidate: AnyCandidate, tokens: int) -> str:
+    """What became of a kernel that was to be run: on a GPU, on the emulator, or not at all."""
+    if evaluation.failed:
+        return fault_text(evaluation, candidate, tokens)
+    if isinstance(evaluation, Measured):
+        said = "it passed all tests on the GPU and was timed."
+    else:
+        said = "it passed all tests on the emulator." if evaluation.executed else "it compiles; the emulator did not run it."
+    return f"{said}\n{result_text(evaluation, tokens)}"
+
+
+def fault_text(evaluation: Evaluation, candidate: AnyCandidate, tokens: int) -> str:
+    """Why a kernel is not right, or was not run."""
+    if isinstance(evaluation, Unmeasured):
+        return f"it was not run: {inline(evaluation.reason)}"
+    return f"it failed.\n{failure_text(evaluation, candidate.source, tokens)}"
 
 
 def _predicted(prediction: Prediction) -> str:
