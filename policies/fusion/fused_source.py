@@ -88,7 +88,7 @@ def _tiled(product: ProductStep, step: Step, choices: Mapping[str, Choice], grou
     if isinstance(step, KernelProgram):
         (store,) = step.stores
     write = warpgroup_kernel if tile.kind == "wgmma" else tile_kernel
-    return write(step.name, value, contraction(value), tile, store, groups.buffers, groups.elements)
+    return write(step.name, value, contraction(value, by_tap=tile.packed), tile, store, groups.buffers, groups.elements)
 
 
 def fused_products(groups: Groups, choices: Mapping[str, Choice]) -> dict[str, str]:
