@@ -105,6 +105,28 @@ __device__ __forceinline__ void multiply(const A& a, const B& b, unsigned m0, un
 }
 """
 
+EXCHANGE = """\
+// From four neighbouring sums of one row a thread to sums of four rows, whose neighbours are those of the next thread: a warp
+// holds 4 rows of 32 columns at a time. What it stores then lies together, wherever a line begins.
+template <int TM, int TN>
+__device__ __forceinline__ void exchange(float (&sum)[TM][TN]) {
+  extern __shared__ float4 shared_memory[];
+  const unsigned lane = threadIdx.x % 32;
+  float* const own = reinterpret_cast<float*>(shared_memory) + threadIdx.x / 32 * 128;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+#pragma unroll
+    for (int j = 0; j < TN; j += 4) {
+      store_pack(own + lane * 4, Pack<float, 4>{{sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]}});
+      __syncwarp();
+#pragma unroll
+      for (int row = 0; row < 4; ++row) sum[i][j + row] = own[row * 32 + lane];
+      __syncwarp();
+    }
+}
+"""
+
 MATRIX = """\
 // A tile of half-precision numbers in shared memory, in lines along k or along the rows, as they lie in memory. Places of 16
 // bytes are exchanged within eight lines, so that eight threads of ldmatrix that read one place of them meet all banks.

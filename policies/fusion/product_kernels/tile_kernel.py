@@ -11,7 +11,7 @@ from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
 from cudal2_agent.policies.fusion.kernel_text import KernelText, Parameter, buffer_args, kernel_source, kernel_text
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction
-from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES, MATRIX, SIMT, WARPGROUP_HEADERS, WARPGROUPS
+from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES, EXCHANGE, MATRIX, SIMT, WARPGROUP_HEADERS, WARPGROUPS
 from cudal2_agent.policies.fusion.product_kernels.operand_copies import side
 from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
 from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue
@@ -103,6 +103,9 @@ def tile_kernel(
     reading = SumReading(product, store, buffers)
     writer = StatementWriter(reading.pool)
     layout = _multiply(writer, name, sums, tile, (left.buffer, right.buffer), steps_of(product, sums, tile, store))
+    if tile.kind == "tile" and not _stored_together(sums, layout.wide):
+        writer.line("exchange(sum_of);")
+        layout = _exchanged(tile)
     store_sums(writer, reading, sums, layout, store)
     reads = list(dict.fromkeys((*reads, *reading.loads)))
     source, launch = _launched(
@@ -164,6 +167,28 @@ def _multiply(
         wide=4,
         m=f"m0_at + i_at / 4u * {tile.m * 4 // tile.tm}u + y_at * 4u + i_at % 4u",
         n=f"n0_at / 4u + x_at + j_at * {tile.n // tile.tn}u",
+    )
+
+
+def _stored_together(sums: Contraction, wide: int) -> bool:
+    """Whether `wide` neighbouring sums of a row are stored at once."""
+    column = of(Var("n", -(-sums.n // wide))) * wide
+    found = [sums.place(of(Var("batch", sums.batches)), of(Var("m", sums.m)), column + lane) for lane in range(wide)]
+    places = [place for place, _ in found]
+    beside = all(place == places[0] + lane for lane, place in enumerate(places)) and _aligned(places)
+    return beside and sums.n % wide == 0 and not any(_limits(inside) for _, inside in found)
+
+
+def _exchanged(tile: SumTile) -> SumLayout:
+    """Of `exchange`: row `i_at % 4` of four, of what were a thread's sums `i_at / 4`."""
+    across, apart = tile.n // tile.tn // 8, tile.n // tile.tn * 4
+    return SumLayout(
+        rows=tile.tm * 4,
+        groups=tile.tn // 4,
+        wide=1,
+        m=f"m0_at + i_at / 16u * {tile.m * 4 // tile.tm}u + (warp_at / {across}u * 4u + i_at % 4u) * 4u + i_at / 4u % 4u",
+        n=f"n0_at + warp_at % {across}u * 32u + j_at * {apart}u + lane_at",
+        sum="sum_of[i_at / 4u][j_at * 4u + i_at % 4u]",
     )
 
 
@@ -259,7 +284,7 @@ def main_loop(product: ProductValue, tile: SumTile) -> str:
     """The C++ that a product's kernel needs before it."""
     match tile.kind:
         case "tile":
-            return COPIES + SIMT
+            return COPIES + SIMT + EXCHANGE
         case "mma":
             return COPIES + MATRIX.replace("KIND", "f16" if product.element is BufferElement.F16 else "bf16")
         case "wgmma":
@@ -296,7 +321,8 @@ def store_sums(writer: StatementWriter, reading: SumReading, sums: Contraction, 
                 return
             for lane, (wanted, inside) in enumerate(places):
                 place = wanted
-                limits = [f"n_at * {wide}u + {lane}u < {sums.n}u", *_limits(inside)]
+                column = "n_at" if wide == 1 else f"n_at * {wide}u + {lane}u"
+                limits = [f"{column} < {sums.n}u", *_limits(inside)]
                 with writer.block(f"if ({' && '.join(limits)})"):
                     _stored(writer, reading, store, [place], [lane], layout)
 

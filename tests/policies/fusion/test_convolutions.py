@@ -76,3 +76,11 @@ def test_a_packed_convolution_and_what_follows_pass_the_proof(geometry: Geometry
     candidate, _ = candidate_of(module, k0=tile)
     assert len(candidate.plan.launches) == 2
     assert failed(candidate, module, build) == []
+
+
+@pytest.mark.parametrize(("columns", "exchanged"), [(8, False), (6, True)])
+def test_sums_that_are_not_stored_at_once_are_exchanged(columns: int, exchanged: bool) -> None:
+    shape = (40, columns)
+    module = task({"a": (40, 9), "b": (9, columns)}, [node("c", "aten.mm.default", "a", "b", results=[shape])], "c")
+    candidate, _ = candidate_of(module, k0=SumTile.parse("tile 32x64x16 4x4"))
+    assert ("  exchange(sum_of);" in candidate.source) == exchanged
