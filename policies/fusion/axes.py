@@ -29,7 +29,8 @@ class Axes(Record):
 
     `threads`: of a CTA. `items`: of `rows` and `columns`, groups that a thread reads before it adds them to sums of their own.
     `parts`: CTAs that share a row, with a launch for each stage. `cluster`: CTAs of a cluster that share a row in one launch.
-    `held`: a thread keeps what it read of its row for later passes, in registers; `shared`: in shared memory.
+    `held`: a thread keeps what it read of its row for later passes, in registers; `shared`: in shared memory, `kept` groups of
+    it or, where that is 0, all.
     """
 
     layout: Literal["flat", "rows", "columns"]
@@ -41,11 +42,13 @@ class Axes(Record):
     cluster: int = 1
     held: bool = False
     shared: bool = False
+    kept: int = 0
 
     def text(self) -> str:
         """As a value of a schedule."""
         words = [self.layout, f"v{self.vector}", f"t{self.threads}", f"i{self.items}", f"l{self.lanes}"]
         words += [f"p{self.parts}"] * (self.parts > 1) + [f"c{self.cluster}"] * (self.cluster > 1)
+        words += [f"k{self.kept}"] * (self.kept > 0)
         return " ".join(words + ["held"] * self.held + ["shared"] * self.shared)
 
     @classmethod
@@ -53,6 +56,6 @@ class Axes(Record):
         """Raises: ValueError."""
         layout, *words = text.split()
         flags = {word: True for word in words if word in ("held", "shared")}
-        names = {"v": "vector", "t": "threads", "i": "items", "l": "lanes", "p": "parts", "c": "cluster"}
+        names = {"v": "vector", "t": "threads", "i": "items", "l": "lanes", "p": "parts", "c": "cluster", "k": "kept"}
         numbers = {names.get(word[0], word[0]): int(word[1:]) for word in words if word not in flags}
         return cls.model_validate({"layout": layout, **flags, **numbers})

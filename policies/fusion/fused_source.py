@@ -9,7 +9,7 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.policies.fusion.axes import Axes, LibraryChoice
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep, Step, names_of
 from cudal2_agent.policies.fusion.kernel_text import KernelText, kernel_text
-from cudal2_agent.policies.fusion.preamble import CLUSTERS, HEADERS, PREAMBLE
+from cudal2_agent.policies.fusion.preamble import CLUSTERS, HEADERS, KEEPING, PREAMBLE
 from cudal2_agent.policies.fusion.product_kernels.contraction import contraction
 from cudal2_agent.policies.fusion.product_kernels.tile_kernel import follows, main_loop, tile_kernel
 from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
@@ -50,6 +50,7 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
         + headers
         + PREAMBLE
         + (CLUSTERS if any("cluster_sync" in kernel for kernel in kernels) else "")
+        + (KEEPING if any("keep_async" in kernel for kernel in kernels) else "")
         + loops
         + "\n"
         + "\n".join(kernels)
@@ -88,7 +89,7 @@ def _tiled(product: ProductStep, step: Step, choices: Mapping[str, Choice], grou
     if isinstance(step, KernelProgram):
         (store,) = step.stores
     write = warpgroup_kernel if tile.kind == "wgmma" else tile_kernel
-    return write(step.name, value, contraction(value), tile, store, groups.buffers, groups.elements)
+    return write(step.name, value, contraction(value, by_tap=tile.packed), tile, store, groups.buffers, groups.elements)
 
 
 def fused_products(groups: Groups, choices: Mapping[str, Choice]) -> dict[str, str]:

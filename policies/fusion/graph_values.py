@@ -219,7 +219,7 @@ class _Node:
             return scope.pool.cast(pointwise.element(scope.pool, op, mixed, kwargs, ctype), ctype)
 
         result = with_operands(self.node.name, values, self.shape, self.element, write)
-        result.cost = pointwise.cost(op)
+        result.cost = pointwise.cost(op, args)
         result.linear = _linear(op, args, kwargs)
         return result
 

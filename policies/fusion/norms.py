@@ -68,13 +68,15 @@ def softmax(name: str, value: Value, dim: int, *, log: bool, masked: bool = Fals
 
     def result(scope: Scope, index: Sequence[Index]) -> Expr:
         place = row(index)
-        parts = scope.read(value, index), scope.read(largest, place), scope.read(total, place)
-        text = "({0} - {1} - log({2}))" if log else "(exp({0} - {1}) / {2})"
-        if masked:
-            text = f"({{1}} == -INF_F ? 0 : {text})"
-        return scope.pool.call(text, value.ctype, *parts)
+        made, ctype = scope.pool, value.ctype
+        x, top, sums = scope.read(value, index), scope.read(largest, place), scope.read(total, place)
+        if log:
+            found = made.call("({0} - {1} - {2})", ctype, x, top, made.call("log({0})", ctype, sums))
+        else:
+            found = made.call("({0} / {1})", ctype, made.call("exp({0} - {1})", ctype, x, top), sums)
+        return made.call("({1} == -INF_F ? 0 : {0})", ctype, found, top) if masked else found
 
-    return Map(name, value.shape, value.element, (value, largest, total), result, cost=20)
+    return Map(name, value.shape, value.element, (value, largest, total), result, cost=12)
 
 
 def _normalised(

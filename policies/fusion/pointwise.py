@@ -81,12 +81,15 @@ _CHEAP = (
 )
 OPERATORS = frozenset([*_FUNCTIONS, *_COMPARISONS, *_LOGIC, *_TESTS, *_WITH_ARGUMENTS, *_OTHERS])
 _EXPENSIVE = frozenset(_FUNCTIONS) - frozenset(_CHEAP) | {"elu", "gelu", "softplus"}
+_POWERS = {0.5: "sqrt({0})", 1: "{0}", 2: "({0} * {0})", 3: "({0} * {0} * {0})", -1: "(1 / {0})", -0.5: "rsqrt({0})"}
 _ORDER: list[CType] = ["bool", "int", "long long", "float", "double"]
 
 
-def cost(name: str) -> int:
-    """About how many instructions an element takes."""
-    return 20 if name in _EXPENSIVE else 2
+def cost(name: str, operands: Sequence[Any]) -> int:
+    """About how many instructions an element takes. `operands`: as the graph has them."""
+    if name == "pow" and operands[1] in _POWERS:
+        return 2
+    return 8 if name == "div" else 20 if name in _EXPENSIVE else 2
 
 
 def element(pool: ExpressionPool, name: str, operands: Sequence[Any], kwargs: Mapping[str, Any], ctype: CType) -> Expr:
@@ -177,7 +180,6 @@ def _bounds(name: str, operands: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
 
 
 def _power(pool: ExpressionPool, value: Expr, exponent: float, ctype: CType) -> Expr:
-    known = {0.5: "sqrt({0})", 1: "{0}", 2: "({0} * {0})", 3: "({0} * {0} * {0})", -1: "(1 / {0})", -0.5: "rsqrt({0})"}
-    if exponent in known:
-        return value if exponent == 1 else pool.call(known[exponent], ctype, value)
+    if exponent in _POWERS:
+        return value if exponent == 1 else pool.call(_POWERS[exponent], ctype, value)
     return pool.call("pow({0}, {1})", ctype, value, pool.literal(exponent, ctype))

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.plan.library_call import CONVOLUTIONS
 from cudal2_agent.contract.records.candidate import Candidate, ScheduleValue
 from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.trajectory import Attempt, Observation
-from cudal2_agent.policies.fusion.axes import Axes
+from cudal2_agent.policies.fusion.axes import Axes, LibraryChoice
 from cudal2_agent.policies.fusion.fused_source import ALGEBRA, FAMILY, Choice, parsed, written
 from cudal2_agent.policies.fusion.grouping import Groups, grouped
 from cudal2_agent.policies.fusion.programs import KernelProgram
@@ -129,9 +130,23 @@ def _key(schedule: Mapping[str, ScheduleValue]) -> tuple[tuple[str, ScheduleValu
 
 
 def _plans(groups: Groups, space: Mapping[str, Sequence[Choice]], base: Plan) -> Iterator[Plan]:
-    """The base, then each kernel's other axes on it, in turns between kernels, those that move most first."""
+    """The base, the first choice of each kind for each convolution, then each kernel's other axes on the base, in turns between
+    kernels: those that move most first, and products that are no convolutions last, where a library is hard to beat.
+    """
     yield base
-    order = sorted(space, key=lambda name: -groups.weight(name))
+    convolutions = [step.name for step in groups.products if step.call.call in CONVOLUTIONS]
+    for name in convolutions:
+        kinds = {_kind(base[name])}
+        for choice in space[name]:
+            if _kind(choice) not in kinds:
+                kinds.add(_kind(choice))
+                yield base | {name: choice}
+    last = {step.name for step in groups.products if isinstance(base[step.name], LibraryChoice)} - set(convolutions)
+    order = sorted(space, key=lambda name: (name in last, -groups.weight(name)))
     changed = [[base | {name: choice} for choice in space[name]] for name in order]
     for turn in zip_longest(*changed):
         yield from (plan for plan in turn if plan is not None)
+
+
+def _kind(choice: Choice) -> str:
+    return choice.text() if isinstance(choice, LibraryChoice) else type(choice).__name__

@@ -51,6 +51,7 @@ class KernelProgram:
     """One kernel. `rows` of `length` elements; `anchor`: the reduction whose dimensions these are; None without one.
 
     `stages`: reductions by when their operands are there. `reads`: buffers in the order of their first use.
+    `cost`: instructions of an element; `taken_cost`: those of what the reductions take.
     """
 
     name: str
@@ -61,6 +62,7 @@ class KernelProgram:
     stages: list[list[Reduction]] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
     cost: int = 0
+    taken_cost: int = 0
     accesses: list[Access] = field(default_factory=list)
 
     @property
@@ -133,7 +135,8 @@ class Reading:
             return self.pool.make("load", value.ctype, data=(buffer, place, value.element, value.numel, self.bound))
         match value:
             case Map():
-                self.cost += value.cost
+                if self._program.anchor is None or value.numel > self._program.rows:
+                    self.cost += value.cost  # what a row has once is computed once
                 return value.at(self, index)
             case Reduction():
                 return self._reduced(value, index)
@@ -171,6 +174,11 @@ def traced(program: KernelProgram, buffers: Mapping[int, str]) -> KernelProgram:
     program.stages = [[each for key, each in reading.reductions.items() if reading.stages[key] == at] for at in range(depth)]
     program.reads = list(reading.loads)
     program.cost = reading.cost
+    taken = Reading(program, buffers)
+    taken.row, taken.place = reading.row, reading.place
+    for each in reading.reductions.values():
+        taken.element(each)
+    program.taken_cost = taken.cost
     program.accesses = _accesses(program, reading)
     return program
 

@@ -1,7 +1,7 @@
 """Reductions: what a thread keeps, how it takes an element, how two threads' states become one, and what the result is.
 
 State fields are C++ variables: `{v}` is the state's own field v, `{o_v}` that of another state, `{x}` the element, `{at}` its
-position among the reduced elements. NaN wins a maximum, and of equal elements the first, as in ATen.
+position among the reduced elements, `{xs}` an array of several. NaN wins a maximum; of equal elements the first, as in ATen.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,17 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class ReductionRule:
     """`fields`: (name, C type or "" for the element's, start). `take`, `merge`: statements over `{name}`, and `{o_name}` of the
-    other state. `outputs`: by name, an expression over `{name}`.
+    other state. `outputs`: by name, an expression over `{name}`. `cost`: about how many instructions an element takes.
+
+    `take_all`: a statement that takes several elements in fewer instructions; a thread then keeps one state for all it reads.
     """
 
     fields: tuple[tuple[str, str, str], ...]
     take: str
     merge: str
     outputs: dict[str, str]
+    cost: int = 2
+    take_all: str = ""
 
 
 def _best(start: str, better: str) -> ReductionRule:
@@ -57,6 +61,8 @@ OPERATIONS: dict[str, ReductionRule] = {
         take="take_moments({n}, {m}, {q}, {x});",
         merge="merge_moments({n}, {m}, {q}, {o_n}, {o_m}, {o_q});",
         outputs={"mean": "{m}", "variance": "({q} / {n})", "squares": "{q}"},
+        cost=7,
+        take_all="take_moments({n}, {m}, {q}, {xs});",
     ),
     # The largest element, and the sum of the powers of e of the distances from it.
     "powers": ReductionRule(
@@ -64,6 +70,8 @@ OPERATIONS: dict[str, ReductionRule] = {
         take="take_powers({m}, {s}, {x});",
         merge="merge_powers({m}, {s}, {o_m}, {o_s});",
         outputs={"max": "{m}", "sum": "{s}"},
+        cost=13,
+        take_all="take_powers({m}, {s}, {xs});",
     ),
 }
 

@@ -1,5 +1,6 @@
 """The axes worth trying for a kernel, best expected first, by what moves through memory and how many CTAs share it."""
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import product, zip_longest
 
@@ -21,7 +22,10 @@ from cudal2_agent.policies.fusion.values import Map, ProductValue
 _VECTOR_BYTES = 16
 _F32_SHARE = 1 / 16  # of the rate of tensor cores in half precision
 _OWN_SHARE = {"tile": 0.6, "mma": 0.5, "wgmma": 0.9}  # of a library's rate that our products are expected to have
+_PACKED_SHARE = 0.9  # the same of convolutions in f32 whose weight is packed
 _LEAST_TERMS = 512  # of a part of a sum
+_COPIED, _PLACED = 24, 36  # instructions for an element that a thread copies, and for where a window's element lies
+_PACKED_FLOPS = 5e8
 _ADDED_TERMS = 64  # products in the time in which a part of a sum is stored and read again
 _HEAVY = 400  # instructions of an element for which a thread computes one at a time
 
@@ -43,24 +47,48 @@ def _candidates(program: KernelProgram, elements: Mapping[str, BufferElement], c
 
 def tiles_of(product: ProductValue, sums: Contraction, buffers: Mapping[int, str], chip: Chip) -> Iterator[SumTile]:
     """Every tile once, the best expected first: large ones reuse more, small ones waste less and fill the chip."""
+    orders = {False: sums, True: contraction(product, by_tap=True)}
 
     def expected(tile: SumTile) -> float:
         """In products of a CTA slot, with what the parts of a split store and read again."""
-        waves = -(-sums.tiles(tile.m, tile.n) * tile.split // (chip.sms * tile.resident))
-        reuse = 1 + 24 / tile.m + 24 / tile.n + 4 / (tile.tm * tile.tn)
-        adding = _ADDED_TERMS * tile.split * sums.batches * sums.m * sums.n / chip.sms if tile.split > 1 else 0
-        return waves * tile.resident * tile.m * tile.n * reuse * -(-sums.k // tile.split) + adding
+        own = orders[tile.packed]
+        waves = -(-own.tiles(tile.m, tile.n) * tile.split // (chip.sms * tile.resident))
+        of_a, of_b = _copying(product, tile)
+        work = 1 + of_a / tile.n + of_b / tile.m + 4 / (tile.tm * tile.tn)
+        adding = _ADDED_TERMS * tile.split * own.batches * own.m * own.n / chip.sms if tile.split > 1 else 0
+        terms = own.k * (own.existing if own.limits(tile.k)[1] else 1)
+        return waves * tile.resident * tile.m * tile.n * work * math.ceil(terms / tile.split) + adding
 
     tiles = list({"tile": TILES, "mma": MATRIX_TILES, None: ()}[tile_kind(product)])
     for tile in list(tiles):
         most = min(chip.sms * tile.resident // sums.tiles(tile.m, tile.n), sums.k // _LEAST_TERMS)
         tiles += [tile.model_copy(update={"split": split}) for split in dict.fromkeys((most, most // 2)) if split > 1]
+    if _packing_pays(product, sums):
+        tiles += [tile.model_copy(update={"packed": True}) for tile in tiles]
     tiles.sort(key=expected)
     if tile_kind(product) == "mma" and chip.arch is Arch.SM_90A and warpgroup_operands(sums, buffers) is not None:
         whole = sorted(WARPGROUP_TILES, key=expected)
         # A product that fills the chip is faster by warpgroups; a smaller one by what divides it best.
         tiles = [*whole, *tiles] if sums.tiles(whole[0].m, whole[0].n) >= chip.sms // 2 else [*tiles[:1], *whole, *tiles[1:]]
     yield from tiles
+
+
+def _packing_pays(product: ProductValue, sums: Contraction) -> bool:
+    """Whether the launch for the weight may be made up for, and a step has few taps."""
+    taps, inner = math.prod(product.operands[1].shape[2:]), product.operands[0].shape[1] // product.call.groups
+    return product.call.call in CONVOLUTIONS and taps > 1 and inner % 4 == 0 and sums.flops > _PACKED_FLOPS
+
+
+def _copying(product: ProductValue, tile: SumTile) -> tuple[float, float]:
+    """Instructions for an element of each operand, from memory to a tile."""
+    if product.call.call not in CONVOLUTIONS:
+        return _COPIED, _COPIED
+    if not tile.packed:
+        return _COPIED / 2, _PLACED
+    channels = product.operands[0].shape[1] // product.call.groups
+    elements = tile.n * tile.k / tile.threads  # of a thread; their places are found once for each column and tap
+    places = min(max(tile.n / tile.threads, 1) * max(tile.k / channels, 1), elements)
+    return _COPIED / 8, _COPIED / 6 + _PLACED * places / elements
 
 
 def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
@@ -80,8 +108,9 @@ def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
             case ProductStep():
                 library = [] if step.name == own else _calls(step)
                 reader = next((each for each in groups.programs if each.name == readers.get(step.name)), None)
-                pays = reader is not None and _fusing_pays(step.product, reader, sums[step.name], tiles[step.name][0], chip)
-                first, second = (tiles[step.name], library) if pays else (library, tiles[step.name])
+                ours = tiles[step.name]
+                pays = bool(ours) and _own_pays(step.product, reader, sums[step.name], ours[0], chip)
+                first, second = (ours, library) if pays else (library, ours)
                 turns = zip_longest(list[Choice](first), list[Choice](second))
                 found[step.name] = [each for turn in turns for each in turn if each is not None]
             case KernelProgram():
@@ -91,16 +120,22 @@ def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
     return found
 
 
-def _fusing_pays(product: ProductValue, reader: KernelProgram, sums: Contraction, tile: SumTile, chip: Chip) -> bool:
-    """Whether a kernel of ours, slower than a library's, saves more time by what it does not store and read again."""
+def _own_pays(product: ProductValue, reader: KernelProgram | None, sums: Contraction, tile: SumTile, chip: Chip) -> bool:
+    """Whether a kernel of ours, slower than a library's, saves more time by what it does not store and read again.
+
+    `reader`: the kernel behind the product that is fused.
+    """
+    if product.call.call == "conv_transpose" and set(product.call.stride) != {1} and tile.kind == "tile":
+        return True  # a library's has a few percent of the rate, and is copied to where it belongs
+    if reader is None:
+        return False
     value = reader.stores[0].value
     if isinstance(value, Map) and value.triangle is not None:
         return True  # half of the tiles add nothing up
     rate = chip.tensor_tflops * (_F32_SHARE if tile.kind == "tile" else 1)
-    slower_us = sums.flops / rate * (1 / _OWN_SHARE[tile.kind] - 1) / 1e6
-    # A library's transposed convolution with strides is copied to where it belongs.
-    copied = product.call.call == "conv_transpose" and set(product.call.stride) != {1}
-    saved_us = (4 if copied else 2) * product.bytes / chip.dram_tbps / 1e6
+    share = _PACKED_SHARE if tile.packed and tile.kind == "tile" else _OWN_SHARE[tile.kind]
+    slower_us = sums.flops * sums.existing / rate * (1 / share - 1) / 1e6
+    saved_us = 2 * product.bytes / chip.dram_tbps / 1e6
     return slower_us < saved_us + chip.launch_us
 
 

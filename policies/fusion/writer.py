@@ -19,6 +19,8 @@ STORED = {
     BufferElement.I64: "long long",
     BufferElement.BOOL: "unsigned char",
 }
+QUOTIENT = "({0} / {1})"
+_COPIED_BYTES = (4, 8, 16)  # of a copy to shared memory
 _FULLY_UNROLLED = 64  # steps of a window's loops
 
 
@@ -35,6 +37,7 @@ class StatementWriter:
         self._saving, self._whole, self._slots = False, 0, 0
         self._kept: dict[tuple[str, Index, int], int] = {}
         self.slot_bytes = 0
+        self._inverses: dict[Expr, str] = {}
 
     def line(self, text: str) -> None:
         self.lines.append("  " * self._indent + text)
@@ -59,12 +62,19 @@ class StatementWriter:
     def know(self, expr: Expr, text: str) -> None:
         self._frames[-1][expr] = text
 
+    def write_inverse(self, expr: Expr) -> None:
+        """What is divided by the expression from now on is multiplied by its inverse."""
+        if expr not in self._inverses:
+            inverse = self.name("v")
+            self.line(f"const Inverse<{expr.ctype}> {inverse} = inverse_of({self.write(expr)});")
+            self._inverses[expr] = inverse
+
     def keep(
         self, slot: Callable[[Var], str | None] | None = None, *, save: bool = False, elements: int = 0, slots: int = 0
     ) -> None:
-        """From now on loads of buffers of at least `elements` are saved in shared memory, or taken from there.
+        """From now on `copy` saves loads of buffers of at least `elements` in shared memory, or loads take what it saved there.
 
-        `slot`: of a loop's variable, in which of `slots` a thread saves what it loads for it; None ends this.
+        `slot`: of a loop's variable, in which of `slots` a thread saves what it reads for it; None ends this.
         `slot_bytes` is what a slot takes of all that is kept.
         """
         self._slot, self._saving, self._whole, self._slots = slot, save, elements, slots
@@ -116,6 +126,8 @@ class StatementWriter:
                 return self._folded(expr)
             case "load":
                 return self._load([expr])[0]
+        if expr.data == QUOTIENT and expr.args[1] in self._inverses:
+            return self._named(expr, f"divided({self.write(expr.args[0])}, {self._inverses[expr.args[1]]})")
         text = expr.data
         for at in range(len(expr.args)):
             text = text.replace(f"{{{at}}}", f"\x00{at}\x00")
@@ -161,6 +173,23 @@ class StatementWriter:
 
     def load(self, exprs: Iterable[Expr], width: int) -> None:
         """Load what the expressions read, `width` neighbours at a time where they are neighbours and aligned."""
+        for group in self._neighbours(exprs, width):
+            if len(group) == width > 1:
+                self._load(group)
+
+    def copy(self, exprs: Iterable[Expr], width: int) -> None:
+        """Copy what is kept of what the expressions read to shared memory, while the thread goes on."""
+        for group in self._neighbours(exprs, width):
+            for loads in [group] if len(group) == width else [[each] for each in group]:
+                buffer, index, element, *_ = loads[0].data
+                size = element.bytes * len(loads)
+                if size in _COPIED_BYTES and (kept := self._kept_at(loads)) is not None:
+                    slot, offset = kept
+                    place = f"kept_bytes + {offset * self._slots}u + ({slot}) * {size}u"
+                    self.line(f"keep_async<{size}>({place}, {buffer} + ({self.index(index)}));")
+
+    def _neighbours(self, exprs: Iterable[Expr], width: int) -> list[list[Expr]]:
+        """The loads of expressions, in groups of up to `width` of one aligned place."""
         found: dict[Expr, None] = {}
         seen: set[Expr] = set()
         for expr in exprs:
@@ -168,13 +197,11 @@ class StatementWriter:
         groups: dict[object, dict[int, Expr]] = {}
         for load in found:
             buffer, index, _, elements, bound = load.data
-            if width > 1 and elements % width == 0 and all(factor % width == 0 for _, factor in index.terms):
-                base = index.constant // width * width
-                key = (buffer, index - (index.constant - base), bound)
-                groups.setdefault(key, {})[index.constant - base] = load
-        for group in groups.values():
-            if len(group) == width:
-                self._load([group[at] for at in range(width)])
+            aligned = elements % width == 0 and all(factor % width == 0 for _, factor in index.terms)
+            base = index.constant // width * width if aligned else index.constant
+            key = (buffer, index - (index.constant - base), bound, aligned)
+            groups.setdefault(key, {})[index.constant - base] = load
+        return [[group[at] for at in sorted(group)] for group in groups.values()]
 
     def _find(self, expr: Expr, found: dict[Expr, None], seen: set[Expr]) -> None:
         if expr in seen or any(expr in frame for frame in self._frames):
@@ -202,8 +229,7 @@ class StatementWriter:
         source = f"*({address})" if width == 1 else f"load_pack<{width}>({address})"
         if kept is not None:
             slot, offset = kept
-            place = f"reinterpret_cast<{kind}*>(kept_bytes + {offset * self._slots}u)[{slot}]"
-            source = f"{place} = {source}" if self._saving else place
+            source = f"reinterpret_cast<{kind}*>(kept_bytes + {offset * self._slots}u)[{slot}]"
         if bound is None:
             self.line(f"const {kind} {name} = {source};")
         else:

@@ -1,8 +1,9 @@
 """CUDA C++ that every product kernel shares: copies into shared memory, and the loops over the terms of the sums.
 
-An operand is a `Side`: `at(row, k, inside)` is where an element lies, and whether it is there; what is not is zero. `kWide`
-neighbouring rows are copied at once; with `kAlongK` neighbouring threads copy neighbouring terms of one row, and in half
-precision `kWide` of them at once.
+An operand is a `Side`: `at(row, step, line, inside)` is where an element lies, and whether it is there; what is not is zero. A
+step is a tile of terms, of which `line` is one. `kWide` neighbouring rows are copied at once; with `kAlongK` neighbouring
+threads copy neighbouring terms of one row, and in half precision `kWide` of them at once. Steps that are not `used` are left
+out.
 """
 
 COPIES = """\
@@ -21,50 +22,68 @@ template <int Groups>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Groups) : "memory");
 }
+struct PlaceInTile {
+  unsigned line, place;
+};
+// Which group of neighbours a thread copies as its i-th of a tile. Those of a thread lie at constant distances where they can.
+template <int Line, int Threads>
+__device__ __forceinline__ PlaceInTile place_in_tile(unsigned i) {
+  if constexpr (Threads == Line) return {i, threadIdx.x};
+  if constexpr (Threads % Line == 0) return {threadIdx.x / Line + i * (Threads / Line), threadIdx.x % Line};
+  if constexpr (Line % Threads == 0) return {i / (Line / Threads), threadIdx.x + i % (Line / Threads) * Threads};
+  return {(threadIdx.x + i * Threads) / Line, (threadIdx.x + i * Threads) % Line};
+}
+// The first step from `step` on, and below `end`, whose terms are not all zeros.
+template <class Side>
+__device__ __forceinline__ unsigned used_from(const Side& side, unsigned step, unsigned end) {
+  if constexpr (!Side::kAllUsed)
+    while (step < end && !side.used(step)) ++step;
+  return step;
+}
 """
 
 SIMT = """\
 // A tile of `Rows` rows and `Depth` terms, kept by term in lines of Rows + 4 numbers.
 template <class Side, int Rows, int Depth, int Threads>
-__device__ __forceinline__ void load_tile(const Side& side, float* to, unsigned row0, unsigned k0) {
+__device__ __forceinline__ void load_tile(const Side& side, float* to, unsigned row0, unsigned step) {
   constexpr int kWide = Side::kWide, kGroups = Rows * Depth / kWide, kLine = Side::kAlongK ? Depth : Rows / kWide;
 #pragma unroll
   for (int i = 0; i < (kGroups + Threads - 1) / Threads; ++i) {
     const unsigned group = threadIdx.x + i * Threads;
     if (kGroups % Threads != 0 && group >= kGroups) break;
-    unsigned line = group / kLine;
-    if constexpr (kLine % 32 == 0) line = __shfl_sync(0xffffffffu, line, 0);  // one term a warp: its index is computed once
-    const unsigned place = group % kLine, k = Side::kAlongK ? place : line, row = (Side::kAlongK ? line : place) * kWide;
-    bool inside = Side::kTerms % Depth == 0 || k0 + k < Side::kTerms;
-    const float* from = side.at(min(row0 + row, Side::kRows - kWide), k0 + k, inside);
+    const auto [line, place] = place_in_tile<kLine, Threads>(i);
+    const unsigned k = Side::kAlongK ? place : line, row = (Side::kAlongK ? line : place) * kWide;
+    bool inside = Side::kTerms % Depth == 0 || step * Depth + k < Side::kTerms;
+    const float* from = side.at(min(row0 + row, Side::kRows - kWide), step, k, inside);
     copy_async<4 * kWide>(to + k * (Rows + 4) + row, from, inside);
   }
 }
 
-// Adds `steps` tiles of products, from term `k0`, to the sums of a thread, which are TM / 4 by TN / 4 blocks of 4 by 4.
+// Adds the products of steps, from `step` to below `end`, to the sums of a thread, which are TM / 4 by TN / 4 blocks of 4 by 4.
 template <class A, class B, int M, int N, int Depth, int TM, int TN, int Stages>
 __device__ __forceinline__ void multiply(const A& a, const B& b, unsigned m0, unsigned n0, unsigned ty, unsigned tx,
-                                         unsigned k0, unsigned steps, float (&sum)[TM][TN]) {
+                                         unsigned step, unsigned end, float (&sum)[TM][TN]) {
   constexpr int kThreads = M / TM * (N / TN), kA = Depth * (M + 4), kStage = kA + Depth * (N + 4);
   extern __shared__ float4 shared_memory[];
   float* const shared = reinterpret_cast<float*>(shared_memory);
+  unsigned ahead = step = used_from(a, step, end), now = 0, next = Stages - 1;
 #pragma unroll
   for (int stage = 0; stage < Stages - 1; ++stage) {
-    if (stage < steps) {
-      load_tile<A, M, Depth, kThreads>(a, shared + stage * kStage, m0, k0 + stage * Depth);
-      load_tile<B, N, Depth, kThreads>(b, shared + stage * kStage + kA, n0, k0 + stage * Depth);
+    if (ahead < end) {
+      load_tile<A, M, Depth, kThreads>(a, shared + stage * kStage, m0, ahead);
+      load_tile<B, N, Depth, kThreads>(b, shared + stage * kStage + kA, n0, ahead);
+      ahead = used_from(a, ahead + 1, end);
     }
     commit_copies();
   }
-  unsigned now = 0, next = Stages - 1;
 #pragma unroll 1
-  for (unsigned step = 0; step < steps; ++step) {
+  for (; step < end; step = used_from(a, step + 1, end)) {
     wait_for_copies<Stages - 2>();
     __syncthreads();
-    if (step + Stages - 1 < steps) {
-      const unsigned k = k0 + (step + Stages - 1) * Depth;
-      load_tile<A, M, Depth, kThreads>(a, shared + next * kStage, m0, k);
-      load_tile<B, N, Depth, kThreads>(b, shared + next * kStage + kA, n0, k);
+    if (ahead < end) {
+      load_tile<A, M, Depth, kThreads>(a, shared + next * kStage, m0, ahead);
+      load_tile<B, N, Depth, kThreads>(b, shared + next * kStage + kA, n0, ahead);
+      ahead = used_from(a, ahead + 1, end);
     }
     commit_copies();
     const float *as = shared + now * kStage + ty * 4, *bs = shared + now * kStage + kA + tx * 4;
@@ -83,6 +102,28 @@ __device__ __forceinline__ void multiply(const A& a, const B& b, unsigned m0, un
     now = now + 1 == Stages ? 0 : now + 1;
     next = next + 1 == Stages ? 0 : next + 1;
   }
+}
+"""
+
+EXCHANGE = """\
+// From four neighbouring sums of one row a thread to sums of four rows, whose neighbours are those of the next thread: a warp
+// holds 4 rows of 32 columns at a time. What it stores then lies together, wherever a line begins.
+template <int TM, int TN>
+__device__ __forceinline__ void exchange(float (&sum)[TM][TN]) {
+  extern __shared__ float4 shared_memory[];
+  const unsigned lane = threadIdx.x % 32;
+  float* const own = reinterpret_cast<float*>(shared_memory) + threadIdx.x / 32 * 128;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+#pragma unroll
+    for (int j = 0; j < TN; j += 4) {
+      store_pack(own + lane * 4, Pack<float, 4>{{sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]}});
+      __syncwarp();
+#pragma unroll
+      for (int row = 0; row < 4; ++row) sum[i][j + row] = own[row * 32 + lane];
+      __syncwarp();
+    }
 }
 """
 
@@ -109,16 +150,15 @@ struct TileCopy {
   static constexpr int kEach = (kGroups + Threads - 1) / Threads;
   unsigned short held[kWide == 1 ? kEach : 1];
 
-  __device__ __forceinline__ void begin(const Side& side, Element* to, unsigned row0, unsigned k0) {
+  __device__ __forceinline__ void begin(const Side& side, Element* to, unsigned row0, unsigned step) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const unsigned group = threadIdx.x + i * Threads;
       if (kGroups % Threads != 0 && group >= kGroups) break;
-      unsigned line = group / kLine;
-      if constexpr (kLine % 32 == 0) line = __shfl_sync(0xffffffffu, line, 0);  // one line a warp: its index is computed once
-      const unsigned at = group % kLine * kWide, k = Side::kAlongK ? at : line, row = Side::kAlongK ? line : at;
-      bool inside = Side::kTerms % Depth == 0 || k0 + k < Side::kTerms;
-      const Element* from = side.at(min(row0 + row, Side::kRows - (Side::kAlongK ? 1 : kWide)), k0 + k, inside);
+      const auto [line, place] = place_in_tile<kLine, Threads>(i);
+      const unsigned at = place * kWide, k = Side::kAlongK ? at : line, row = Side::kAlongK ? line : at;
+      bool inside = Side::kTerms % Depth == 0 || step * Depth + k < Side::kTerms;
+      const Element* from = side.at(min(row0 + row, Side::kRows - (Side::kAlongK ? 1 : kWide)), step, k, inside);
       if constexpr (kWide == 8)
         copy_async<16>(to + T::offset(line, at / 8), from, inside);
       else
@@ -165,37 +205,39 @@ __device__ __forceinline__ void multiply_block(const unsigned (&p)[4], const uns
       : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "r"(q[0]), "r"(q[1]));
 }
 
-// Adds `steps` tiles of products, from term `k0`, to the sums of a thread.
+// Adds the products of steps, from `step` to below `end`, to the sums of a thread.
 template <class A, class B, int M, int N, int Depth, int WM, int WN, int Stages>
 __device__ __forceinline__ void multiply_matrices(const A& a, const B& b, unsigned m0, unsigned n0, unsigned wm, unsigned wn,
-                                                  unsigned k0, unsigned steps, float (&sum)[WM / 8][WN / 4]) {
+                                                  unsigned step, unsigned end, float (&sum)[WM / 8][WN / 4]) {
   using Element = typename A::Element;
   constexpr int kThreads = M / WM * (N / WN) * 32, kA = M * Depth, kStage = kA + N * Depth;
   extern __shared__ float4 shared_memory[];
   Element* const shared = reinterpret_cast<Element*>(shared_memory);
   TileCopy<A, M, Depth, kThreads> copy_a;
   TileCopy<B, N, Depth, kThreads> copy_b;
+  unsigned ahead = step = used_from(a, step, end), now = 0, next = Stages - 1;
 #pragma unroll
   for (int stage = 0; stage < Stages - 1; ++stage) {
-    if (stage < steps) {
+    if (ahead < end) {
       Element* const to = shared + stage * kStage;
-      copy_a.begin(a, to, m0, k0 + stage * Depth);
-      copy_b.begin(b, to + kA, n0, k0 + stage * Depth);
+      copy_a.begin(a, to, m0, ahead);
+      copy_b.begin(b, to + kA, n0, ahead);
       copy_a.finish(to);
       copy_b.finish(to + kA);
+      ahead = used_from(a, ahead + 1, end);
     }
     commit_copies();
   }
-  unsigned now = 0, next = Stages - 1;
 #pragma unroll 1
-  for (unsigned step = 0; step < steps; ++step) {
+  for (; step < end; step = used_from(a, step + 1, end)) {
     wait_for_copies<Stages - 2>();
     __syncthreads();
-    const bool more = step + Stages - 1 < steps;
+    const bool more = ahead < end;
     Element* const to = shared + next * kStage;
     if (more) {
-      copy_a.begin(a, to, m0, k0 + (step + Stages - 1) * Depth);
-      copy_b.begin(b, to + kA, n0, k0 + (step + Stages - 1) * Depth);
+      copy_a.begin(a, to, m0, ahead);
+      copy_b.begin(b, to + kA, n0, ahead);
+      ahead = used_from(a, ahead + 1, end);
     }
     commit_copies();
     const Element *as = shared + now * kStage, *bs = as + kA;

@@ -22,25 +22,26 @@ class OperandSource:
     buffer: str
 
 
-def side(name: str, operand: Operand, sums: Contraction, rows: int, buffers: Mapping[int, str]) -> OperandSource:
-    """`name`: of the struct. Raises: Unplanned for an operand that is not read from one buffer."""
+def side(name: str, operand: Operand, sums: Contraction, rows: int, depth: int, buffers: Mapping[int, str]) -> OperandSource:
+    """`name`: of the struct. `depth`: terms of a step. Raises: Unplanned for an operand that is not read from one buffer."""
     reading = Reading(KernelProgram("", 1, 1, None, []), buffers)
-    row, k, batch = of(Var("row", rows)), of(Var("k", sums.k)), of(Var("batch", sums.batches))
+    row, line, batch = of(Var("row", rows)), of(Var("line", depth)), of(Var("batch", sums.batches))
+    k = sums.term(depth)
     load, guards = _guarded(operand(reading, batch, row, k))
     pool = reading.pool
     buffer, place, element = load.data[0], _plain(load.data[1], pool), load.data[2]
     limits = [(_plain(index, pool), size) for index, size in guards]
     wide = _COPY_BYTES // element.bytes
-    beside = {each: bool(each.terms) and step_of(place, each) == 1 for each in (row, k)}
-    along_k = beside[k] and not (beside[row] and not limits and _together(place, "row", rows, wide))
+    beside = {each: bool(each.terms) and step_of(place, each) == 1 for each in (row, line)}
+    along_k = beside[line] and not (beside[row] and not limits and _together(place, "row", rows, wide))
     # In f32 tiles are kept by term, so that neighbouring terms are copied one by one.
     together = not limits and (
-        _together(place, "k", sums.k, wide) and element in HALVES
+        _together(place, "line", sums.k, wide) and element in HALVES
         if along_k
         else beside[row] and _together(place, "row", rows, wide)
     )
     lines = _known([place, *(index for index, _ in limits)], pool)
-    lines += [f"inside = inside && ({index}) < {size}u;" for index, size in limits]
+    lines += [f"inside &= ({index}) < {size}u;" for index, size in limits]  # without branches, found once for several lines
     body = "\n    ".join([*lines, f"return base + (inside ? {place} : 0u);"])
     stored = STORED[element]
     source = f"""struct {name} {{
@@ -50,12 +51,21 @@ def side(name: str, operand: Operand, sums: Contraction, rows: int, buffers: Map
   static constexpr bool kAlongK = {"true" if along_k else "false"};
   const {stored}* base;
   unsigned batch;
-  __device__ __forceinline__ const {stored}* at(unsigned row, unsigned k, bool& inside) const {{
+  __device__ __forceinline__ const {stored}* at(unsigned row, unsigned step, unsigned line, bool& inside) const {{
     {body}
   }}
-}};
+{_used(sums, depth)}}};
 """
     return OperandSource(source, buffer)
+
+
+def _used(sums: Contraction, depth: int) -> str:
+    """`used(step)` in C++: whether some terms of a step may not be zero, as far as that is known of all of them together."""
+    limits = sums.limits(depth)[0]
+    inside = " && ".join(f"({index}) < {size}u" for index, size in limits)
+    return f"""  static constexpr bool kAllUsed = {"false" if limits else "true"};
+  __device__ __forceinline__ bool used(unsigned step) const {{ return {inside or "true"}; }}
+"""
 
 
 def matrix(operand: Operand, sums: Contraction, rows: int, buffers: Mapping[int, str]) -> tuple[str, bool] | None:

@@ -1,19 +1,21 @@
 """CUDA C++ of a product by tiles, with what is stored of its sums: the product, or an element-wise value of it."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cudal2_agent.contract.plan.plan import Launch, Scratch
 from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
-from cudal2_agent.policies.fusion.kernel_text import KernelText, Parameter, buffer_args, kernel_source
+from cudal2_agent.policies.fusion.kernel_text import KernelText, Parameter, buffer_args, kernel_source, kernel_text
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction
-from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES, MATRIX, SIMT, WARPGROUP_HEADERS, WARPGROUPS
+from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES, EXCHANGE, MATRIX, SIMT, WARPGROUP_HEADERS, WARPGROUPS
 from cudal2_agent.policies.fusion.product_kernels.operand_copies import side
 from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
 from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue
-from cudal2_agent.policies.fusion.values import Map, ProductValue, Value
+from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Value
 from cudal2_agent.policies.fusion.writer import StatementWriter
 
 _STAGES = {"tile": 3, "mma": 4, "wgmma": 4}  # tiles in shared memory
@@ -82,9 +84,18 @@ def tile_kernel(
     elements: Mapping[str, BufferElement],
 ) -> KernelText:
     """The kernel and its launch. `store`: what is kept of the product. Raises: Unplanned."""
+    if tile.packed:
+        packing, sums = _packed(name, product, sums, buffers, elements)
+        scratch = {each.name: each.element for each in packing.scratch}
+        text = tile_kernel(
+            name, product, sums, tile.model_copy(update={"packed": False}), store, buffers, {**elements, **scratch}
+        )
+        return KernelText(
+            f"{packing.source}\n{text.source}", text.launch, (packing.launch, *text.before), (*packing.scratch, *text.scratch)
+        )
     first = f"{name}_part" if tile.split > 1 else name
-    left = side(f"{first}_a", sums.a, sums, sums.m, buffers)
-    right = side(f"{first}_b", sums.b, sums, sums.n, buffers)
+    left = side(f"{first}_a", sums.a, sums, sums.m, tile.k, buffers)
+    right = side(f"{first}_b", sums.b, sums, sums.n, tile.k, buffers)
     sides = left.source + right.source
     reads = list(dict.fromkeys((left.buffer, right.buffer)))
     if tile.split > 1:
@@ -92,12 +103,32 @@ def tile_kernel(
     reading = SumReading(product, store, buffers)
     writer = StatementWriter(reading.pool)
     layout = _multiply(writer, name, sums, tile, (left.buffer, right.buffer), steps_of(product, sums, tile, store))
+    if tile.kind == "tile" and not _stored_together(sums, layout.wide):
+        writer.line("exchange(sum_of);")
+        layout = _exchanged(tile)
     store_sums(writer, reading, sums, layout, store)
     reads = list(dict.fromkeys((*reads, *reading.loads)))
     source, launch = _launched(
         name, tile, sums, writer, [(each, elements[each]) for each in reads], store.buffer, store.value.element
     )
     return KernelText(sides + source, launch)
+
+
+def _packed(
+    name: str, product: ProductValue, sums: Contraction, buffers: Mapping[int, str], elements: Mapping[str, BufferElement]
+) -> tuple[KernelText, Contraction]:
+    """The launch that copies the first operand as matrices of terms by rows, and the sums over the copy."""
+    shape = (sums.batches, sums.k, sums.m)
+    copied = Map(
+        f"{name}_packed", shape, product.element, product.operands, lambda scope, at: sums.a(scope, at[0], at[2], at[1])
+    )
+    copy = BufferValue(copied.name, shape, product.element)
+    program = KernelProgram(f"{name}_pack", copied.numel, 1, None, [StoredValue(copied, copy.name, by_row=True)])
+    axes = Axes(layout="flat", vector=math.gcd(sums.m, 16 // product.element.bytes))
+    text = kernel_text(program, axes, buffers, {**elements, copy.name: copy.element})
+    scratch = Scratch(name=copy.name, shape=shape, element=copy.element)
+    read = replace(sums, a=lambda scope, batch, row, k: scope.read(copy, [batch, k, row]))
+    return replace(text, scratch=(scratch,)), read
 
 
 def _multiply(
@@ -110,8 +141,7 @@ def _multiply(
     first = "0u"
     if tile.split > 1:
         each = -(-sums.k // (tile.k * tile.split))
-        first = f"blockIdx.y * {each * tile.k}u"
-        steps = f"min({each}u, max({steps}, blockIdx.y * {each}u) - blockIdx.y * {each}u)"
+        first, steps = f"blockIdx.y * {each}u", f"min((blockIdx.y + 1u) * {each}u, {steps})"
     given = f"({sides}, m0_at, n0_at, y_at, x_at, {first}, {steps}, sum_of)"
     if tile.kind == "mma":
         across = tile.n // tile.tn
@@ -140,13 +170,40 @@ def _multiply(
     )
 
 
+def _stored_together(sums: Contraction, wide: int) -> bool:
+    """Whether `wide` neighbouring sums of a row are stored at once."""
+    column = of(Var("n", -(-sums.n // wide))) * wide
+    found = [sums.place(of(Var("batch", sums.batches)), of(Var("m", sums.m)), column + lane) for lane in range(wide)]
+    places = [place for place, _ in found]
+    beside = all(place == places[0] + lane for lane, place in enumerate(places)) and _aligned(places)
+    return beside and sums.n % wide == 0 and not any(_limits(inside) for _, inside in found)
+
+
+def _exchanged(tile: SumTile) -> SumLayout:
+    """Of `exchange`: row `i_at % 4` of four, of what were a thread's sums `i_at / 4`."""
+    across, apart = tile.n // tile.tn // 8, tile.n // tile.tn * 4
+    return SumLayout(
+        rows=tile.tm * 4,
+        groups=tile.tn // 4,
+        wide=1,
+        m=f"m0_at + i_at / 16u * {tile.m * 4 // tile.tm}u + (warp_at / {across}u * 4u + i_at % 4u) * 4u + i_at / 4u % 4u",
+        n=f"n0_at + warp_at % {across}u * 32u + j_at * {apart}u + lane_at",
+        sum="sum_of[i_at / 4u][j_at * 4u + i_at % 4u]",
+    )
+
+
 def tile_of_cta(writer: StatementWriter, sums: Contraction, tile: SumTile, why: str = "") -> None:
     """Declare where a CTA's tile begins, and which warp and lane a thread is. `why`: a comment on the order of tiles.
 
     Names end in `_at` or `_of`, which those of buffers need not avoid otherwise.
     """
-    rows, columns = -(-sums.m // tile.m), -(-sums.n // tile.n)
-    writer.line(f"const unsigned tile_at = blockIdx.x % {rows * columns}u, batch_at = blockIdx.x / {rows * columns}u;")
+    rows, columns, phases = -(-sums.m // tile.m), -(-sums.n // tile.n), sums.phases
+    tiles, turn = rows * columns, "blockIdx.x"
+    if phases > 1:
+        writer.line("// CTAs that run together store neighbouring elements.")
+        turn, phase = f"blockIdx.x / {phases}u", f" * {phases}u + blockIdx.x % {phases}u"
+    batch = f"blockIdx.x / {tiles * phases}u" + (phase if phases > 1 else "")
+    writer.line(f"const unsigned tile_at = {turn} % {tiles}u, batch_at = {batch};")
     if why:
         writer.line(f"// {why}")
     writer.line(f"const unsigned m0_at = tile_at % {rows}u * {tile.m}u, n0_at = tile_at / {rows}u * {tile.n}u;")
@@ -227,7 +284,7 @@ def main_loop(product: ProductValue, tile: SumTile) -> str:
     """The C++ that a product's kernel needs before it."""
     match tile.kind:
         case "tile":
-            return COPIES + SIMT
+            return COPIES + SIMT + EXCHANGE
         case "mma":
             return COPIES + MATRIX.replace("KIND", "f16" if product.element is BufferElement.F16 else "bf16")
         case "wgmma":
@@ -235,7 +292,7 @@ def main_loop(product: ProductValue, tile: SumTile) -> str:
 
 
 def steps_of(product: ProductValue, sums: Contraction, tile: SumTile, store: StoredValue) -> str:
-    """How many tiles of terms a CTA adds up: none where all that it stores is the zeros of a triangle."""
+    """How many steps of terms a CTA adds up: none where all that it stores is the zeros of a triangle."""
     steps = f"{-(-sums.k // tile.k)}u"
     value = store.value
     if not isinstance(value, Map) or value.triangle is None or value.of[0] is not product or product.call.call != "mm":
@@ -264,7 +321,8 @@ def store_sums(writer: StatementWriter, reading: SumReading, sums: Contraction, 
                 return
             for lane, (wanted, inside) in enumerate(places):
                 place = wanted
-                limits = [f"n_at * {wide}u + {lane}u < {sums.n}u", *_limits(inside)]
+                column = "n_at" if wide == 1 else f"n_at * {wide}u + {lane}u"
+                limits = [f"{column} < {sums.n}u", *_limits(inside)]
                 with writer.block(f"if ({' && '.join(limits)})"):
                     _stored(writer, reading, store, [place], [lane], layout)
 

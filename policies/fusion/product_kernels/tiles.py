@@ -14,7 +14,8 @@ _THREADS, _SUMS = 512, 32768  # of an SM, at most: half of its registers hold su
 class SumTile(Record):
     """A CTA computes m x n of the result, k terms at a time.
 
-    `split`: CTAs that share the terms, whose sums a second launch adds.
+    `split`: CTAs that share the terms, whose sums a second launch adds. `packed`: a launch before copies the weight of a
+    convolution as its tiles are read, with the terms by tap.
     `tile`: in f32, a thread tm x tn of it. `mma`: in half precision by matrix instructions, a warp tm x tn of it.
     `wgmma`: by those of warpgroups, of which each computes tm x tn; operands are whole matrices.
     """
@@ -26,6 +27,7 @@ class SumTile(Record):
     tm: int
     tn: int
     split: int = 1
+    packed: bool = False
 
     @property
     def threads(self) -> int:
@@ -41,16 +43,18 @@ class SumTile(Record):
         return max(min(_THREADS, _SUMS // sums) // self.threads, 1)
 
     def text(self) -> str:
-        return f"{self.kind} {self.m}x{self.n}x{self.k} {self.tm}x{self.tn}" + (f" s{self.split}" if self.split > 1 else "")
+        words = [self.kind, f"{self.m}x{self.n}x{self.k}", f"{self.tm}x{self.tn}"]
+        return " ".join(words + [f"s{self.split}"] * (self.split > 1) + ["packed"] * self.packed)
 
     @classmethod
     def parse(cls, text: str) -> "SumTile":
         """Raises: ValueError."""
-        kind, tile, own, *split = text.split()
+        kind, tile, own, *others = text.split()
         m, n, k = map(int, tile.split("x"))
         tm, tn = map(int, own.split("x"))
-        parts = int(split[0].removeprefix("s")) if split else 1
-        return cls.model_validate({"kind": kind, "m": m, "n": n, "k": k, "tm": tm, "tn": tn, "split": parts})
+        parts = next((int(word.removeprefix("s")) for word in others if word != "packed"), 1)
+        axes = {"kind": kind, "m": m, "n": n, "k": k, "tm": tm, "tn": tn, "split": parts, "packed": "packed" in others}
+        return cls.model_validate(axes)
 
 
 TILES = tuple(
@@ -61,6 +65,7 @@ TILES = tuple(
         (64, 128, 8, 8, 8),
         (128, 64, 8, 8, 8),
         (64, 64, 8, 8, 4),
+        (48, 128, 8, 12, 4),
         (64, 64, 16, 4, 4),
         (32, 128, 8, 4, 8),
         (32, 64, 16, 4, 4),

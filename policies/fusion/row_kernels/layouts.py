@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
 from cudal2_agent.policies.fusion.row_kernels.passes import Fields, ReducingKernel
+from cudal2_agent.policies.fusion.values import Unplanned
 
 WARP = 32
 
@@ -38,14 +39,8 @@ class RowKernel(ReducingKernel):
 
     def combine(self, state: str, fields: Fields, merge: Callable[[str, str], str]) -> None:
         axes, own = self.axes, f"{state}_0_0"
-        width = min(axes.lanes, WARP)
-        with self.writer.block(f"for (unsigned d = {width // 2}u; d > 0u; d >>= 1)"):
-            for name, kind in fields:
-                self.line(f"const {kind} o_{name} = __shfl_down_sync(0xffffffffu, {own}_{name}, d, {width});")
-            self.line(merge(own, "o"))
+        self._in_warp(own, fields, merge, min(axes.lanes, WARP))
         if axes.lanes <= WARP:
-            for name, _ in fields:
-                self.line(f"{own}_{name} = __shfl_sync(0xffffffffu, {own}_{name}, 0, {width});")
             return
         warps, of_row = axes.threads // WARP, axes.lanes // WARP
         for name, kind in fields:
@@ -54,13 +49,35 @@ class RowKernel(ReducingKernel):
             for name, _ in fields:
                 self.line(f"{state}_{name}[threadIdx.x / 32u] = {own}_{name};")
         self.line("__syncthreads();")
-        begin = "0u" if of_row == warps else f"threadIdx.x / {axes.lanes}u * {of_row}u"
+        begin = "" if of_row == warps else f"threadIdx.x / {axes.lanes}u * {of_row}u + "
         for name, _ in fields:
-            self.line(f"{own}_{name} = {state}_{name}[{begin}];")
-        with self.writer.block(f"for (unsigned w = 1; w < {of_row}u; ++w)"):
+            self.line(f"{own}_{name} = {state}_{name}[{begin}threadIdx.x % {of_row}u];")
+        self._in_warp(own, fields, merge, of_row)
+
+    def combine_cluster(self, state: str, fields: Fields, merge: Callable[[str, str], str]) -> None:
+        axes, own = self.axes, f"{state}_0_0"
+        rows, at, width = axes.threads // axes.lanes, f"threadIdx.x / {axes.lanes}u", 1 << (axes.cluster - 1).bit_length()
+        for name, kind in fields:
+            self.line(f"__shared__ {kind} {state}_all_{name}[{rows}];")
+            self.line(f"if ({self.first} == 0u) {state}_all_{name}[{at}] = {own}_{name};")
+        self.line("cluster_sync();")
+        rank = f"min(threadIdx.x % {width}u, {axes.cluster - 1}u)"
+        for name, _ in fields:
+            self.line(f"{own}_{name} = *of_rank(&{state}_all_{name}[{at}], {rank});")
+        self._in_warp(own, fields, merge, width, axes.cluster)
+
+    def _in_warp(
+        self, own: str, fields: Fields, merge: Callable[[str, str], str], width: int, count: int | None = None
+    ) -> None:
+        """Merge the states of `count` threads of each `width` in the order of a tree; all of them have the result."""
+        inside = f"if (threadIdx.x % {width}u + d < {count}u) " if count not in (None, width) else ""
+        with self.writer.block(f"for (unsigned d = {width // 2}u; d > 0u; d >>= 1)"):
             for name, kind in fields:
-                self.line(f"const {kind} o_{name} = {state}_{name}[{begin} + w];")
-            self.line(merge(own, "o"))
+                self.line(f"const {kind} o_{name} = __shfl_down_sync(0xffffffffu, {own}_{name}, d, {width});")
+            merged = merge(own, "o")
+            self.line(f"{inside}{{ {merged} }}" if inside else merged)
+        for name, _ in fields:
+            self.line(f"{own}_{name} = __shfl_sync(0xffffffffu, {own}_{name}, 0, {width});")
 
 
 class ColumnKernel(ReducingKernel):
@@ -110,3 +127,6 @@ class ColumnKernel(ReducingKernel):
                 for name, kind in fields:
                     self.line(f"const {kind} o{at}_{name} = {state}_{name}[w][{place}];")
                 self.line(merge(each, f"o{at}"))
+
+    def combine_cluster(self, state: str, fields: Fields, merge: Callable[[str, str], str]) -> None:  # noqa: ARG002 (none)
+        raise Unplanned("a reduction", "of rows side by side in a cluster")

@@ -11,11 +11,13 @@ from functools import partial
 from cudal2_agent.contract.plan.plan import Scratch
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.policies.fusion.axes import Axes
+from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
 from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.reduction_rules import OPERATIONS, ReductionRule, start
 from cudal2_agent.policies.fusion.row_kernels.kernel_body import KernelBody
 from cudal2_agent.policies.fusion.values import Reduction, ReductionKey
+from cudal2_agent.policies.fusion.writer import QUOTIENT
 
 STATES = {
     "float": BufferElement.F32,
@@ -25,7 +27,9 @@ STATES = {
     "long long": BufferElement.I64,
     "bool": BufferElement.BOOL,
 }
+HELD_TOGETHER = 4  # groups of a row that a thread keeps and takes at once
 Fields = list[tuple[str, str]]  # of a state: (name, C type)
+LoopBody = Callable[[str | None, list[tuple[Index, int]]], None]
 
 
 class ReducingKernel(KernelBody):
@@ -52,6 +56,10 @@ class ReducingKernel(KernelBody):
     @abstractmethod
     def combine(self, state: str, fields: Fields, merge: Callable[[str, str], str]) -> None:
         """Merge the threads' states; afterwards every thread has the result. `merge(state, other)`: a statement."""
+
+    @abstractmethod
+    def combine_cluster(self, state: str, fields: Fields, merge: Callable[[str, str], str]) -> None:
+        """The same of the CTAs of a cluster. Raises: Unplanned where the layout has none."""
 
     @abstractmethod
     def state_index(self, part: str, lane: int) -> str:
@@ -102,53 +110,112 @@ class ReducingKernel(KernelBody):
         stages = self.program.stages
         for at, stage in enumerate(stages if self.phase is None else stages[: self.phase + 1]):
             stored = self.phase is not None and at < self.phase
-            width = 1 if stored else self.place_lanes * self.items
-            states = {each.key: self._declare(each, width) for each in stage}
+            widths = {each.key: 1 if stored else self._width(each) for each in stage}
+            states = {each.key: self._declare(each, widths[each.key]) for each in stage}
             if stored:
                 self._load_states(at, stage, states)
             else:
-                self._loop(partial(self._take, stage, states), keep=at == 0)
-            self._finish(stage, states, width, partial=at == self.phase)
+                self._loop(partial(self._take, stage, states), partial(self._copy, stage) if at == 0 else None)
+            self._finish(stage, states, widths, partial=at == self.phase)
             if at == self.phase:
                 self._store_states(at, stage, states)
                 return
         if not self.by_row_only:
+            self._write_what_a_row_has_once()
             self._loop(self._elements)
+
+    def _width(self, reduction: Reduction) -> int:
+        """States of a thread for each of its rows."""
+        return 1 if OPERATIONS[reduction.operation].take_all else self.place_lanes * self.items
+
+    def _write_what_a_row_has_once(self) -> None:
+        """What is computed of the results of a row alone, before the loop over its elements."""
+        for place in self._lanes(of(Var("k", self.groups))):
+            for store in self.program.stores:
+                if not store.by_row:
+                    self._write_of_rows(self.at(*place).stored(store), set())
+
+    def _write_of_rows(self, expr: Expr, seen: set[Expr]) -> bool:
+        """Whether an expression is one of results of rows; if not, the parts of it that are have been written."""
+        if expr.kind in ("row", "literal"):
+            return True
+        if expr in seen or expr.kind not in ("call", "guard", "fold"):
+            return False
+        seen.add(expr)
+        known = [self._write_of_rows(each, seen) for each in expr.args]
+        if expr.kind == "call" and all(known):
+            return True
+        for each, is_known in zip(expr.args, known, strict=True):
+            if is_known and each.kind == "call":
+                self.writer.write(each)
+        if expr.data == QUOTIENT and known[1] and expr.args[1].kind != "literal" and expr.ctype in ("float", "double"):
+            self.writer.write_inverse(expr.args[1])
+        return False
 
     @staticmethod
     def _fields(reduction: Reduction) -> Fields:
         return [(name, ctype or reduction.source.ctype) for name, ctype, _ in OPERATIONS[reduction.operation].fields]
 
-    def _loop(self, body: Callable[[str | None, list[tuple[Index, int]]], None], *, keep: bool = False) -> None:
-        """`body(bound, groups)` for the groups of a thread, each with its item; `bound` where they may lie beyond the row."""
-        lanes, items, share = self.axes.lanes, self.axes.items, self.share
+    def _loop(self, body: LoopBody, copy: LoopBody | None = None) -> None:
+        """`body(bound, groups)` for the groups of a thread, each with its item; `bound` where they may lie beyond the row.
+
+        `copy`: what keeps groups in shared memory, in the first loop over them.
+        """
+        lanes, share = self.axes.lanes, self.share
         start, end = (f"begin + {self.first}", "end") if share > 1 else (self.first, f"{self.groups}u")
         chunk = -(-self.groups // share)
         if self.axes.held:
-            for step in range(-(-chunk // lanes)):
-                name = f"{self.first}_{step}"
-                if name not in self._named:
-                    self._named.add(name)
-                    self.line(f"const unsigned {name} = {start} + {step * lanes}u;")
-                whole = (step + 1) * lanes <= chunk and self.groups % chunk == 0
-                body(None if whole else f"{name} < {end}", [(of(Var(name, self.groups)), 0)])
+            whole = chunk // lanes if self.groups % chunk == 0 else 0  # steps that all lanes have
+            steps = [range(at, min(at + HELD_TOGETHER, whole)) for at in range(0, whole, HELD_TOGETHER)]
+            for several in [*steps, *(range(at, at + 1) for at in range(whole, -(-chunk // lanes)))]:
+                names = [f"{self.first}_{step}" for step in several]
+                for name, step in zip(names, several, strict=True):
+                    if name not in self._named:
+                        self._named.add(name)
+                        self.line(f"const unsigned {name} = {start} + {step * lanes}u;")
+                bound = None if several[-1] < whole else f"{names[0]} < {end}"
+                body(bound, [(of(Var(name, self.groups)), 0) for name in names])
             return
-        if self.axes.shared:
-            elements = self.program.rows * self.program.length
-            self.writer.keep(self._slot, save=keep, elements=elements, slots=self.slots)
+        if not self.axes.shared:
+            self._steps(body, start, end, chunk)
+            return
+        elements, kept = self.program.rows * self.program.length, self.axes.kept * lanes
+        first, rest = end, ""
+        if 0 < kept < chunk:
+            begin = "begin + " if share > 1 else ""
+            first, rest = f"min({begin}{kept}u, {end})", f"{start} + {kept}u"
+        if copy is not None:
+            self.writer.keep(self._slot, save=True, elements=elements, slots=self.slots)
+            self._steps(copy, start, first, kept or chunk, items=1)
+            self.writer.keep()
+        if rest:
+            self._steps(body, rest, end, chunk - kept)
+        if copy is not None:
+            self.line("wait_for_kept();")
+        self.writer.keep(self._slot, elements=elements, slots=self.slots)
+        self._steps(body, start, first, kept or chunk)
+        self.writer.keep()
+
+    def _steps(self, body: LoopBody, start: str, end: str, count: int, items: int | None = None) -> None:
+        """The loop over up to `count` groups of all threads, from `start` on, which C++ names as `end`."""
+        lanes, items = self.axes.lanes, items or self.axes.items
         with self.writer.block(""):
             self.line(f"unsigned k_at = {start};")
-            if items > 1 and chunk >= items * lanes:
+            if items > 1 and count >= items * lanes:
                 with self.writer.block(f"for (; k_at + {(items - 1) * lanes}u < {end}; k_at += {items * lanes}u)"):
                     names = [f"k{item}_at" for item in range(items)]
                     for item, name in enumerate(names):
                         self.line(f"const unsigned {name} = k_at + {item * lanes}u;")
                     body(None, [(of(Var(name, self.groups)), item) for item, name in enumerate(names)])
-            if items == 1 or share > 1 or self.groups % (items * lanes):
-                self.line(f"#pragma unroll {4 if items == 1 and chunk >= 4 * lanes else 1}")
+            if items == 1 or self.share > 1 or count < self.groups or self.groups % (items * lanes):
+                self.line(f"#pragma unroll {4 if items == 1 and count >= 4 * lanes else 1}")
                 with self.writer.block(f"for (; k_at < {end}; k_at += {lanes}u)"):
                     body(None, [(of(Var("k_at", self.groups)), 0)])
-        self.writer.keep()
+
+    def _copy(self, stage: list[Reduction], bound: str | None, groups: list[tuple[Index, int]]) -> None:
+        """Keep what a stage reads of groups in shared memory."""
+        lanes = [lane for group, _ in groups for lane in self._lanes(group)]
+        self.writer.copy([self.at(*lane, bound).element(each) for each in stage for lane in lanes], self.axes.vector)
 
     def _slot(self, group: Var) -> str | None:
         """Where a thread keeps what it read of a group in shared memory; None for a variable of another loop."""
@@ -160,8 +227,8 @@ class ReducingKernel(KernelBody):
     @property
     def slots(self) -> int:
         """Groups that a CTA keeps."""
-        chunk = -(-self.groups // self.share)
-        return -(-chunk // self.axes.lanes) * self.axes.threads
+        steps = -(-self.groups // (self.share * self.axes.lanes))
+        return min(steps, self.axes.kept or steps) * self.axes.threads
 
     def _lanes(self, group: Index) -> list[tuple[Index, Index, int]]:
         return [
@@ -195,6 +262,14 @@ class ReducingKernel(KernelBody):
             key = reduction.key
             texts = [self.writer.write(each) for each in exprs[key]]
             rule = OPERATIONS[reduction.operation]
+            if rule.take_all:
+                for row in range(self.row_lanes):
+                    own = [text for text, ((_, _, lane), _) in zip(texts, where, strict=True) if lane == row]
+                    xs = self.writer.name("x")
+                    self.line(f"const {reduction.source.ctype} {xs}[] = {{{', '.join(own)}}};")
+                    taken = filled(rule.take_all, rule.fields, f"{states[key]}_{row}_0", None).replace("{xs}", xs)
+                    self.line(f"if ({bound}) {{ {taken} }}" if bound else taken)
+                continue
             for at, (text, ((_, place, lane), item)) in enumerate(zip(texts, where, strict=True)):
                 state = f"{states[key]}_{lane}_{item * width + at % width}"
                 taken = filled(rule.take, rule.fields, state, None).replace("{x}", text).replace("{at}", str(place))
@@ -229,10 +304,12 @@ class ReducingKernel(KernelBody):
             among.append(scratch)
         return name
 
-    def _finish(self, stage: list[Reduction], states: dict[ReductionKey, str], width: int, *, partial: bool) -> None:
+    def _finish(
+        self, stage: list[Reduction], states: dict[ReductionKey, str], widths: dict[ReductionKey, int], *, partial: bool
+    ) -> None:
         for reduction in stage:
             rule, key = OPERATIONS[reduction.operation], reduction.key
-            state = states[key]
+            state, width = states[key], widths[key]
 
             def merge(one: str, other: str, rule: ReductionRule = rule) -> str:
                 return filled(rule.merge, rule.fields, one, other)
@@ -246,7 +323,8 @@ class ReducingKernel(KernelBody):
             if self.axes.lanes > 1:
                 self.combine(state, self._fields(reduction), merge)
             if self.axes.cluster > 1:
-                self._combine_cluster(state, self._fields(reduction), merge)
+                self.combine_cluster(state, self._fields(reduction), merge)
+                self._in_cluster = True
             if partial:
                 continue
             for lane in range(self.row_lanes):
@@ -254,21 +332,6 @@ class ReducingKernel(KernelBody):
                     ctype = "long long" if output == "index" else reduction.source.ctype
                     expr = self.reading.pool.make("row", ctype, data=(key, output, lane))
                     self.writer.know(expr, filled(text, rule.fields, f"{state}_{lane}_0", None))
-
-    def _combine_cluster(self, state: str, fields: Fields, merge: Callable[[str, str], str]) -> None:
-        """The states of the CTAs of a row, merged by each of them in the order of their ranks."""
-        own, rows, at = f"{state}_0_0", self.axes.threads // self.axes.lanes, f"threadIdx.x / {self.axes.lanes}u"
-        for name, kind in fields:
-            self.line(f"__shared__ {kind} {state}_all_{name}[{rows}];")
-            self.line(f"if ({self.first} == 0u) {state}_all_{name}[{at}] = {own}_{name};")
-        self.line("cluster_sync();")
-        for name, _ in fields:
-            self.line(f"{own}_{name} = *of_rank(&{state}_all_{name}[{at}], 0u);")
-        with self.writer.block(f"for (unsigned w = 1; w < {self.axes.cluster}u; ++w)"):
-            for name, kind in fields:
-                self.line(f"const {kind} o_{name} = *of_rank(&{state}_all_{name}[{at}], w);")
-            self.line(merge(own, "o"))
-        self._in_cluster = True
 
     _in_cluster = False
 

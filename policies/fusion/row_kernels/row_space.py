@@ -15,6 +15,7 @@ from cudal2_agent.policies.fusion.axes import Axes
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, number, of
 from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.reduction_rules import OPERATIONS
+from cudal2_agent.policies.fusion.row_kernels.passes import HELD_TOGETHER
 
 _VECTOR_BYTES = 16
 _SECTOR = 32
@@ -24,7 +25,11 @@ _FEW_THREADS = 256
 _MOST_HELD = 96  # elements that a thread keeps in registers
 _IN_FLIGHT = 24_000  # bytes that an SM must have asked for to be fed at the full rate
 _SM_SHARE = 60e3  # bytes per microsecond that one SM can load at most
+_REACHED = 0.92  # of memory's rate, by kernels that read and write alike
 _L2_RATE = 2.0  # as fast as memory
+_LEAST_KEPT = 1 / 8  # of a row for which keeping it pays
+_ALL_THREADS, _HIDDEN = 2048, 0.6  # of an SM; the share of instructions that so many threads hide behind loads and stores
+_EACH, _SET = 3, 14  # instructions for each element in each pass, and for a set of elements that is taken as one
 _CTA_US = 1.0  # from the start of a CTA to its first elements
 _SYNC_US = 0.5
 _LAUNCH_US = 2.5
@@ -41,7 +46,7 @@ def row_axes(program: KernelProgram, chip: Chip) -> list[Axes]:
     tiers: dict[Axes, int] = {}
     seen: set[tuple[object, ...]] = set()
     for us, _, axes in timed:
-        form = (axes.layout, axes.parts > 1, axes.cluster > 1, axes.held, axes.shared)
+        form = (axes.layout, axes.parts > 1, axes.cluster > 1, axes.held, axes.shared, axes.kept > 0)
         lanes = "CTA" if axes.lanes == axes.threads else "warp" if axes.lanes <= _WARP else "warps"
         keys = [form, (*form, lanes, axes.threads > _FEW_THREADS)]
         fresh = (tier for tier, key in enumerate(keys) if key not in seen)
@@ -57,7 +62,8 @@ def fitted(axes: Axes, program: KernelProgram) -> Axes:
     extent = program.length if axes.layout == "rows" else program.rows
     lanes = min(axes.lanes, 2 * _WARP) if axes.layout == "rows" else min(axes.lanes, 8)
     threads = max(min(axes.threads // axes.lanes * lanes, _FEW_THREADS), lanes, _WARP)
-    fewer = {"parts": min(axes.parts, 3), "cluster": min(axes.cluster, 2), "lanes": lanes, "threads": threads}
+    kept = min(axes.kept, 1)  # of few groups, so that others are not kept
+    fewer = {"kept": kept, "parts": min(axes.parts, 3), "cluster": min(axes.cluster, 2), "lanes": lanes, "threads": threads}
     return axes.model_copy(update={"vector": math.gcd(axes.vector, extent), **fewer})
 
 
@@ -88,15 +94,17 @@ def _every(program: KernelProgram, model: "_RowModel", chip: Chip) -> Iterator[A
                     if cluster > 1 and (layout == "columns" or lanes < threads or groups < 4 * lanes * cluster):
                         continue
                     axes = Axes(layout=layout, vector=width, threads=threads, lanes=lanes, cluster=cluster)
-                    for kept in ("held", "shared"):
-                        keeping = axes.model_copy(update={kept: True, "items": 2 if kept == "shared" and width <= 2 else 1})
-                        if model.fits(keeping):
-                            yield keeping
+                    if model.fits(held := axes.model_copy(update={"held": True})):
+                        yield held
+                    for items in (1, 2, 4):
+                        shared = axes.model_copy(update={"shared": True, "items": items, "kept": model.kept(axes)})
+                        if (items == 1 or items * lanes * cluster <= groups) and model.fits(shared):
+                            yield shared
 
 
 def _shares(ctas: int, steps: int, chip: Chip) -> list[int]:
     """How many CTAs may share a row: one, or so many that the chip has work for some waves of them."""
-    if ctas >= 4 * chip.sms:
+    if ctas >= 16 * chip.sms:
         return [1]
     wanted = [-(-chip.sms * each // ctas) for each in (2, 4, 8, 16, 32, 64)]
     return [1, *dict.fromkeys(each for each in wanted if 1 < each <= steps // 2)]
@@ -159,13 +167,27 @@ class _RowModel:
         """Whether a thread, or a CTA, can keep what it reads."""
         if axes.held:
             return self._held(axes) <= min(65536 // axes.threads - 32, _MOST_HELD)
-        return self._shared(axes) <= LIMITS[self.chip.arch].max_smem_per_block_bytes - 4096
+        return self._shared(axes) <= self._room and self._kept_share(axes) >= _LEAST_KEPT
+
+    def _kept_share(self, axes: Axes) -> float:
+        """Of what later passes read."""
+        return 1.0 if axes.held else axes.shared * (axes.kept or self._groups(axes)) / self._groups(axes)
+
+    def kept(self, axes: Axes) -> int:
+        """How many groups of a row a thread keeps in shared memory: 0 where that is all of them."""
+        room = self._room // (axes.threads * axes.vector * max(self._kept(), 1))
+        return 0 if room >= self._groups(axes) else room
+
+    @property
+    def _room(self) -> int:
+        """Bytes that a CTA may keep."""
+        return LIMITS[self.chip.arch].max_smem_per_block_bytes - 4096
 
     def _held(self, axes: Axes) -> int:
         return self._groups(axes) * axes.vector * max(self._kept() // 4, 1)
 
     def _shared(self, axes: Axes) -> int:
-        return self._groups(axes) * axes.threads * axes.vector * self._kept()
+        return (axes.kept or self._groups(axes)) * axes.threads * axes.vector * self._kept()
 
     @property
     def _element(self) -> int:
@@ -189,11 +211,11 @@ class _RowModel:
         resident = self._resident(axes)
         at_once = min(ctas, resident * chip.sms)
         waves = ctas / (resident * chip.sms)
-        rate = chip.dram_tbps * 1e6 * self._fed(axes, at_once)
+        rate = chip.dram_tbps * 1e6 * _REACHED * self._fed(axes, at_once)
         waste = self._waste[axes.layout]
         first = sum(each.bytes * waste[at] for at, each in enumerate(program.accesses))
         again = sum(each.bytes * waste[at] for at, each in enumerate(program.accesses) if each.each and each.first)
-        again *= 0 if axes.held or axes.shared else program.passes - 1
+        again *= (program.passes - 1) * (1 - self._kept_share(axes))
         near = at_once * program.rows * program.length * self._kept() / max(ctas, 1) < 0.7 * chip.l2_bytes
         side = axes.lanes if axes.layout == "rows" else axes.threads // axes.lanes
         whole = program.length * self._element if axes.layout == "rows" else 4 * _LINE
@@ -202,18 +224,26 @@ class _RowModel:
         us = first / rate + again / rate / (_L2_RATE if near else 1)
         turns = waves if waves > 1 else ctas / chip.sms
         us *= 1 + 0.3 * (math.ceil(turns) / turns - 1) if turns > 1 else 1
-        if resident < 3 and program.passes > 1 and not axes.parts > 1 and waves > 1:
-            us *= 1.1 if resident == 2 else 1.25  # one CTA's loads must cover another's stores
-        computed = program.passes if not axes.held else 1
-        instructions = program.rows * program.length * (12 + program.cost * computed) / (chip.sms * 128 * 1.6e3)
+        work = self._instructions(axes) / (chip.sms * 128 * 1.6e3) * max(1.0, chip.sms / max(at_once, 1))
+        if waves > 1 and (axes.cluster > 1 or resident < 3):  # what is kept is read, computed and stored one after another
+            us += work * self._kept_share(axes) * (1 - _HIDDEN * min(resident * axes.threads / _ALL_THREADS, 1))
+        us = max(us, work)
         launches = len(program.stages) if axes.parts > 1 else 0
-        us = max(us, instructions * max(1.0, chip.sms / max(at_once, 1)))
         us += max(1.0, math.ceil(waves) / min(4 * resident, 16)) * (
             _CTA_US + _SYNC_US * (axes.lanes > 32 or axes.layout == "columns")
         )
+        us *= 1.02 if launches or axes.kept else 1.01 if axes.shared else 1
         us += launches * (_LAUNCH_US + axes.parts / max(axes.lanes, 1) * 0.3) + (axes.cluster > 1) * (1 + 0.03 * us)
         us *= 1.3 if self._registers(axes) * axes.threads > 65536 else 1  # some of them would lie in memory
         return us * (1 + 0.01 * max(0.0, math.log2(self._chain(axes) / _LONG_CHAIN)))
+
+    def _instructions(self, axes: Axes) -> float:
+        """Of all elements."""
+        program, together = self.program, axes.vector * (HELD_TOGETHER if axes.held else axes.items)
+        rules = [OPERATIONS[each.operation] for stage in program.stages for each in stage]
+        taken = sum(rule.cost + (_SET / together if rule.take_all else 0) for rule in rules)
+        again = 0 if axes.held else program.taken_cost * (program.passes - 1)
+        return program.rows * program.length * (_EACH * program.passes + taken + program.cost + again)
 
     def _chain(self, axes: Axes) -> float:
         """Additions one after another into one sum."""
@@ -223,8 +253,10 @@ class _RowModel:
         """Of a thread."""
         if axes.held:
             return 32 + self._held(axes)
-        fields = max(sum(len(OPERATIONS[each.operation].fields) for each in stage) for stage in self.program.stages)
-        return 32 + axes.vector * axes.items * (1 + fields)
+        together = axes.vector * axes.items
+        rules = [[OPERATIONS[each.operation] for each in stage] for stage in self.program.stages]
+        fields = max(sum(len(rule.fields) * (1 if rule.take_all else together) for rule in stage) for stage in rules)
+        return 32 + together + fields
 
     def _resident(self, axes: Axes) -> int:
         """CTAs of an SM."""

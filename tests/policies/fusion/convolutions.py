@@ -14,7 +14,7 @@ IMAGES, INNER, OUTER = 2, 3, 5
 
 
 class Geometry(NamedTuple):
-    """A convolution of 3 by 3 taps. `size`, `made`: height and width of its input and of its output."""
+    """A convolution of 3 by 3 taps. `size`, `made`: height and width of its input and of its output; `inner`: its channels."""
 
     transposed: bool
     stride: int
@@ -22,13 +22,14 @@ class Geometry(NamedTuple):
     dilation: int
     size: tuple[int, int]
     made: tuple[int, int]
+    inner: int = INNER
 
     def task(self) -> ModuleTask:
         both = ([each] * 2 for each in (self.stride, self.pad, self.dilation))
         args: list[Any] = ["x", "w", None, *both, self.transposed, [0, 0], 1]
         nodes = [node("conv", "aten.convolution.default", *args, results=[(IMAGES, OUTER, *self.made)])]
-        weight = (INNER, OUTER, 3, 3) if self.transposed else (OUTER, INNER, 3, 3)
-        return task({"x": (IMAGES, INNER, *self.size), "w": weight}, nodes, "conv")
+        weight = (self.inner, OUTER, 3, 3) if self.transposed else (OUTER, self.inner, 3, 3)
+        return task({"x": (IMAGES, self.inner, *self.size), "w": weight}, nodes, "conv")
 
     def convolved(self, inputs: Mapping[str, Array]) -> Array:
         """In f64, one tap and one place at a time."""
@@ -55,4 +56,7 @@ GEOMETRIES = [
     Geometry(True, stride=1, pad=1, dilation=2, size=(4, 5), made=(6, 7)),
     Geometry(True, stride=2, pad=1, dilation=1, size=(4, 3), made=(7, 5)),
     Geometry(True, stride=3, pad=0, dilation=2, size=(3, 2), made=(11, 8)),
+    Geometry(True, stride=2, pad=1, dilation=2, size=(3, 4), made=(7, 9), inner=8),
+    Geometry(True, stride=5, pad=1, dilation=2, size=(3, 2), made=(13, 8), inner=16),
+    Geometry(True, stride=6, pad=2, dilation=4, size=(2, 3), made=(11, 17), inner=8),
 ]

@@ -236,3 +236,35 @@ def test_tiles_come_first_where_fusing_saves_more_than_a_library_is_faster() -> 
     assert first_of(8192, 16, 8192) == "tile"  # little is multiplied for each element that is stored
     assert first_of(4096, 4096, 4096) == "library"
     assert first_of(4096, 4096, 4096, "aten.tril.default") == "tile"  # half of the tiles are zeros
+
+
+def convolution(stride: int, *, transposed: bool, images: int = 16) -> ModuleTask:
+    """With ReLU, then the sum of each channel."""
+    size = 128 * stride if transposed else 128 // stride
+    shape = (images, 64, size, size)
+    args = ["x", "w", None, [stride] * 2, [1, 1], [1, 1], transposed, [stride - 1] * 2, 1]
+    nodes = [
+        node("conv", "aten.convolution.default", *args, results=[shape]),
+        node("positive", "aten.relu.default", "conv", results=[shape]),
+        node("sum", "aten.sum.dim_IntList", "positive", [2, 3], results=[shape[:2]]),
+    ]
+    return task({"x": (images, 64, 128, 128), "w": (64, 64, 3, 3)}, nodes, "sum")
+
+
+def test_the_first_candidates_compute_a_convolution_in_every_way() -> None:
+    """A large module is judged by them."""
+    plain = [(each.origin.schedule or {})["k0"] for each in proposed(convolution(1, transposed=False))]
+    assert [str(each).split()[0] for each in plain] == ["library", "tile", "library"]
+    assert len(set(plain)) == 3
+    strided = [(each.origin.schedule or {})["k0"] for each in proposed(convolution(2, transposed=True))]
+    assert [str(each).split()[0] for each in strided] == ["tile", "library", "library"]
+
+
+def proposed(module: ModuleTask) -> list[Candidate]:
+    return FusionPolicy().propose(Observation(task=module, chip=CHIP, round=0, seed=0), 3)
+
+
+def test_axes_behind_a_matrix_product_are_tried_before_its_tiles() -> None:
+    """A library's product is hard to beat."""
+    tried = [each.origin.schedule or {} for each in proposed(linear_norm_relu(4096, 1024, 4096))]
+    assert [str(each["k0"]).split()[0] for each in tried] == ["library", "library", "tile"]

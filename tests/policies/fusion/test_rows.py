@@ -27,6 +27,8 @@ ROWS = [
     "rows v1 t64 i2 l32 shared",
     "rows v4 t64 i2 l64 shared",
     "rows v2 t32 i1 l32 c3 shared",
+    "rows v1 t64 i2 l64 k1 shared",
+    "rows v2 t64 i1 l32 c2 k1 shared",
     "columns v1 t64 i4 l8",
     "columns v1 t64 i2 l4 p3",
     "columns v1 t64 i1 l8 shared",
@@ -51,7 +53,21 @@ def test_a_row_that_fits_is_read_once() -> None:
     assert best(softmax(4096, 8192)).held
     long = best(softmax(4096, 393216))
     assert long.cluster > 1
-    assert long.held or long.shared
+    assert long.shared
+    assert not long.kept
+
+
+def test_of_a_row_that_does_not_fit_a_part_is_kept() -> None:
+    shape, args = (112, 64, 512, 512), [112, 64, 1 << 18, 8, 1e-5]
+    nodes = [
+        node("norm", "aten.native_group_norm.default", "x", "g", "h", *args, results=[shape, (112, 8), (112, 8)]),
+        node("first", "getitem", "norm", 0, results=[shape]),
+    ]
+    found = best(task({"x": shape, "g": (64,), "h": (64,)}, nodes, "first"))
+    assert found.cluster > 1
+    assert found.shared
+    kept = found.kept * found.threads * found.vector * found.cluster
+    assert 1 / 8 < kept / (1 << 21) < 1
 
 
 def test_rows_that_lie_side_by_side_are_columns() -> None:
@@ -176,3 +192,27 @@ def test_rows_in_parts_are_equal_bit_for_bit_from_run_to_run(compiler: PtxCompil
     assert not candidate.plan.atomics
     assert len(candidate.plan.launches) == 2
     assert len({emulated(candidate, module, {"x": x}, compiler, seed)["out"].tobytes() for seed in range(3)}) == 1
+
+
+@pytest.mark.parametrize("text", ["rows v4 t32 i4 l32", "rows v2 t64 i1 l64 p3", "columns v1 t64 i4 l8"])
+def test_a_number_is_divided_by_what_its_row_has_at_every_magnitude(text: str, compiler: PtxCompiler) -> None:
+    """The quotient is a product with an inverse, which itself must be no infinity and no zero."""
+    shape = (6, 64)
+    nodes = [
+        node("sizes", "aten.abs.default", "x", results=[shape]),
+        node("sum", "aten.sum.dim_IntList", "sizes", [1], True, results=[(6, 1)]),
+        node("share", "aten.div.Tensor", "x", "sum", results=[shape]),
+    ]
+    x = np.random.default_rng(1).uniform(0.5, 1, size=shape) * np.array([[1e-42], [1e-37], [1], [1e20], [4e36], [0]])
+    x = x.astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        wanted = x.astype(np.float64) / x.astype(np.float64).sum(1, keepdims=True)
+    np.testing.assert_allclose(run(task({"x": shape}, nodes, "share"), text, {"x": x}, compiler), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["rows v4 t32 i4 l32", "rows v4 t32 i1 l32 held", "columns v1 t64 i4 l8"])
+def test_the_variance_of_a_large_offset_is_that_of_what_varies(text: str, compiler: PtxCompiler) -> None:
+    """Several elements are taken as a set, whose mean is rounded to the offset's precision."""
+    x = (np.random.default_rng(2).normal(size=(3, 512)) + 1e4).astype(np.float32)
+    out = run(statistics("var.correction", x.shape, [1]), text, {"x": x}, compiler)
+    np.testing.assert_allclose(out, x.astype(np.float64).var(1, ddof=1), rtol=1e-4)
