@@ -65,7 +65,8 @@ def draw(symbols: Iterable[tuple[str, str]], texts: Mapping[str, str], per_kind:
 
 
 def _drawn(kind: str, found: Iterable[tuple[str, str]], count: int) -> Iterator[Name]:
-    owners, spelled = defaultdict(set), {}
+    owners: dict[str, set[str]] = defaultdict(set)
+    spelled: dict[str, str] = {}
     for name, path in found:
         owners[_plain(name)].add(path)
         spelled.setdefault(_plain(name), name)

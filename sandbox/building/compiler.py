@@ -124,7 +124,7 @@ class Compiler:
         """
         nvrtc = isinstance(candidate, Candidate) and candidate.compiler == "nvrtc"
         job = self._nvrtc_job(candidate, arch) if nvrtc else self._nvcc_job(candidate, arch)
-        outcome = self._load(job.key, job.artifact, cached=True)
+        outcome: Compiled | CompileFailed | TimedOut | None = self._load(job.key, job.artifact, cached=True)
         if outcome is None:
             scratch = self.cache.scratch()
             try:

@@ -124,8 +124,8 @@ def device_programs(nvcc: str) -> tuple[str, ...]:
     """
     toolkit, host = toolkit_folder(nvcc), _host_compilers()
     own = (nvcc, toolkit / "bin/nvcc", toolkit / "bin/ptxas", toolkit / "nvvm/bin/cicc")
-    started = (*own, *host, _said(host[0], "-print-prog-name=cc1plus"), _SHELL, *_LOADERS)
-    return tuple(dict.fromkeys(str(form) for path in started for form in (path, Path(path).resolve())))
+    started = [Path(path) for path in (*own, *host, _said(host[0], "-print-prog-name=cc1plus"), _SHELL, *_LOADERS)]
+    return tuple(dict.fromkeys(str(form) for path in started for form in (path, path.resolve())))
 
 
 def _host_compilers() -> list[str]:
