@@ -123,8 +123,9 @@ def device_programs(nvcc: str) -> tuple[str, ...]:
     Raises: CompilerMissing where one of them does not run.
     """
     toolkit, host = toolkit_folder(nvcc), _host_compilers()
-    own = (nvcc, toolkit / "bin/nvcc", toolkit / "bin/ptxas", toolkit / "nvvm/bin/cicc")
-    started = [Path(path) for path in (*own, *host, _said(host[0], "-print-prog-name=cc1plus"), _SHELL, *_LOADERS)]
+    own = (toolkit / "bin/nvcc", toolkit / "bin/ptxas", toolkit / "nvvm/bin/cicc")
+    named = (nvcc, *host, _said(host[0], "-print-prog-name=cc1plus"), _SHELL, *_LOADERS)
+    started = (*own, *map(Path, named))
     return tuple(dict.fromkeys(str(form) for path in started for form in (path, path.resolve())))
 
 
