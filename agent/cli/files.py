@@ -10,6 +10,7 @@ from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import DeviceUnavailable, ProfileFailed, UsageError
 from cudal2_agent.contract.events import Emit, StageStarted
 from cudal2_agent.contract.foreign import read_file
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import UNPROVEN, AnyCandidate, Candidate, HostCandidate, Origin
 from cudal2_agent.contract.records.diagnosis import Diagnosis
@@ -19,7 +20,6 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
 from cudal2_agent.sandbox.diagnosis.differences import explain
-from cudal2_agent.sandbox.local import LocalSandbox
 
 MAX_SOURCE_BYTES = 16 << 20  # that are read; the check of a source allows far fewer
 NOT_UTF8 = "it is not UTF-8 text; save it as UTF-8"
@@ -63,7 +63,7 @@ def evaluate_files(
     ]
 
 
-def _evaluate(sandbox: LocalSandbox, outcome: Built | Evaluation, task: GemmTask, timed: bool) -> Evaluation:
+def _evaluate(sandbox: Sandbox, outcome: Built | Evaluation, task: GemmTask, timed: bool) -> Evaluation:
     if not isinstance(outcome, Built):
         return outcome
     return sandbox.evaluate(outcome, task, "full") if timed else sandbox.verify(outcome, task)
@@ -128,7 +128,7 @@ def profile_files(files: Sequence[Path], task: GemmTask, settings: Settings) -> 
 class _FileProfiler:
     """Evaluates, profiles and diagnoses one file after another."""
 
-    def __init__(self, sandbox: LocalSandbox, task: GemmTask, emit: Emit) -> None:
+    def __init__(self, sandbox: Sandbox, task: GemmTask, emit: Emit) -> None:
         self._sandbox, self._task, self._emit = sandbox, task, emit
         consequence = "the diagnosis rests on inspection and time alone"
         self._counters = CounterGuard(sandbox, emit, wanted=True, consequence=consequence)

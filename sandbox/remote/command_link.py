@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 class CommandLink:
     """One worker at a time. `wait_s`: until a command must have a worker, queues of a cluster included."""
 
+    is_slow = False
+
     def __init__(self, command: str, wait_s: float) -> None:
         """Raises: UsageError for a command that cannot be read."""
         try:

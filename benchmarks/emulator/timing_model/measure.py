@@ -19,10 +19,10 @@ from benchmarks.emulator.timing_model.sources import TimedKernel, free, schedule
 from benchmarks.harness import execute, script
 from cudal2_agent.agent.bench.proposals.bench_shapes import read_part
 from cudal2_agent.agent.wiring.sandbox import open_sandbox_of
+from cudal2_agent.contract.protocols import Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import Evaluation, Measured
 from cudal2_agent.contract.settings.settings import Settings
-from cudal2_agent.sandbox.local import LocalSandbox
 
 Outcomes = dict[int, Built | Evaluation]
 
@@ -36,7 +36,7 @@ def row_of(judged: TimedKernel, evaluation: Evaluation) -> dict[str, Any]:
     return {**row, "time_us": evaluation.time_us, "plain_us": plain, "gpu": evaluation.environment.gpu}
 
 
-def built_ahead(box: LocalSandbox, groups: Sequence[Sequence[TimedKernel]]) -> Iterator[tuple[Sequence[TimedKernel], Outcomes]]:
+def built_ahead(box: Sandbox, groups: Sequence[Sequence[TimedKernel]]) -> Iterator[tuple[Sequence[TimedKernel], Outcomes]]:
     """Each group with its builds, in order; later groups are built meanwhile."""
     pool = ThreadPoolExecutor(1)
     try:
@@ -47,11 +47,11 @@ def built_ahead(box: LocalSandbox, groups: Sequence[Sequence[TimedKernel]]) -> I
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _built(box: LocalSandbox, group: Sequence[TimedKernel]) -> Outcomes:
+def _built(box: Sandbox, group: Sequence[TimedKernel]) -> Outcomes:
     return dict(box.build([each.candidate for each in group], group[0].task))
 
 
-def timed(box: LocalSandbox, group: Sequence[TimedKernel], outcomes: Outcomes) -> Iterator[dict[str, Any]]:
+def timed(box: Sandbox, group: Sequence[TimedKernel], outcomes: Outcomes) -> Iterator[dict[str, Any]]:
     """A row for each kernel of a group, whose task is one."""
     built = [position for position, outcome in outcomes.items() if isinstance(outcome, Built)]
     for position, outcome in outcomes.items():
