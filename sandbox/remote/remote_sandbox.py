@@ -112,12 +112,6 @@ class RemoteSandbox:
         """See `Sandbox.build`. Raises: as the far sandbox does; DeviceUnavailable, WorkerError where no worker is left."""
         return self._builds(candidates, task, cancel, ahead=False)
 
-    def build_to_measure(
-        self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
-    ) -> Iterator[tuple[int, Built | Evaluation]]:
-        """See `MeasuresAhead`: where each answer takes long, one brings all that a run asks. Raises: as `build`."""
-        return self._builds(candidates, task, cancel, ahead=self._link.is_slow)
-
     def _builds(
         self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None, *, ahead: bool
     ) -> Iterator[tuple[int, Built | Evaluation]]:
@@ -134,7 +128,7 @@ class RemoteSandbox:
             lambda some: BuildCall(candidates=some, task=task, ahead=ahead, tuned=tuned),
             cancel,
         )
-        for place, outcome in outcomes:
+        for place, outcome in list(outcomes) if ahead else outcomes:  # verdicts come behind builds, and are awaited with them
             if isinstance(outcome, Built):
                 self._built[outcome.candidate.id, task.id] = outcome
                 while len(self._built) > KEPT_BUILDS:
@@ -330,6 +324,24 @@ class RemoteSandbox:
                         raise answer.error(self._host)
                     case _:
                         yield answer
+
+
+class AheadSandbox(RemoteSandbox):
+    """Over a link whose answers take long, whatever is asked: one brings all that a run asks of a candidate next."""
+
+    def build_to_measure(
+        self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
+    ) -> Iterator[tuple[int, Built | Evaluation]]:
+        """See `MeasuresAhead`. Raises: as `build`."""
+        return self._builds(candidates, task, cancel, ahead=True)
+
+
+def open_over(
+    link: Link, opening: Opening, predict: Predict, emit: Emit, baselines: BaselineBook | None = None
+) -> RemoteSandbox:
+    """The sandbox that suits a link. Raises: as `RemoteSandbox`."""
+    kind = AheadSandbox if link.is_slow else RemoteSandbox
+    return kind(link, opening, predict, emit, baselines)
 
 
 def _evaluations(outcomes: Iterator[tuple[int, Built | Evaluation]]) -> Iterator[tuple[int, Evaluation]]:
