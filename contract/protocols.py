@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from threading import Event
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.build import Built
@@ -106,6 +106,17 @@ class Sandbox(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class MeasuresAhead(Protocol):
+    """A sandbox so far away that what it builds is measured before that is asked: one answer then brings both."""
+
+    def build_to_measure(
+        self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
+    ) -> Iterator[tuple[int, Built | Evaluation]]:
+        """As `Sandbox.build`. The caller will screen candidates of trusted writers, evaluate others, and have these proved."""
+        ...
 
 
 class Predict(Protocol):

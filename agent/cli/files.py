@@ -20,8 +20,6 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.diagnosis.diagnosis import diagnose_built
 from cudal2_agent.sandbox.diagnosis.differences import explain
-from cudal2_agent.sandbox.local import LocalSandbox
-from cudal2_agent.sandbox.remote.remote_sandbox import RemoteSandbox
 
 MAX_SOURCE_BYTES = 16 << 20  # that are read; the check of a source allows far fewer
 NOT_UTF8 = "it is not UTF-8 text; save it as UTF-8"
@@ -130,7 +128,7 @@ def profile_files(files: Sequence[Path], task: GemmTask, settings: Settings) -> 
 class _FileProfiler:
     """Evaluates, profiles and diagnoses one file after another."""
 
-    def __init__(self, sandbox: LocalSandbox | RemoteSandbox, task: GemmTask, emit: Emit) -> None:
+    def __init__(self, sandbox: Sandbox, task: GemmTask, emit: Emit) -> None:
         self._sandbox, self._task, self._emit = sandbox, task, emit
         consequence = "the diagnosis rests on inspection and time alone"
         self._counters = CounterGuard(sandbox, emit, wanted=True, consequence=consequence)

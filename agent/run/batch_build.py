@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from cudal2_agent.contract.protocols import Sandbox
+from cudal2_agent.contract.protocols import MeasuresAhead, Sandbox
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.evaluation import Evaluation
@@ -120,7 +120,8 @@ class BatchBuild:
         if not places or self._cancel.is_set():
             return
         candidates = [batch[place] for place in places]
-        for number, outcome in self._sandbox.build(candidates, self._task, self._cancel):
+        build = self._sandbox.build_to_measure if isinstance(self._sandbox, MeasuresAhead) else self._sandbox.build
+        for number, outcome in build(candidates, self._task, self._cancel):
             seconds = outcome.seconds if isinstance(outcome, Built) else time.monotonic() - begin_s
             self._finished.put(Finished(places[number], candidates[number], outcome, seconds))
             self._ended += 1

@@ -25,6 +25,7 @@ from cudal2_agent.agent.run.state import RunState
 from cudal2_agent.agent.run.stopping import Budget, SearchEnd
 from cudal2_agent.agent.run.witnessing import SecondWitness, proof_fits, unproved_leader, with_what_is_known
 from cudal2_agent.contract.events import CandidateBuilt, Emit, Proposed, StepFinished
+from cudal2_agent.contract.protocols import MeasuresAhead
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.diagnosis import Diagnosis
@@ -247,9 +248,12 @@ class Nodes:
     def _streams(self) -> bool:
         """Whether candidates are measured while others are built: on a GPU, for a policy without a model.
 
-        Without `build_ahead` a round is measured at once, so that searches which share a GPU alternate by whole rounds.
+        Without `build_ahead` a round is measured at once, so that searches which share a GPU alternate by whole rounds. So it
+        is by a sandbox whose builds bring their measurements.
         """
-        return self._parts.sandbox.can_measure and not self._parts.policy.reads_code and self._run.settings.build_ahead
+        sandbox = self._parts.sandbox
+        streams = sandbox.can_measure and not self._parts.policy.reads_code and self._run.settings.build_ahead
+        return streams and not isinstance(sandbox, MeasuresAhead)
 
     def _taken(self, state: RunState, builds: BatchBuild, *, wait: bool) -> list[Built]:
         """What has been built. Candidates that failed become steps at once."""

@@ -20,7 +20,7 @@ from cudal2_agent.sandbox.remote.calls import DoctorCall, FarCall, Opening
 from cudal2_agent.sandbox.remote.command_link import CommandLink
 from cudal2_agent.sandbox.remote.far_answers import DoctorAnswer, MachineCheck
 from cudal2_agent.sandbox.remote.link import Link, LinkLost
-from cudal2_agent.sandbox.remote.remote_sandbox import RemoteSandbox
+from cudal2_agent.sandbox.remote.remote_sandbox import RemoteSandbox, open_over
 from cudal2_agent.sandbox.remote.spool_link import SpoolLink
 
 ANSWER_S = 20.0  # that a worker which watches a folder takes at most to take a call
@@ -109,4 +109,4 @@ def open_remote(
     opening: Opening, settings: Settings, predict: Predict, emit: Emit, baselines: BaselineBook | None
 ) -> RemoteSandbox:
     """Raises: DeviceUnavailable, MachineError, UsageError."""
-    return RemoteSandbox(link_to(settings.device, settings.worker_wait_s), opening, predict, emit, baselines)
+    return open_over(link_to(settings.device, settings.worker_wait_s), opening, predict, emit, baselines)

@@ -9,18 +9,20 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager as Context
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from typing import Literal
 
 from cudal2_agent.contract.errors import Cudal2Error, MachineError
 from cudal2_agent.contract.events import Event, Notice, StageStarted, WorkerRestarted
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate
-from cudal2_agent.contract.records.evaluation import Environment, Evaluation
+from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Measured
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.reward import beyond_roofline
 from cudal2_agent.sandbox.local import LocalSandbox
 from cudal2_agent.sandbox.remote.calls import (
     ArtifactCall,
@@ -28,6 +30,7 @@ from cudal2_agent.sandbox.remote.calls import (
     CloseCall,
     DoctorCall,
     ExecuteCall,
+    Execution,
     FarCall,
     LibraryProfileCall,
     OpenCall,
@@ -37,6 +40,7 @@ from cudal2_agent.sandbox.remote.calls import (
 )
 from cudal2_agent.sandbox.remote.far_answers import (
     MAX_ARTIFACT_BYTES,
+    AheadAnswer,
     ArtifactAnswer,
     BuiltAnswer,
     DoctorAnswer,
@@ -52,7 +56,7 @@ from cudal2_agent.sandbox.remote.far_answers import (
 )
 from cudal2_agent.sandbox.workers.internal_errors import describe
 
-KEPT_BUILDS = 512
+KEPT_BUILDS = 512  # a call whose candidate is not among them builds it again
 
 Say = Callable[[FarAnswer], None]
 # Opens the sandbox of an opening; what happens in it and what it tunes goes to the two callers.
@@ -76,6 +80,34 @@ class TunedHere:
     def keep(self, baseline: TunedBaseline) -> None:
         self._known[baseline.task.id, baseline.environment] = baseline
         self._on_kept(baseline)
+
+
+class _CallClock:
+    """The seconds that are worked on a call: not those in which it waits for its turn, or the GPU for another process."""
+
+    def __init__(self) -> None:
+        self._begin_s, self._waited_s = time.monotonic(), 0.0
+        self._waits: Callable[[], float] = lambda: 0.0  # since the last change, and still
+
+    def __call__(self) -> float:
+        return time.monotonic() - self._begin_s - self._waited_s - self._waits()
+
+    @contextmanager
+    def alone(self, lock: threading.Lock, sandbox: LocalSandbox) -> Iterator[None]:
+        """Wait for a lock and hold it. While it is held, whatever the sandbox waits for is this call's."""
+        since_s = time.monotonic()
+        self._waits = lambda: time.monotonic() - since_s
+        with lock:
+            before_s = sandbox.waited_s
+            self._change(lambda: sandbox.waited_s - before_s)
+            try:
+                yield
+            finally:
+                self._change(lambda: 0.0)
+
+    def _change(self, waits: Callable[[], float]) -> None:
+        self._waited_s += self._waits()
+        self._waits = waits
 
 
 class _OpenedHere:
@@ -123,7 +155,8 @@ class CallService:
         self._open_local, self._examine = open_local, examine
         self._open: dict[Opening, _OpenedHere] = {}
         self._opening = threading.Lock()
-        self._clocks: dict[str, Callable[[], float]] = {}
+        self._clocks: dict[str, _CallClock] = {}
+        self._alone = threading.Lock()  # nothing is timed beside a proof or another call
         self.host = socket.gethostname()[:100]
 
     def answer(self, call: FarCall, say: Say, cancel: threading.Event) -> None:
@@ -147,8 +180,7 @@ class CallService:
             self._open.clear()
 
     def _answer(self, call: FarCall, say: Say, cancel: threading.Event) -> float:
-        begin_s = time.monotonic()
-        self._clocks[call.id] = lambda: time.monotonic() - begin_s
+        clock = self._clocks[call.id] = _CallClock()
         try:
             if isinstance(call.deed, CloseCall):
                 self._close(call.opening)
@@ -156,12 +188,9 @@ class CallService:
                 say(DoctorAnswer(checks=tuple(self._examine())))
             else:
                 with self._used(call, say) as opened:
-                    waited_s = opened.sandbox.waited_s
-                    clock = self._clocks[call.id] = lambda: time.monotonic() - begin_s - (opened.sandbox.waited_s - waited_s)
                     for answer in self._answers(call, opened, cancel, clock):
                         say(answer)
-                    return clock()
-            return time.monotonic() - begin_s
+            return clock()
         finally:
             del self._clocks[call.id]
 
@@ -187,9 +216,7 @@ class CallService:
                 del self._open[opening]
                 opened.close()
 
-    def _answers(
-        self, call: FarCall, opened: _OpenedHere, cancel: threading.Event, clock: Callable[[], float]
-    ) -> Iterator[FarAnswer]:
+    def _answers(self, call: FarCall, opened: _OpenedHere, cancel: threading.Event, clock: "_CallClock") -> Iterator[FarAnswer]:
         sandbox, deed = opened.sandbox, call.deed
         match deed:
             case OpenCall():
@@ -201,28 +228,46 @@ class CallService:
                     can_measure=sandbox.can_measure,
                 )
             case BuildCall(candidates=candidates, task=task):
+                ready_at: dict[int, Built] = {}
                 for position, outcome in _built(opened, candidates, task, cancel):
                     if isinstance(outcome, Built):
+                        ready_at[position] = outcome
                         yield BuiltAnswer(position=position, built=outcome)
                     else:
                         yield JudgedAnswer(position=position, evaluation=outcome, worked_s=clock())
+                if deed.ahead and ready_at:
+                    opened.baselines.bring(deed.tuned)
+                    with clock.alone(self._alone, sandbox):
+                        yield from _measured_ahead(opened, ready_at, task, cancel, clock)
             case ExecuteCall():
                 opened.baselines.bring(deed.tuned)
-                for position, evaluation in _executed(opened, deed, cancel):
-                    yield JudgedAnswer(position=position, evaluation=evaluation, worked_s=clock())
-                    if cancel.is_set():
-                        return
+                ready_at = {}
+                for position, outcome in _all_ready(opened, deed, cancel):
+                    if isinstance(outcome, Built):
+                        ready_at[position] = outcome
+                    else:
+                        yield JudgedAnswer(position=position, evaluation=outcome, worked_s=clock())
+                with clock.alone(self._alone, sandbox):
+                    for position, evaluation in _executed(opened, ready_at, deed.task, deed.how):
+                        yield JudgedAnswer(position=position, evaluation=evaluation, worked_s=clock())
+                        if cancel.is_set():
+                            return
             case ProveCall(candidate=candidate, task=task, seconds=seconds):
                 ready = _ready(opened, candidate, task, cancel)
-                verdict = sandbox.witness(ready, task, seconds) if isinstance(ready, Built) else ready
+                with clock.alone(self._alone, sandbox):
+                    verdict = sandbox.witness(ready, task, seconds) if isinstance(ready, Built) else ready
                 yield JudgedAnswer(position=0, evaluation=verdict, worked_s=clock())
             case ProfileCall(candidate=candidate, task=task):
                 ready = _ready(opened, candidate, task, cancel)
                 if not isinstance(ready, Built):
                     raise MachineError(f"a candidate that was built before could not be built again: {ready.headline}")
-                yield ProfileAnswer(profile=sandbox.profile(ready, task))
+                with clock.alone(self._alone, sandbox):
+                    profile = sandbox.profile(ready, task)
+                yield ProfileAnswer(profile=profile)
             case LibraryProfileCall(detail=detail, task=task):
-                yield ProfileAnswer(profile=sandbox.profile_library(detail, task))
+                with clock.alone(self._alone, sandbox):
+                    profile = sandbox.profile_library(detail, task)
+                yield ProfileAnswer(profile=profile)
             case ArtifactCall(candidate=candidate, task=task):
                 ready = _ready(opened, candidate, task, cancel)
                 content = sandbox.artifact(ready) if isinstance(ready, Built) else None
@@ -277,28 +322,52 @@ def _ready(opened: _OpenedHere, candidate: AnyCandidate, task: Task, cancel: thr
     raise MachineError("the call was cancelled")
 
 
-def _executed(opened: _OpenedHere, call: ExecuteCall, cancel: threading.Event) -> Iterator[tuple[int, Evaluation]]:
-    """The outcomes of a call's candidates, as each is known."""
-    task, how = call.task, call.how
-    kept = [opened.kept(candidate, task) for candidate in call.candidates]
-    ready = {position: each for position, each in enumerate(kept) if each is not None}
+def _all_ready(opened: _OpenedHere, call: ExecuteCall, cancel: threading.Event) -> Iterator[tuple[int, Built | Evaluation]]:
+    """The candidates of a call as they were built here; those that were not are built now."""
+    kept = [opened.kept(candidate, call.task) for candidate in call.candidates]
+    yield from ((position, each) for position, each in enumerate(kept) if each is not None)
     new = [position for position, each in enumerate(kept) if each is None]
-    for place, outcome in _built(opened, [call.candidates[position] for position in new], task, cancel) if new else ():
-        if isinstance(outcome, Built):
-            ready[new[place]] = outcome
-        else:
-            yield new[place], outcome
-    ready = dict(sorted(ready.items()))
-    places, built = list(ready), list(ready.values())
+    if new:
+        candidates = [call.candidates[position] for position in new]
+        yield from ((new[place], outcome) for place, outcome in _built(opened, candidates, call.task, cancel))
+
+
+def _executed(opened: _OpenedHere, ready: Mapping[int, Built], task: Task, how: Execution) -> Iterator[tuple[int, Evaluation]]:
+    """The outcomes by position, as each is known."""
+    places = sorted(ready)
+    built = [ready[place] for place in places]
     match how:
         case "screen" if built:
-            yield from ((places[place], evaluation) for place, evaluation in opened.sandbox.screen(built, task))
+            yield from ((places[number], evaluation) for number, evaluation in opened.sandbox.screen(built, task))
         case "race" if built:
             yield from zip(places, opened.sandbox.race(built, task), strict=True)
         case "verify":
-            yield from ((place, opened.sandbox.verify(each, task)) for place, each in ready.items())
+            yield from ((place, opened.sandbox.verify(each, task)) for place, each in zip(places, built, strict=True))
         case "quick" | "full":
-            yield from ((place, opened.sandbox.evaluate(each, task, how)) for place, each in ready.items())
+            yield from ((place, opened.sandbox.evaluate(each, task, how)) for place, each in zip(places, built, strict=True))
+
+
+def _measured_ahead(
+    opened: _OpenedHere, ready: Mapping[int, Built], task: Task, cancel: threading.Event, clock: _CallClock
+) -> Iterator[AheadAnswer]:
+    """What a run asks next: a screen of trusted writers' candidates on a GPU; of others a quick evaluation, and its proof."""
+    sandbox, before_s = opened.sandbox, clock()
+
+    def told(position: int, how: Execution | Literal["prove"], evaluation: Evaluation) -> AheadAnswer:
+        nonlocal before_s
+        took_s, before_s = clock() - before_s, clock()
+        return AheadAnswer(position=position, how=how, evaluation=evaluation, worked_s=took_s)
+
+    screened = {place: one for place, one in ready.items() if sandbox.can_measure and one.candidate.origin.trusted_writer}
+    for position, evaluation in _executed(opened, screened, task, "screen"):
+        yield told(position, "screen", evaluation)
+    for position in sorted(ready.keys() - screened.keys()):
+        if cancel.is_set():
+            return
+        evaluation = sandbox.evaluate(ready[position], task, "quick")
+        yield told(position, "quick", evaluation)
+        if isinstance(evaluation, Measured) and not beyond_roofline(evaluation, task, sandbox.chip):
+            yield told(position, "prove", sandbox.witness(ready[position], task))
 
 
 def _named(environment: Environment | None) -> str:

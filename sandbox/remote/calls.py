@@ -55,11 +55,16 @@ class CloseCall(Record):
 
 
 class BuildCall(Record):
-    """Check, compile and inspect: a `BuiltAnswer` or a `JudgedAnswer` for each."""
+    """Check, compile and inspect: a `BuiltAnswer` or a `JudgedAnswer` for each.
+
+    `ahead`: measure them, too, as their caller will ask next: an `AheadAnswer` for each verdict. `tuned`: as of `ExecuteCall`.
+    """
 
     do: Literal["build"] = "build"
     candidates: Annotated[tuple[AnyCandidate, ...], Field(min_length=1)]
     task: Task
+    ahead: bool = False
+    tuned: TunedBaseline | None = None
 
 
 class ExecuteCall(Record):

@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 class CommandLink:
     """One worker at a time. `wait_s`: until a command must have a worker, queues of a cluster included."""
 
+    is_slow = False
+
     def __init__(self, command: str, wait_s: float) -> None:
         """Raises: UsageError for a command that cannot be read."""
         try:
@@ -139,7 +141,8 @@ class _Talk:
             )
         except OSError as exc:
             raise DeviceUnavailable(f"{where} cannot be started: {exc.strerror}") from exc
-        threading.Thread(target=self._read_stderr, daemon=True).start()
+        self._errors = threading.Thread(target=self._read_stderr, daemon=True)
+        self._errors.start()
         try:
             self.hello = self._greeted(wait_s)
         except BaseException:
@@ -172,6 +175,7 @@ class _Talk:
             if self.lost:
                 return
             ended = self._killed()
+            self._errors.join(_OWN_END_S)  # its last line says why
             last = self._tail[-1] if self._tail else ""
             self.lost = "; ".join(part for part in (reason, ended, last[:300]) if part)
         for answers in list(self._calls.values()):

@@ -23,7 +23,7 @@ from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.evaluation import Environment, Evaluation
 from cudal2_agent.contract.records.profile import Profile
 from cudal2_agent.contract.records.task import Arch
-from cudal2_agent.sandbox.remote.calls import CallId
+from cudal2_agent.sandbox.remote.calls import CallId, Execution
 
 MAX_ARTIFACT_BYTES = 40 << 20  # as base64 it fits in a line of `frames.MAX_FRAME_BYTES`
 
@@ -80,6 +80,16 @@ class JudgedAnswer(Record):
     position: int
     evaluation: Evaluation
     worked_s: float = 0.0
+
+
+class AheadAnswer(Record):
+    """What a later call would be answered. `worked_s`: on this one verdict."""
+
+    message: Literal["ahead"] = "ahead"
+    position: int
+    how: Execution | Literal["prove"]
+    evaluation: Evaluation
+    worked_s: float
 
 
 class ProfileAnswer(Record):
@@ -159,6 +169,7 @@ FarAnswer = Annotated[
     OpenedAnswer
     | BuiltAnswer
     | JudgedAnswer
+    | AheadAnswer
     | ProfileAnswer
     | ArtifactAnswer
     | DoctorAnswer

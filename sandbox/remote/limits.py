@@ -26,8 +26,11 @@ def limit_s(call: FarCall) -> float:
     """Seconds of work."""
     opening, deed = call.opening, call.deed
     match deed:
-        case BuildCall(candidates=candidates):
+        case BuildCall(candidates=candidates, ahead=False):
             return STARTS_S + len(candidates) * _build_s(opening)
+        case BuildCall(candidates=candidates, task=task):
+            proof_s = ATTEMPTS * 2 * (opening.emulate_timeout_s + LOAD_TIMEOUT_S)
+            return STARTS_S + len(candidates) * (_build_s(opening) + ATTEMPTS * _executed_s(opening, task) + proof_s)
         case ExecuteCall(candidates=candidates, task=task):
             return STARTS_S + len(candidates) * (_build_s(opening) + ATTEMPTS * _executed_s(opening, task))
         case ProveCall():

@@ -20,11 +20,13 @@ class LinkLost(Exception):
 class Link(Protocol):
     """Carries calls to a worker and answers back; safe to call from several threads. `where`: in words, for messages.
 
-    `arch`: of tasks whose user names none.
+    `arch`: of tasks whose user names none. `is_slow`: whether an answer may take minutes, whatever is asked.
     """
 
     @property
     def where(self) -> str: ...
+    @property
+    def is_slow(self) -> bool: ...
     @property
     def arch(self) -> Arch: ...
     @property

@@ -38,6 +38,7 @@ from cudal2_agent.sandbox.remote.calls import (
     ProveCall,
 )
 from cudal2_agent.sandbox.remote.far_answers import (
+    AheadAnswer,
     ArtifactAnswer,
     BuiltAnswer,
     EndAnswer,
@@ -53,7 +54,7 @@ from cudal2_agent.sandbox.remote.link import Link, LinkLost
 from cudal2_agent.sandbox.workers.internal_errors import InternalErrors
 
 CANDIDATES = 32  # of one call, so that it stays far below the limits of a frame
-_CLOSE_S = 5.0
+KEPT_BUILDS = 512
 
 Outcome = TypeVar("Outcome")
 _OfCandidates = Callable[[tuple[AnyCandidate, ...]], Deed]
@@ -70,6 +71,8 @@ class RemoteSandbox:
         self._baselines = baselines
         self._internal = InternalErrors()
         self._waited_s = 0.0
+        self._ahead: dict[tuple[str, str, str], tuple[Evaluation, float]] = {}  # by candidate, task and how
+        self._built: dict[tuple[str, str], Built] = {}
         self._pin: str | None = None
         self._host = link.where
         self._opened = self._twice(
@@ -107,7 +110,30 @@ class RemoteSandbox:
         self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
     ) -> Iterator[tuple[int, Built | Evaluation]]:
         """See `Sandbox.build`. Raises: as the far sandbox does; DeviceUnavailable, WorkerError where no worker is left."""
-        yield from self._of_each(candidates, "build", lambda some: BuildCall(candidates=some, task=task), cancel)
+        return self._builds(candidates, task, cancel, ahead=False)
+
+    def _builds(
+        self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None, *, ahead: bool
+    ) -> Iterator[tuple[int, Built | Evaluation]]:
+        """What this process has built is not asked again."""
+        known = [None if ahead else self._built.get((one.id, task.id)) for one in candidates]
+        for position, built in enumerate(known):
+            if built is not None:
+                yield position, built.model_copy(update={"candidate": candidates[position]})
+        left = [position for position, built in enumerate(known) if built is None]
+        tuned = self._tuned(task) if ahead else None
+        outcomes = self._of_each(
+            [candidates[position] for position in left],
+            "build",
+            lambda some: BuildCall(candidates=some, task=task, ahead=ahead, tuned=tuned),
+            cancel,
+        )
+        for place, outcome in list(outcomes) if ahead else outcomes:  # verdicts come behind builds, and are awaited with them
+            if isinstance(outcome, Built):
+                self._built[outcome.candidate.id, task.id] = outcome
+                while len(self._built) > KEPT_BUILDS:
+                    self._built.pop(next(iter(self._built)), None)
+            yield left[place], outcome
 
     def evaluate(self, built: Built, task: Task, effort: Effort) -> Evaluation:
         """See `Sandbox.evaluate`. Raises: as `build`."""
@@ -119,8 +145,15 @@ class RemoteSandbox:
 
     def screen(self, built: Sequence[Built], task: Task) -> Iterator[tuple[int, Evaluation]]:
         """See `Sandbox.screen`. Raises: as `build`."""
-        candidates = [one.candidate for one in built]
-        yield from _evaluations(self._of_each(candidates, "screen", self._execution(task, "screen")))
+        left = []
+        for position, one in enumerate(built):
+            if (known := self._foreseen(one, task, "screen")) is not None:
+                yield position, known
+            else:
+                left.append(position)
+        candidates = [built[position].candidate for position in left]
+        outcomes = _evaluations(self._of_each(candidates, "screen", self._execution(task, "screen")))
+        yield from ((left[place], evaluation) for place, evaluation in outcomes)
 
     def race(self, built: Sequence[Built], task: Task) -> list[Evaluation]:
         """See `Sandbox.race`. A worker that is lost twice ends it. Raises: as `build`."""
@@ -136,6 +169,8 @@ class RemoteSandbox:
 
     def witness(self, built: Built, task: Task, seconds: float | None = None) -> Evaluation:
         """See `Sandbox.witness`. A lost worker is a reason, too."""
+        if (known := self._foreseen(built, task, "prove")) is not None:
+            return known
         deed = ProveCall(candidate=built.candidate, task=task, seconds=seconds)
         try:
             [(_, verdict)] = self._twice(
@@ -171,7 +206,15 @@ class RemoteSandbox:
         tuned = self._tuned(task)
         return lambda some: ExecuteCall(candidates=some, task=task, how=how, tuned=tuned)
 
+    def _foreseen(self, built: Built, task: Task, how: str) -> Evaluation | None:
+        """What came ahead of being asked. It counts once; asked again, the far side answers again."""
+        evaluation, worked_s = self._ahead.pop((built.candidate.id, task.id, how), (None, 0.0))
+        self._waited_s -= worked_s  # the work was done before
+        return evaluation
+
     def _executed(self, built: Built, task: Task, how: Execution) -> Evaluation:
+        if (known := self._foreseen(built, task, how)) is not None:
+            return known
         [(_, evaluation)] = _evaluations(self._of_each([built.candidate], how, self._execution(task, how)))
         return evaluation
 
@@ -234,6 +277,9 @@ class RemoteSandbox:
             for answer in answers:
                 if isinstance(deed, ExecuteCall) and isinstance(answer, JudgedAnswer | EndAnswer):
                     self._waited_s = before_s + self._working_s() - begin_s - answer.worked_s
+                if isinstance(answer, AheadAnswer) and isinstance(deed, BuildCall) and 0 <= answer.position < len(candidates):
+                    key = candidates[answer.position].id, deed.task.id, answer.how
+                    self._ahead[key] = answer.evaluation, answer.worked_s
                 if not isinstance(answer, BuiltAnswer | JudgedAnswer):
                     continue
                 if answer.position not in missing:
@@ -278,6 +324,24 @@ class RemoteSandbox:
                         raise answer.error(self._host)
                     case _:
                         yield answer
+
+
+class AheadSandbox(RemoteSandbox):
+    """Over a link whose answers take long, whatever is asked: one brings all that a run asks of a candidate next."""
+
+    def build_to_measure(
+        self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
+    ) -> Iterator[tuple[int, Built | Evaluation]]:
+        """See `MeasuresAhead`. Raises: as `build`."""
+        return self._builds(candidates, task, cancel, ahead=True)
+
+
+def open_over(
+    link: Link, opening: Opening, predict: Predict, emit: Emit, baselines: BaselineBook | None = None
+) -> RemoteSandbox:
+    """The sandbox that suits a link. Raises: as `RemoteSandbox`."""
+    kind = AheadSandbox if link.is_slow else RemoteSandbox
+    return kind(link, opening, predict, emit, baselines)
 
 
 def _evaluations(outcomes: Iterator[tuple[int, Built | Evaluation]]) -> Iterator[tuple[int, Evaluation]]:

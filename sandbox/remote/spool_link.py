@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 class SpoolLink:
     """`wait_s`: until a worker must take a call. Several processes may use one folder."""
 
-    foresees = True
+    is_slow = True
 
     def __init__(self, folder: Path, wait_s: float) -> None:
         """Raises: UsageError for a folder that cannot be used."""

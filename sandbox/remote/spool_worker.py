@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import MachineError
@@ -30,6 +31,14 @@ class Served(Record):
     seconds: float
 
 
+class _Taken(NamedTuple):
+    """A call in progress, and the name of its file."""
+
+    kind: str
+    name: str
+    cancel: threading.Event
+
+
 class SpoolWorker:
     """`once`: it ends when nothing that it can take has waited for `idle_s`; otherwise when it is interrupted."""
 
@@ -47,7 +56,7 @@ class SpoolWorker:
         self._once, self._idle_s, self._tell = once, idle_s, tell
         self._name = f"{hello.host[:60]}-{os.getpid()}-{secrets.token_hex(3)}"
         self._lock, self._wake = threading.Lock(), threading.Event()
-        self._taken: dict[str, tuple[str, str]] = {}  # by id: the kind and the file of a call in progress
+        self._taken: dict[str, _Taken] = {}  # by id
         self._beat, self._served = 0, 0
         self._failure: MachineError | None = None
         self._cancel = threading.Event()
@@ -73,8 +82,9 @@ class SpoolWorker:
                 raise self._failure
         finally:
             self._cancel.set()
-            for _, name in list(self._taken.values()):
-                self._folder.hand_back(name)
+            for taken in list(self._taken.values()):
+                taken.cancel.set()
+                self._folder.hand_back(taken.name)
             with suppress(MachineError):
                 self._say(state.model_copy(update={"ended": True}))
         return Served(calls=self._served, seconds=time.monotonic() - begin_s)
@@ -96,26 +106,28 @@ class SpoolWorker:
     def _take(self, need: str) -> None:
         for waiting in self._folder.waiting():
             with self._lock:
-                busy = sum(kind == waiting.kind for kind, _ in self._taken.values())
+                busy = sum(taken.kind == waiting.kind for taken in self._taken.values())
             if waiting.need != need or busy >= AT_ONCE[waiting.kind]:
                 continue
             call = self._folder.take(waiting.name)
             if call is not None:
+                taken = _Taken(waiting.kind, waiting.name, threading.Event())
                 with self._lock:
-                    self._taken[call.id] = waiting.kind, waiting.name
-                threading.Thread(target=self._answer, args=(call, waiting.name), daemon=True).start()
+                    self._taken[call.id] = taken
+                threading.Thread(target=self._answer, args=(call, taken), daemon=True).start()
 
-    def _answer(self, call: FarCall, name: str) -> None:
+    def _answer(self, call: FarCall, taken: "_Taken") -> None:
         answers: list[FarAnswer] = []
         begin_s = time.monotonic()
-        self._service.answer(call, answers.append, self._cancel)
+        self._service.answer(call, answers.append, taken.cancel)
         if self._cancel.is_set():
-            return
+            return  # the call waits again
         kept = [answer for answer in answers if not isinstance(answer, EventAnswer)]
         try:
-            self._folder.answer(SpooledAnswers(id=call.id, answers=tuple(kept)), name)
-            self._served += 1
-            self._tell(f"{call.deed.do}: {len(kept)} answers in {time.monotonic() - begin_s:.1f} s")
+            if not taken.cancel.is_set():
+                self._folder.answer(SpooledAnswers(id=call.id, answers=tuple(kept)), taken.name)
+                self._served += 1
+                self._tell(f"{call.deed.do}: {len(kept)} answers in {time.monotonic() - begin_s:.1f} s")
         except MachineError as exc:
             self._failure = exc
         finally:
@@ -125,6 +137,9 @@ class SpoolWorker:
 
     def _beats(self, state: SpooledWorker) -> None:
         while not self._cancel.wait(BEAT_S):
+            for taken in list(self._taken.values()):
+                if not self._folder.is_taken(taken.name):  # its agent waits for it no longer
+                    taken.cancel.set()
             try:
                 self._say(state)
             except MachineError as exc:

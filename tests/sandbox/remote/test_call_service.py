@@ -20,15 +20,16 @@ from cudal2_agent.contract.errors import (
     WorkerError,
 )
 from cudal2_agent.contract.events import Notice
+from cudal2_agent.contract.protocols import MeasuresAhead
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.build import Built
-from cudal2_agent.contract.records.candidate import AnyCandidate
+from cudal2_agent.contract.records.candidate import AnyCandidate, Origin
 from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.sandbox.remote.calls import DoctorCall, FarCall
 from cudal2_agent.sandbox.remote.command_link import CommandLink
 from cudal2_agent.sandbox.remote.far_answers import DoctorAnswer
-from cudal2_agent.sandbox.remote.remote_sandbox import RemoteSandbox
+from cudal2_agent.sandbox.remote.remote_sandbox import RemoteSandbox, open_over
 from tests.doubles import TASK, ScriptedSandbox, candidate, measured, profile, unmeasured
 from tests.doubles.scripted import ENVIRONMENT
 from tests.sandbox.remote.test_command_link import HELLO, OPENING
@@ -56,10 +57,13 @@ class Book:
 class Far:
     """Both sides."""
 
-    def __init__(self, scripted: ScriptedSandbox, on_open: Any = lambda *_: None, book: Book | None = None) -> None:
+    def __init__(
+        self, scripted: ScriptedSandbox, on_open: Any = lambda *_: None, book: Book | None = None, *, is_slow: bool = False
+    ) -> None:
         self.scripted, self.events = scripted, list[Any]()
         self.link = ThroughJson(service_over(scripted, on_open))
-        self.sandbox = RemoteSandbox(self.link, OPENING, lambda *_: unmeasured(9.0).prediction, self.events.append, book)
+        self.link.is_slow = is_slow
+        self.sandbox: Any = open_over(self.link, OPENING, lambda *_: unmeasured(9.0).prediction, self.events.append, book)
 
     def built(self, number: int) -> Built:
         [(_, outcome)] = self.sandbox.build([candidate(number)], TASK)
@@ -81,6 +85,34 @@ def test_every_method_says_what_the_far_sandbox_says() -> None:
     assert far.sandbox.witness(both[1], TASK) == near.witness(both[1], TASK) == unmeasured(7.0)
     assert far.sandbox.profile(both[0], TASK) == profile(4000.0)
     assert far.sandbox.artifact(both[0].model_copy(update={"task": TASK})) == b"cubin of 1"
+
+
+def test_one_answer_over_a_slow_link_brings_all_that_a_run_asks() -> None:
+    """A screen of what was written from a schedule; of a model's kernel the evaluation and its proof. Each counts once."""
+    far = Far(ScriptedSandbox({1: 4.0, 2: 6.0}, failures=[3]), is_slow=True)
+    model = candidate(2).model_copy(update={"origin": Origin(policy="chat")})
+    outcomes = dict(far.sandbox.build_to_measure([candidate(1), model, candidate(3)], TASK))
+    calls = len(far.link.calls)
+    built = [outcome for _, outcome in sorted(outcomes.items()) if isinstance(outcome, Built)]
+    waited_s = far.sandbox.waited_s
+    assert list(far.sandbox.screen(built[:1], TASK)) == [(0, measured(4.0, effort="screen"))]
+    assert far.sandbox.evaluate(built[1], TASK, "quick") == measured(6.0, effort="quick")
+    assert far.sandbox.witness(built[1], TASK) == unmeasured(20.0, "emulator")
+    assert len(far.link.calls) == calls
+    assert far.sandbox.waited_s < waited_s, "the work was done before it was asked for"
+    assert (far.scripted.evaluated, far.scripted.witnessed) == ([(1, "screen"), (2, "quick")], [2])
+    far.sandbox.evaluate(built[1], TASK, "quick")
+    assert far.scripted.evaluated[-1] == (2, "quick")
+    assert len(far.scripted.evaluated) == 3
+
+
+def test_a_build_of_this_process_is_known() -> None:
+    far = Far(ScriptedSandbox())
+    assert not isinstance(far.sandbox, MeasuresAhead), "a fast link measures nothing that is not asked"
+    [(_, built)] = far.sandbox.build([candidate(1)], TASK)
+    calls = len(far.link.calls)
+    assert list(far.sandbox.build([candidate(1)], TASK)) == [(0, built)]
+    assert len(far.link.calls) == calls
 
 
 def test_a_candidate_that_another_worker_has_built_is_built_again() -> None:

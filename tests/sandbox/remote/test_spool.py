@@ -181,6 +181,19 @@ def test_a_worker_that_lives_may_take_its_time(far: Far) -> None:
     assert far.events == []
 
 
+def test_a_call_that_nobody_waits_for_any_more_ends_in_its_worker(far: Far) -> None:
+    announced(far)
+    name = far.folder.put_call(_call(far), WORKER.need)
+    scripted = ScriptedSandbox({1: 5.0}, evaluate_s=0.3)
+    ended = far.work(scripted, idle_s=0.1)
+    while not far.folder.is_taken(name):
+        time.sleep(0.01)
+    far.folder.drop(name)
+    far.settle()
+    assert [one.calls for one in ended if isinstance(one, Served)] == [0]
+    assert not list((far.path / "answers").iterdir())
+
+
 def test_answers_that_are_none_count_as_a_lost_worker(far: Far) -> None:
     announced(far)
     sandbox = far.agent()

@@ -22,6 +22,7 @@ class ThroughJson:
     where = "here"
     arch = Arch.SM_90A
     queued_s = 0.0
+    is_slow = False
 
     def __init__(self, service: CallService) -> None:
         self._service = service
