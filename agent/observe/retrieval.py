@@ -1,11 +1,11 @@
 """What a round looks up: questions from the task, the current schedule and the last diagnosis.
 
 Notes and code are searched separately. In one search, the many pieces of code would displace the few notes. Code is looked up
-only for the constructs that a remedy of the diagnosis names: it fills a prompt, and what nobody asked for is not used. What a
-model was shown is not shown to it again.
+with the words of the author and of the heaviest remedy, and shown only where these name something or say what the glossary
+knows: it fills a prompt, and what nobody asked for is not used. What a model was shown is not shown to it again, but for the
+best hit of the most urgent question.
 """
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
@@ -23,7 +23,7 @@ Place = tuple[str, str]  # path and symbol of a chunk; its lines and its text va
 DOCUMENT_KINDS = ("section",)
 CODE_KINDS = ("class", "function", "alias", "macro", "variable", "enum", "text")
 NOTE_HITS, NOTE_TOKENS = 2, 1700
-CODE_HITS, CODE_TOKENS = 2, 1800
+CODE_HITS, CODE_TOKENS = 1, 900
 _MOST_SKIPPED = 12  # chunks that were shown before, beyond which a question has no more to give
 _SMALL = 256
 _DEEP = 4
@@ -64,14 +64,19 @@ _CONVOLUTION = "aten.convolution.default"  # its last argument is the number of 
 # Of convolutions and products that have a note of their own.
 _DEPTHWISE = "A depthwise convolution of one input channel for each output, bound by memory."
 _IN_F32 = "An f32 matrix product by fused multiply-adds, where TF32 is refused."
-# Words of a remedy that ask for a construct, and what is then looked up in code. What the device primitives do is not among
-# them: an author who was shown code that wraps the same instructions had no use for it.
-_CONSTRUCTS = {
-    r"\bswizzl": "a swizzled shared memory layout",
-    r"\bsplit[- ]K\b|\bsplit K\b|\bstream-K": "split-K or stream-K with a reduction",
-    r"\bpersistent": "a persistent tile scheduler",
-    r"\bping-?pong|\bwarpgroups? (?:in turn|that alternate)": "ping-pong consumer warpgroups",
+# What multiplies on a target: the mark of a source that uses it, and what is asked about it, the most needed first.
+_OF_CHIP = {
+    Arch.SM_100A: (
+        "tcgen05",
+        (
+            "How one thread issues tcgen05.mma, with its instruction descriptor, commit and fences.",
+            "How tensor memory is allocated, and accumulators are loaded with tcgen05.ld.",
+        ),
+    ),
+    Arch.SM_90A: ("wgmma", (f"How to write {_FAMILIES['wgmma_tma']}.",)),
 }
+_OF_OLDER_CHIPS = ("mma", (f"How to write {_FAMILIES['mma_sync']}.",))
+_MADE_FOR_SM_90A = ("latency", "resident", "wgmma_tma")
 
 
 def look_up(
@@ -80,14 +85,17 @@ def look_up(
     task: Task,
     constructs: Sequence[str] = (),
     shown: Collection[Place] = (),
+    *,
+    sure: bool = True,
 ) -> list[Hit]:
     """Notes for the questions first, then code for the constructs, without what was `shown`.
 
-    Each has its own limit of hits and tokens, and its questions take turns.
+    Each has its own limit of hits and tokens, and its questions take turns. The best note for the first question stays, shown
+    or not: a prompt holds nothing of the prompts before it. `sure`: code only for what the knowledge base recognises.
     """
     notes = Query(words="", arch=task.arch, kinds=DOCUMENT_KINDS, count=NOTE_HITS, tokens=NOTE_TOKENS)
-    code = Query(words="", arch=task.arch, kinds=CODE_KINDS, count=CODE_HITS, tokens=CODE_TOKENS)
-    return [*_in_turn(retriever, questions, notes, shown), *_in_turn(retriever, constructs, code, shown)]
+    code = Query(words="", arch=task.arch, kinds=CODE_KINDS, count=CODE_HITS, tokens=CODE_TOKENS, sure=sure)
+    return [*_in_turn(retriever, questions, notes, shown, stays=1), *_in_turn(retriever, constructs, code, shown)]
 
 
 def shown_in(exchanges: Sequence[Exchange], observations: Mapping[str, Observation]) -> frozenset[Place]:
@@ -101,8 +109,10 @@ def shown_in(exchanges: Sequence[Exchange], observations: Mapping[str, Observati
     )
 
 
-def _in_turn(retriever: Retriever, questions: Sequence[str], query: Query, shown: Collection[Place]) -> list[Hit]:
-    """The best hit of each question, then the second best, and so on, without duplicates.
+def _in_turn(
+    retriever: Retriever, questions: Sequence[str], query: Query, shown: Collection[Place], *, stays: int = 0
+) -> list[Hit]:
+    """The best hit of each question, then the second best, and so on, without duplicates. The first `stays` may be shown ones.
 
     One query for several topics finds text that holds a little of each and seldom answers one.
     """
@@ -116,7 +126,7 @@ def _in_turn(retriever: Retriever, questions: Sequence[str], query: Query, shown
     for hit in (hit for rank in zip_longest(*answers) for hit in rank if hit is not None):
         place = place_of(hit)
         fits = len(hits) < query.count and hit.chunk.tokens <= left
-        if fits and place not in hits and place not in shown:
+        if fits and place not in hits and (place not in shown or len(hits) < stays):
             hits[place] = hit
             left -= hit.chunk.tokens
     return list(hits.values())
@@ -127,21 +137,35 @@ def place_of(hit: Hit) -> Place:
     return hit.chunk.path, hit.chunk.symbol
 
 
-def constructs_of(task: Task, diagnosis: Diagnosis | None) -> list[str]:
-    """Questions for code: the constructs that the remedies of the two heaviest findings name, which are of matrix products."""
+def constructs_of(task: Task, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None) -> list[str]:
+    """Questions for code, which is of matrix products: the author's own words, and the remedy of the heaviest finding."""
     if isinstance(task, ModuleTask):
         return []
-    remedies = " ".join(finding.remedy for finding in diagnosis.findings[:2]) if diagnosis else ""
-    return [f"How to write {words}." for asked, words in _CONSTRUCTS.items() if re.search(asked, remedies, re.IGNORECASE)]
+    return [*_own_words(in_hand), *(finding.remedy for finding in (diagnosis.findings[:1] if diagnosis else ()))]
 
 
 def questions_of(task: Task, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None) -> list[str]:
     """Questions in plain words, the most urgent first. The words of an error message ask nothing: they match no note."""
+    findings, words = _findings(diagnosis), _own_words(in_hand)
     if isinstance(task, ModuleTask):
         about = list(_operations(task))
-        return [*about[:1], *_findings(diagnosis), *about[1:]]
-    having = _schedule(in_hand) or [f"How to write {_leading(task)}."]
-    return [*_findings(diagnosis), *_shape(task), *having]
+        return [*about[:1], *findings[:1], *words, *findings[1:], *about[1:]]
+    return [*_of_chip(task, in_hand), *findings[:1], *words, *findings[1:], *_shape(task), *_having(task, in_hand)]
+
+
+def _of_chip(task: GemmTask, in_hand: AnyCandidate | None) -> tuple[str, ...]:
+    """What the target multiplies with, unless the kernel in hand uses it. Hopper's families have what they need."""
+    mark, questions = _OF_CHIP.get(task.arch, _OF_OLDER_CHIPS)
+    if in_hand is None:
+        return questions if task.arch is Arch.SM_100A else ()  # elsewhere the shape says what is asked first
+    made_for_it = task.arch is Arch.SM_90A and _family(in_hand) in _MADE_FOR_SM_90A
+    return () if made_for_it or mark in in_hand.source else questions
+
+
+def _own_words(in_hand: AnyCandidate | None) -> list[str]:
+    """What the model that wrote the kernel in hand, or chose its schedule, says of it."""
+    origin = in_hand.origin if in_hand else None
+    return [origin.note] if origin and origin.prompt_hash and origin.note else []
 
 
 def _operations(task: ModuleTask) -> Iterator[str]:
@@ -168,10 +192,19 @@ def _findings(diagnosis: Diagnosis | None) -> list[str]:
     return [f"{finding.bottleneck.replace('-', ' ').capitalize()}: {finding.remedy}." for finding in found]
 
 
-def _schedule(candidate: AnyCandidate | None) -> list[str]:
-    schedule = (candidate.origin.schedule if candidate else None) or {}
+def _family(candidate: AnyCandidate) -> str:
+    return str((candidate.origin.schedule or {}).get("family", ""))
+
+
+def _having(task: GemmTask, in_hand: AnyCandidate | None) -> list[str]:
+    """How the kernel in hand is made; before the first one, what the shape needs."""
+    return (_schedule(in_hand) if in_hand else []) or [f"How to write {_leading(task)}."]
+
+
+def _schedule(candidate: AnyCandidate) -> list[str]:
+    schedule = candidate.origin.schedule or {}
     used = [words for axis, words in _AXES.items() if _in_use(schedule.get(axis))]
-    family = _FAMILIES.get(str(schedule.get("family", "")))
+    family = _FAMILIES.get(_family(candidate))
     parts = list(dict.fromkeys([*([family] if family else []), *used]))
     return [f"How to write {part}." for part in parts]
 

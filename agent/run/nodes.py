@@ -191,8 +191,8 @@ class Nodes:
         """The observation of a round, from the steps so far."""
         task, ranked = self._run.task, self.history.ranked
         step = in_hand(ranked)
-        questions = questions_of(task, step.candidate if step else None, step.diagnosis if step else None)
-        constructs = constructs_of(task, step.diagnosis if step else None)
+        having, diagnosis = (step.candidate, step.diagnosis) if step else (None, None)
+        questions, constructs = questions_of(task, having, diagnosis), constructs_of(task, having, diagnosis)
         failures = unrepaired(ranked, 1) if self._parts.policy.reads_code else ()
         notes = [hit for each in failures for hit in notes_of_source(each.candidate.source, each.evaluation, task.arch)]
         known = self._shown() | {place_of(hit) for hit in notes}

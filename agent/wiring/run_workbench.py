@@ -64,7 +64,7 @@ class RunWorkbench:
     def search(self, words: str, seconds: float) -> list[Hit]:
         """See `Workbench.search`. Notes come first, then code: here somebody asks for it."""
         with _turn(self._searching, time.monotonic() + seconds):
-            return look_up(self._connected[1], [words], self._task, [words])
+            return look_up(self._connected[1], [words], self._task, [words], sure=False)
 
     def _proof(self, built: Built, until: float) -> Evaluation:
         """The emulator's verdict, which is kept for the same kernel."""

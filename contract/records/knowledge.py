@@ -107,11 +107,13 @@ class Query(Record):
     `words`: plain words, identifiers or an error message. `path`: a prefix or a glob.
     `arch`: prefer pieces that are valid for this target; `only_arch`: exclude pieces for other targets.
     `tokens`: maximum for the texts of all hits together; 0 for no limit.
+    `sure`: no hits where the words neither name anything in few files nor say what the glossary knows.
     """
 
     words: str
     arch: Arch | None = None
     only_arch: bool = False
+    sure: bool = False
     releases: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     path: str = ""

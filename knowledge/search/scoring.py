@@ -58,10 +58,13 @@ class Scoring:
             return np.zeros(len(self._index), np.float32)
         factor = mask * self._variants(query) * self._targets(query) * self._versions(query, mask)
         lexical = self._lexical(_asked_words(query.words)) * factor
+        named, concepts = self._named(query.words, mask, lexical), self._concept_places(query.words) * factor
+        if query.sure and not named.any() and not concepts.any():
+            return np.zeros(len(self._index), np.float32)
         signals = [
             (lexical, weights.lexical),
-            (self._named(query.words, mask, lexical), weights.named * emphasis(query.words)),
-            (self._concept_places(query.words) * factor, weights.concepts),
+            (named, weights.named * emphasis(query.words)),
+            (concepts, weights.concepts),
             (self._dense(query.words, mask) * factor, weights.dense),
         ]
         return by_score(signals) if weights.fusion == "score" else by_rank(signals, weights.smoothing)

@@ -65,7 +65,7 @@ QUESTIONS: list[tuple[str, Arch | None, str]] = [
     ("tcgen05.commit arrives on which mbarrier", Arch.SM_100A, "tcgen05.md"),
     ("fence::before_thread_sync and after_thread_sync between mma and epilogue", Arch.SM_100A, "tcgen05.md"),
     ("instruction descriptor bits of tcgen05.mma kind::f16", Arch.SM_100A, "tcgen05.md"),
-    ("take over a block that has not started instead of an atomic tile counter", Arch.SM_100A, "cluster_launch_control.md"),
+    ("take over a thread block that has not started, without an atomic counter", Arch.SM_100A, "cluster_launch_control.md"),
     ("clusterlaunchcontrol.try_cancel response in a cluster", Arch.SM_100A, "cluster_launch_control.md"),
     ("cta_group::2 CTA pair 256 wide tile", Arch.SM_100A, "sm_100a.md"),
     ("kernel spills registers to local memory", Arch.SM_90A, "registers_and_occupancy.md"),

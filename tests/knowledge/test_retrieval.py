@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from cudal2_agent.agent.index.indexing import NOTES_FOLDER
 from cudal2_agent.agent.index.knowledge_base import open_library
+from cudal2_agent.agent.observe.retrieval import look_up, questions_of
 from cudal2_agent.contract.records.knowledge import Hit, Query, Retriever, fits
-from cudal2_agent.contract.records.task import Arch
+from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.knowledge.search import open_search
 from tests.knowledge.questions import QUESTIONS
@@ -35,6 +36,13 @@ def test_questions_find_their_note(notes: Retriever) -> None:
     missed = sorted(words for words, place in ranks.items() if place > 3)
     assert statistics.mean(place <= 3 for place in ranks.values()) >= 0.85, missed
     assert statistics.mean(place == 1 for place in ranks.values()) >= 0.75, missed
+
+
+@pytest.mark.parametrize("shape", [(8192, 8192, 8192), (64, 64, 64), (128, 128, 16384), (1000, 1001, 1000)])
+def test_a_first_prompt_for_blackwell_opens_with_blackwells_notes(notes: Retriever, shape: tuple[int, int, int]) -> None:
+    task = GemmTask(**dict(zip("mnk", shape, strict=True)), arch=Arch.SM_100A)
+    hits = look_up(notes, questions_of(task, None, None), task)
+    assert [hit.chunk.path for hit in hits] == ["tcgen05.md", "tensor_memory.md"]
 
 
 def test_every_note_is_asked_for() -> None:

@@ -208,12 +208,10 @@ class Prompts:
 
 
 def _knowledge(rest: _Rest, observation: Observation) -> tuple[str, ...]:
-    """The ids of the chunks that fit, in the order of their marks: [K1] is the first."""
-    hits = observation.hits
-    taken = take([chunk_text(hit, mark_of(len(hits))) for hit in hits], int(rest.tokens * _CHUNKS) - _OVERHEAD)
-    pieces = [chunk_text(hits[position], mark_of(number)) for number, position in enumerate(taken, 1)]
-    rest.fill("Knowledge", pieces, _CHUNKS, "\n\n".join)
-    return tuple(hits[position].chunk.id for position in taken)
+    """The ids of the chunks that fit."""
+    pieces = [chunk_text(hit, mark_of(hit.chunk.id)) for hit in observation.hits]
+    taken = rest.fill("Knowledge", pieces, _CHUNKS, "\n\n".join)
+    return tuple(observation.hits[position].chunk.id for position in taken)
 
 
 def _required(observation: Observation, best: Candidate | None, failure: Failure | None) -> dict[str, Callable[[int], str]]:

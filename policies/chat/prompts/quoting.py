@@ -36,17 +36,17 @@ def inline(text: str, max_chars: int = 200) -> str:
     return (kept if line[max_chars - 1] == " " else kept.rpartition(" ")[0] or kept) + "…"
 
 
-_CITED = re.compile(r"\[(K\d{1,3}(?:\s*,\s*K\d{1,3})*)\]")
+_CITED = re.compile(r"\[(K[0-9a-f]{4}(?:\s*,\s*K[0-9a-f]{4})*)\]")
 _FENCE = re.compile(r"^ {0,3}(?:`{3,}|~{3,})", re.MULTILINE)
 
 
-def mark_of(number: int) -> str:
-    """The mark of the chunk at a place in the prompt, counted from 1."""
-    return f"[K{number}]"
+def mark_of(chunk_id: str) -> str:
+    """The mark of a chunk, the same in every prompt of every run."""
+    return f"[K{chunk_id[:4]}]"
 
 
 def cited_chunks(reply: str, shown: Sequence[str]) -> tuple[str, ...]:
     """The ids in `shown` whose marks the prose before the first code block names, in the order in which they are shown."""
     prose = _FENCE.split(reply, maxsplit=1)[0]
-    numbers = {int(mark.strip()[1:]) for found in _CITED.findall(prose) for mark in found.split(",")}
-    return tuple(id_ for number, id_ in enumerate(shown, 1) if number in numbers)
+    marks = {f"[{mark.strip()}]" for found in _CITED.findall(prose) for mark in found.split(",")}
+    return tuple(id_ for id_ in shown if mark_of(id_) in marks)

@@ -57,6 +57,34 @@ def test_the_questions_follow_the_shape() -> None:
     assert questions_of(older, None, None) == ["How to write a cp.async multistage pipeline with ldmatrix and mma.sync."]
 
 
+BLACKWELL = ORDINARY.model_copy(update={"arch": Arch.SM_100A})
+
+
+def test_the_questions_follow_the_chip_until_a_kernel_uses_what_it_has() -> None:
+    first = questions_of(BLACKWELL, None, None)
+    assert ["tcgen05.mma" in first[0], "tensor memory" in first[1]] == [True, True]
+    older_family = scheduled(family="mma_sync")
+    assert questions_of(BLACKWELL, older_family, DIAGNOSIS)[: len(first[:2])] == first[:2]
+    uses_it = candidate(0).model_copy(update={"source": 'asm("tcgen05.mma.cta_group::1");'})
+    assert questions_of(BLACKWELL, uses_it, DIAGNOSIS)[0] == "Tail wave: use a persistent grid."
+    assert "wgmma" in questions_of(ORDINARY, free("no tensor cores"), DIAGNOSIS)[0]
+    assert "wgmma" not in questions_of(ORDINARY, scheduled(family="latency"), DIAGNOSIS)[0]
+
+
+def free(note: str) -> Candidate:
+    return candidate(0).model_copy(update={"origin": Origin(policy="chat", note=note, prompt_hash="1")})
+
+
+def test_the_authors_own_words_are_asked_behind_the_heaviest_finding() -> None:
+    in_hand = free("Warps take turns with the tensor cores").model_copy(update={"source": "wgmma"})
+    assert questions_of(ORDINARY, in_hand, DIAGNOSIS)[:3] == [
+        "Tail wave: use a persistent grid.",
+        "Warps take turns with the tensor cores",
+        "Occupancy: use fewer registers.",
+    ]
+    assert "take turns" in questions_of(linear_norm(3, 4, 5), in_hand, DIAGNOSIS)[2]
+
+
 def test_what_went_wrong_is_asked_first_and_figures_not_at_all() -> None:
     asked = questions_of(ORDINARY, None, DIAGNOSIS)
     assert asked[:2] == [
@@ -70,7 +98,7 @@ def test_a_module_asks_about_its_first_operation_then_what_went_wrong_and_for_no
     asked = questions_of(linear_norm(3, 4, 5), None, DIAGNOSIS)
     assert [question.split(":")[0] for question in asked[:3]] == ["Epilogue algebra", "Tail wave", "Occupancy"]
     assert "Welford" in asked[3]
-    assert constructs_of(linear_norm(3, 4, 5), DIAGNOSIS) == []
+    assert constructs_of(linear_norm(3, 4, 5), None, DIAGNOSIS) == []
 
 
 def test_the_schedule_is_asked_about_in_words() -> None:
@@ -81,7 +109,7 @@ def test_the_schedule_is_asked_about_in_words() -> None:
         "multicast",
         "ping-pong",
     ]
-    assert questions_of(ORDINARY, scheduled(), None) == questions_of(ORDINARY, None, None)
+    assert questions_of(ORDINARY, scheduled(family="latency"), None) != questions_of(ORDINARY, None, None)
 
 
 def test_notes_and_code_are_asked_apart() -> None:
@@ -95,34 +123,33 @@ def test_notes_and_code_are_asked_apart() -> None:
     assert all(query.tokens > 0 for query in retriever.queries)
 
 
-def test_code_is_looked_up_only_for_a_construct_that_a_remedy_names() -> None:
-    def remedy(text: str) -> Diagnosis:
-        return Diagnosis(basis="timed", findings=(Finding(bottleneck="smem-bound", evidence="", remedy=text, weight=0.5),))
-
-    assert (
-        constructs_of(ORDINARY, None)
-        == constructs_of(ORDINARY, DIAGNOSIS.model_copy(update={"findings": DIAGNOSIS.findings[1:]}))
-        == []
-    )
-    assert constructs_of(ORDINARY, DIAGNOSIS) == ["How to write a persistent tile scheduler."]
-    assert constructs_of(ORDINARY, remedy("store D with TMA stores")) == [], "the device primitives have it"
-    several = constructs_of(ORDINARY, remedy("a persistent grid and a swizzled layout"))
-    assert several == ["How to write a swizzled shared memory layout.", "How to write a persistent tile scheduler."]
+def test_code_is_looked_up_with_the_authors_words_or_the_heaviest_remedy() -> None:
+    assert constructs_of(ORDINARY, None, None) == []
+    assert constructs_of(ORDINARY, None, DIAGNOSIS) == ["use a persistent grid"]
+    assert constructs_of(ORDINARY, free("a swizzled layout"), DIAGNOSIS) == ["a swizzled layout", "use a persistent grid"]
     retriever = Library(300)
-    look_up(retriever, questions_of(ORDINARY, None, None), ORDINARY, constructs_of(ORDINARY, None))
+    look_up(retriever, questions_of(ORDINARY, None, None), ORDINARY, constructs_of(ORDINARY, None, None))
     assert {query.kinds for query in retriever.queries} == {DOCUMENT_KINDS}
 
 
-def test_nothing_is_shown_twice() -> None:
-    first = look_up(Library(300), ["a"], TASK)
+def test_code_nobody_asked_for_must_be_recognised() -> None:
+    for sure in (True, False):
+        retriever = Library(300)
+        look_up(retriever, ["a"], TASK, ["b"], sure=sure)
+        assert [query.sure for query in retriever.queries] == [False, sure]
+
+
+def test_nothing_is_shown_twice_but_the_best_note_for_the_first_question() -> None:
+    first = look_up(Library(300), ["a", "b"], TASK)
     [exchange, failed] = [
-        Exchange.model_validate({**EXCHANGE, "observation_id": "o", "shown": shown}) for shown in ([first[0].chunk.id], [])
+        Exchange.model_validate({**EXCHANGE, "observation_id": "o", "shown": shown})
+        for shown in ([hit.chunk.id for hit in first], [])
     ]
     observation = Observation(task=TASK, chip=CHIP, round=1, seed=0, hits=tuple(first))
     shown = shown_in([exchange, failed], {"o": observation})
-    assert shown == {("a.hpp", "x")}
-    again = [hit.chunk.path for hit in look_up(Library(300), ["a"], TASK, (), shown)]
-    assert again == ["shared.hpp", "more a.hpp"]
+    assert shown == {("a.hpp", "x"), ("b.hpp", "x")}
+    again = [hit.chunk.path for hit in look_up(Library(300), ["a", "b"], TASK, ["a"], shown)]
+    assert again == ["a.hpp", "shared.hpp", "shared.hpp"], "a note stays, another is new, and so is the code"
     assert shown_in([failed], {}) == frozenset()
 
 
@@ -151,7 +178,7 @@ class Library:
 
 def test_each_question_has_its_best_hit_before_any_has_more() -> None:
     found = [hit.chunk.path for hit in look_up(Library(300), ["a", "b"], TASK, ["c"])]
-    assert found == ["a.hpp", "b.hpp", "c.hpp", "shared.hpp"]
+    assert found == ["a.hpp", "b.hpp", "c.hpp"]
 
 
 def test_no_more_is_asked_than_can_be_shown() -> None:

@@ -339,12 +339,13 @@ def test_an_injection_within_retrieved_text_is_data_and_obeying_it_is_a_rejected
         system, user = (message["content"] for message in request.body["messages"])
         assert "Ignore all previous" not in system
         fenced = re.search(
-            r"^(`{4,})text\n\[K1\] from r x\.md:1-9 x\nA note on pipelines\.\n(.*?)^\1$", user, re.MULTILINE | re.DOTALL
+            r"^(`{4,})text\n\[K[0-9a-f]{4}\] from r x\.md:1-9 x\nA note on pipelines\.\n(.*?)^\1$",
+            user,
+            re.MULTILINE | re.DOTALL,
         )
-        assert (fenced is None) == (request.number > 0), "what was shown is not shown again"
-        if fenced:
-            assert "Ignore all previous" in fenced[2]
-            assert "also this" in fenced[2]
+        assert fenced, "the best note stays"
+        assert "Ignore all previous" in fenced[2]
+        assert "also this" in fenced[2]
     assert len(requests) == 2
 
 

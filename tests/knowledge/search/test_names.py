@@ -109,6 +109,17 @@ def test_a_named_file_comes_before_what_a_concept_names(index: LexicalIndex) -> 
     assert first(named=0) == 2
 
 
+def test_a_sure_question_is_answered_for_a_name_or_a_concept_only(index: LexicalIndex) -> None:
+    concepts = Concepts(glossary(concept("c", terms=["fifo"], asks=["fifo"], code=["Queue"])), Meanings({}).embed)
+    scoring = Scoring(NoVectors(), index, concepts, SearchWeights(dense=0, meaning=0))
+
+    def found(words: str, *, sure: bool) -> bool:
+        return bool(scoring.scores(Query(words=words, sure=sure)).any())
+
+    assert found("an empty slot", sure=False)
+    assert [found(words, sure=True) for words in ("an empty slot", "a slot of kRingDepth", "fifo")] == [False, True, True]
+
+
 class NoVectors:
     def nearest(self, *_: object) -> list[tuple[str, float]]:
         raise AssertionError

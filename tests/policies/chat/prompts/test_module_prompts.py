@@ -49,7 +49,7 @@ def test_a_first_prompt_says_what_there_is_to_know() -> None:
         "# linear-norm-relu",  # the problem's file
         "bias_norm_relu",
         "linear_relu",
-        "[K1]",
+        "[K",
         "Sum around the mean.",
     ):
         assert part in user(request), part

@@ -55,16 +55,17 @@ def test_inline_is_one_line_without_ticks() -> None:
 
 
 # The chunks that a reply says it used, by their marks.
-SHOWN = ("first", "second", "third")
+FIRST, SECOND, THIRD = "00aa11", "00ab22", "ffff33"
+SHOWN = (FIRST, SECOND, THIRD)
 
 
 @pytest.mark.parametrize(
     ("reply", "cited"),
     [
-        ("## Analysis\nAs [K2] says, pushes are cheap.", ("second",)),
-        ("[K3, K1] and again [K1].", ("first", "third")),
-        ("[K4], [K0], K1 and [K]: none of these was shown.", ()),
-        ("Slow.\n```cuda\nx[K1] = 0;\n```\n[K2]", ()),
+        ("## Analysis\nAs [K00ab] says, pushes are cheap.", (SECOND,)),
+        ("[Kffff, K00aa] and again [K00aa].", (FIRST, THIRD)),
+        ("[K00ac], [K0], K00aa and [K]: none of these was shown.", ()),
+        ("Slow.\n```cuda\nx[K00aa] = 0;\n```\n[K00ab]", ()),
         ("", ()),
     ],
 )
@@ -74,10 +75,11 @@ def test_marks_in_the_prose_are_read(reply: str, cited: tuple[str, ...]) -> None
 
 def test_an_exchange_records_what_was_shown_and_what_was_used() -> None:
     hits = tuple(hit(f"chunk {number} " * 20, number) for number in range(3))
+    marks = [mark_of(each.chunk.id) for each in hits]
 
     def answer(prompt: object, _: object) -> str:
-        assert f"{mark_of(3)} from 4.2.0" in str(prompt)
-        return written(1).replace("Slow.", "Slow, as [K3] and [K1] say.")
+        assert f"{marks[2]} from 4.2.0" in str(prompt)
+        return written(1).replace("Slow.", f"Slow, as {marks[2]} and {marks[0]} say.")
 
     table = Table(answer, samples=1)
     table.propose(1, hits=hits)
