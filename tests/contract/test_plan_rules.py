@@ -1,8 +1,12 @@
 """Every rule of `resolve`: a plan that violates it, the rule's name, and the nearest valid plan."""
 
+import itertools
+import operator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS
@@ -245,3 +249,37 @@ def test_a_map_follows_the_sizes_of_its_task() -> None:
     assert resolved(fits, HOPPER).launches
     with pytest.raises(PlanError, match="reaches from byte 0 to"):
         resolved(fits, short)
+
+
+def _views(rank: int) -> st.SearchStrategy[dict[str, Any]]:
+    """Fields of a map of the workspace with so many dimensions."""
+    strides = st.lists(
+        st.integers(1, 20).map(lambda step: 4 * step) | st.integers(-9, 300), min_size=rank - 1, max_size=rank - 1
+    )
+    return st.fixed_dictionaries(
+        {
+            "of": st.just("workspace"),
+            "element": st.just("f32"),
+            "dims": st.lists(st.integers(1, 12) | st.integers(-1, 2000), min_size=rank, max_size=rank),
+            "strides": strides | st.just([]),
+            "box": st.just([4, 1, 1, 1, 1][:rank]),
+            "offset_bytes": st.integers(-2, 60).map(lambda step: 16 * step) | st.integers(-99, 3000),
+            "swizzle": st.just(0),
+        }
+    )
+
+
+@given(st.integers(1, 5).flatmap(_views), st.sampled_from([-1, 0, 1]))
+def test_a_view_that_is_accepted_leaves_its_memory_nowhere(fields: dict[str, Any], more: int) -> None:
+    """Each corner of the view is looked at; the workspace ends at the last of them, a byte before it or behind."""
+    sizes = fields["dims"]
+    strides = [1, *(fields["strides"] or itertools.accumulate(sizes[:-1], operator.mul))]
+    corners = itertools.product(*((0, size - 1) for size in sizes))
+    starts = [fields["offset_bytes"] + 4 * sum(map(operator.mul, corner, strides)) for corner in corners]
+    candidate = hopper(tensor_map(**fields), workspace={"bytes": max(starts) + 4 + more})
+    try:
+        assert resolved(candidate, HOPPER).launches
+    except PlanError:
+        return
+    assert min(starts) >= 0
+    assert more >= 0
