@@ -21,6 +21,7 @@ ScalarType = Literal["i32", "u32", "i64", "f32", "f64"]
 CompilerName = Literal["nvrtc", "nvcc"]
 
 PORTABLE_CLUSTER = 8
+MAX_DIMS = 5  # of a tensor map
 MAX_NODES = 256  # launches, calls and repeats of a plan as written
 
 
@@ -40,12 +41,20 @@ class TensorPartArg(Record):
 
 
 class TensorMapSpec(Record):
-    """A TMA descriptor of one buffer as a matrix of its last dimension. `box`: (contiguous, strided) size in elements."""
+    """A TMA descriptor of one buffer as a matrix of its last dimension, or, where it has `dims`, as another view of its memory.
+
+    `dims`, `box`: sizes in elements, the contiguous dimension first. `strides`: of all dimensions but the first, in elements;
+    none where the view is dense. `offset_bytes`: where it begins. `element`: of the workspace, which has none of its own.
+    """
 
     of: BufferName
-    box: tuple[int, int]
+    box: Annotated[tuple[int, ...], Field(min_length=1, max_length=MAX_DIMS)]
     swizzle: Literal[0, 32, 64, 128] = 0
     l2: Literal[0, 64, 128, 256] = 128
+    dims: Annotated[tuple[Expression, ...], Field(max_length=MAX_DIMS, exclude_if=lambda dims: not dims)] = ()
+    strides: Annotated[tuple[Expression, ...], Field(max_length=MAX_DIMS, exclude_if=lambda strides: not strides)] = ()
+    offset_bytes: Annotated[Expression, Field(exclude_if=lambda offset: offset == 0)] = 0
+    element: Annotated[BufferElement | None, Field(exclude_if=lambda element: element is None)] = None
 
 
 class TensorMapArg(Record):

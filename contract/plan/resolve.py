@@ -21,11 +21,11 @@ from cudal2_agent.contract.plan.plan import (
     Scratch,
     TensorArg,
     TensorMapArg,
-    TensorMapSpec,
     TensorPartArg,
     Workspace,
     WorkspaceArg,
 )
+from cudal2_agent.contract.plan.tensor_view import resolve_map
 from cudal2_agent.contract.records.module_task import WORKSPACE, Task
 from cudal2_agent.contract.records.named_buffer import Buffer, Role
 from cudal2_agent.contract.records.task import GemmTask
@@ -271,7 +271,10 @@ def _check_geometry(
 def _resolve_arg(arg: Arg, places: _Places, names: Mapping[str, int]) -> Arg:
     match arg:
         case TensorMapArg(tensor_map=spec):
-            _check_tensor_map(spec, known(spec.of, places.buffers), places)
+            if not places.limits.tensor_maps:
+                raise PlanError("plan-tensor-map", f"{places.task.arch} does not support tensor maps")
+            most = places.limits.max_smem_per_block_bytes
+            return TensorMapArg(tensor_map=resolve_map(spec, places.buffers, places.workspace_bytes, most, names))
         case TensorArg(tensor=name, access=access):
             _check_access(known(name, places.buffers), access)
         case TensorPartArg(tensor=name, access=access):
@@ -311,21 +314,3 @@ def _scalar(arg: ScalarArg, names: Mapping[str, int]) -> int | float:
     if not low <= value < high:
         raise PlanError("plan-scalar", f"scalar {arg.scalar!r} is {value}, which does not fit {arg.type}")
     return value
-
-
-def _check_tensor_map(spec: TensorMapSpec, buffer: Buffer, places: _Places) -> None:
-    if not places.limits.tensor_maps:
-        raise PlanError("plan-tensor-map", f"{places.task.arch} does not support tensor maps")
-    _, columns = buffer.rows_and_columns
-    row_bytes, box_bytes = columns * buffer.element.bytes, spec.box[0] * buffer.element.bytes
-    if row_bytes % 16:
-        raise PlanError("plan-tensor-map", f"a row of {spec.of} is {row_bytes} bytes; TMA needs a multiple of 16")
-    if not all(1 <= size <= 256 for size in spec.box) or box_bytes % 16:
-        raise PlanError(
-            "plan-tensor-map", f"box {spec.box} of {spec.of}: sizes must be 1 to 256, the inner one a multiple of 16 bytes"
-        )
-    if spec.swizzle and box_bytes > spec.swizzle:
-        raise PlanError(
-            "plan-tensor-map",
-            f"box {spec.box} of {spec.of}: {box_bytes} inner bytes exceed the {spec.swizzle}-byte swizzle",
-        )

@@ -19,7 +19,7 @@ from cudal2_agent.contract.plan.plan import (
     TensorMapArg,
     TensorPartArg,
 )
-from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.contract.records.module_task import WORKSPACE, ModuleTask
 from cudal2_agent.contract.reward.roofline import arithmetic_us, transfer_us
 
 
@@ -81,7 +81,7 @@ def _buffer_of(arg: Arg) -> tuple[str, bool] | None:
             return name, True
         case TensorPartArg(tensor=name):
             return name, False
-        case TensorMapArg(tensor_map=spec):
+        case TensorMapArg(tensor_map=spec) if spec.of != WORKSPACE:
             return spec.of, True
     return None
 

@@ -12,6 +12,8 @@ class Operand(enum.IntEnum):
 
     D = 2
 
+    WORKSPACE = 3
+
 class Zero(enum.Enum):
     """When the workspace is cleared."""
 
@@ -24,10 +26,22 @@ class Zero(enum.Enum):
 class Argument:
     """One kernel parameter."""
 
-def pointer(operand: Operand) -> Argument: ...
-def workspace(offset: int) -> Argument: ...
+class MapView:
+    """What a tensor map describes."""
+
+    def __init__(
+        self,
+        type: int,
+        sizes: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+        swizzle: int,
+        promotion: int,
+    ) -> None: ...
+
+def pointer(operand: Operand, offset: int = 0) -> Argument: ...
 def scalar(bits: int, bytes: int) -> Argument: ...
-def tensor_map(operand: Operand, columns: int, rows: int, swizzle: int, promotion: int) -> Argument: ...
+def tensor_map(operand: Operand, offset: int, view: MapView) -> Argument: ...
 
 class Launch:
     """One launch in plain numbers."""
@@ -44,12 +58,10 @@ class Launch:
     ) -> None: ...
 
 class Plan:
-    """Launches, the shapes of A, B and D in memory, and the workspace."""
+    """Launches and the workspace."""
 
     def __init__(
         self,
-        bfloat16: bool,
-        shapes: Sequence[Sequence[int]],
         launches: Sequence[Launch],
         workspace_bytes: int,
         zero: Zero,

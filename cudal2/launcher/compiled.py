@@ -1,8 +1,9 @@
 """The launcher in C++ (`native/`)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import cudal2.launcher._native as native
+from cudal2.launcher.driver_types import TENSOR_MAP_TYPES
 from cudal2.launcher.loaded_kernel import BuiltKernel, LoadedKernel
 from cudal2.launcher.lt_algorithms import configuration_of
 from cudal2_agent.contract.plan.launching import pack_argument
@@ -16,11 +17,12 @@ from cudal2_agent.contract.plan.plan import (
     TensorPartArg,
     WorkspaceArg,
 )
-from cudal2_agent.contract.plan.resolve import operand_shape
+from cudal2_agent.contract.plan.tensor_view import map_layout
 from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.named_buffer import Buffer
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 
-_OPERAND = {"A": native.Operand.A, "B": native.Operand.B, "D": native.Operand.D}
+_OPERAND = {"A": native.Operand.A, "B": native.Operand.B, "D": native.Operand.D, "workspace": native.Operand.WORKSPACE}
 _ZERO = {False: native.Zero.NEVER, True: native.Zero.EVERY_RUN, "restored": native.Zero.RESTORED}
 
 
@@ -60,9 +62,7 @@ def native_product(algorithm: StoredAlgorithm) -> native.LtProduct:
 def native_plan(plan: ResolvedPlan, task: GemmTask) -> native.Plan:
     """A resolved plan as the C++ launcher reads it."""
     return native.Plan(
-        bfloat16=task.element is ElementType.BF16,
-        shapes=[operand_shape(task, "A"), operand_shape(task, "B"), operand_shape(task, "D")],
-        launches=[_native_launch(launch) for launch in plan.launches],
+        launches=[_native_launch(launch, {buffer.name: buffer for buffer in task.buffers}) for launch in plan.launches],
         workspace_bytes=plan.workspace_bytes,
         zero=_ZERO[plan.zero],
         zero_bytes=plan.zero_bytes,
@@ -70,7 +70,7 @@ def native_plan(plan: ResolvedPlan, task: GemmTask) -> native.Plan:
     )
 
 
-def _native_launch(launch: ResolvedLaunch) -> native.Launch:
+def _native_launch(launch: ResolvedLaunch, buffers: Mapping[str, Buffer]) -> native.Launch:
     return native.Launch(
         entry=launch.entry,
         grid=launch.grid,
@@ -78,21 +78,22 @@ def _native_launch(launch: ResolvedLaunch) -> native.Launch:
         cluster=launch.cluster,
         shared_bytes=launch.dynamic_smem,
         programmatic=launch.programmatic,
-        arguments=[_native_argument(arg) for arg in launch.args],
+        arguments=[_native_argument(arg, buffers) for arg in launch.args],
     )
 
 
-def _native_argument(arg: Arg) -> native.Argument:
+def _native_argument(arg: Arg, buffers: Mapping[str, Buffer]) -> native.Argument:
     match arg:
         case TensorArg(tensor=name):
             return native.pointer(_OPERAND[name])
         case TensorPartArg():
             raise TypeError("a plan of a matrix product points to whole operands")
         case TensorMapArg(tensor_map=spec):
-            columns, rows = spec.box
-            return native.tensor_map(_OPERAND[spec.of], columns, rows, spec.swizzle, spec.l2)
+            offset, element, sizes, strides = map_layout(spec, buffers)
+            view = native.MapView(TENSOR_MAP_TYPES[element], sizes, strides, spec.box, spec.swizzle, spec.l2)
+            return native.tensor_map(_OPERAND[spec.of], offset, view)
         case WorkspaceArg(workspace=offset):
-            return native.workspace(int(offset))
+            return native.pointer(native.Operand.WORKSPACE, int(offset))
         case ScalarArg():
             value = pack_argument(arg, {}, lambda _: b"")
             return native.scalar(int.from_bytes(value, "little"), len(value))

@@ -13,6 +13,7 @@ from cudal2.launcher.driver_types import DriverLibrary
 from cudal2_agent.contract.errors import LauncherError
 from cudal2_agent.contract.plan.launching import TENSOR_MAP_BYTES, argument_bytes, pack_argument, programmatic_edges
 from cudal2_agent.contract.plan.plan import PORTABLE_CLUSTER, ResolvedLaunch, ResolvedPlan, TensorMapSpec
+from cudal2_agent.contract.plan.tensor_view import MapLayout, map_layout
 from cudal2_agent.contract.records.named_buffer import Buffer
 
 MAX_TENSOR_MAPS = 256  # per kernel
@@ -76,7 +77,8 @@ class PlannedLaunches:
             return known
         if len(self._maps) >= MAX_TENSOR_MAPS:
             self._maps.clear()
-        encoded = self._maps[spec, address] = _encode(self._driver, spec, self._buffers[spec.of], address)
+        layout = map_layout(spec, self._buffers)
+        encoded = self._maps[spec, address] = _encode(self._driver, spec, layout, address)
         return encoded
 
 
@@ -127,20 +129,20 @@ def _configure(launch: ResolvedLaunch, programmatic: bool) -> tuple[types.Launch
     return config, attributes
 
 
-def _encode(driver: DriverLibrary, spec: TensorMapSpec, buffer: Buffer, address: int) -> bytes:
-    """The descriptor of a buffer at an address. Raises: LauncherError."""
-    rows, columns = buffer.rows_and_columns
+def _encode(driver: DriverLibrary, spec: TensorMapSpec, layout: MapLayout, address: int) -> bytes:
+    """The descriptor over a buffer at an address. Raises: LauncherError."""
+    rank = len(layout.sizes)
     target, _memory = _aligned(bytes(TENSOR_MAP_BYTES))
     driver.call(
         "cuTensorMapEncodeTiled",
         target,
-        types.TENSOR_MAP_TYPES[buffer.element],
-        2,
-        address,
-        (c_uint64 * 2)(columns, rows),
-        (c_uint64 * 1)(columns * buffer.element.bytes),
-        (c_uint32 * 2)(*spec.box),
-        (c_uint32 * 2)(1, 1),
+        types.TENSOR_MAP_TYPES[layout.element],
+        rank,
+        address + layout.offset_bytes,
+        (c_uint64 * rank)(*layout.sizes),
+        (c_uint64 * rank)(*layout.strides),
+        (c_uint32 * rank)(*spec.box),
+        (c_uint32 * rank)(*(1,) * rank),
         0,
         (0, 32, 64, 128).index(spec.swizzle),
         (0, 64, 128, 256).index(spec.l2),

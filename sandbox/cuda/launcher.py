@@ -206,7 +206,7 @@ class ParameterLayout:
         match arg:
             case TensorMapArg(tensor_map=spec):
                 place = self._maps.place_of_address(spec)
-                return None if place is None else (offset + place, spec.of, 0)
+                return None if place is None else (offset + place, spec.of, int(spec.offset_bytes))
             case TensorArg(tensor=name):
                 return offset, name, 0
             case TensorPartArg(tensor=name, offset_bytes=beyond):

@@ -1,4 +1,4 @@
-"""TMA descriptors over a task's buffers, and a plan's scratch, as they lie in memory."""
+"""TMA descriptors over a task's buffers, a plan's scratch and its workspace."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from cudal2_agent.contract.plan.plan import Scratch, TensorMapSpec
+from cudal2_agent.contract.plan.tensor_view import MapLayout, map_layout
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.sandbox.cuda.driver import call
@@ -55,13 +56,14 @@ class TensorMaps:
 
     def encode(self, spec: TensorMapSpec, pointer: int) -> bytes:
         """As `encode_tensor_map`."""
+        layout = map_layout(spec, self._buffers)
         if spec not in self._patterns:
-            self._patterns[spec] = _pattern(spec, self._buffers[spec.of], pointer)
+            self._patterns[spec] = _pattern(spec, layout, pointer)
         pattern = self._patterns[spec]
         if pattern is None or pointer % ADDRESS_ALIGNMENT:
-            return encode_tensor_map(spec, self._buffers[spec.of], pointer)
+            return encode_tensor_map(spec, layout, pointer)
         descriptor, at = pattern
-        return descriptor[:at] + pointer.to_bytes(8, "little") + descriptor[at + 8 :]
+        return descriptor[:at] + (pointer + layout.offset_bytes).to_bytes(8, "little") + descriptor[at + 8 :]
 
     def place_of_address(self, spec: TensorMapSpec) -> int | None:
         """The offset of the address in a descriptor that was encoded before; None where that is unknown."""
@@ -69,15 +71,16 @@ class TensorMaps:
         return None if pattern is None else pattern[1]
 
 
-def _pattern(spec: TensorMapSpec, buffer: Buffer, pointer: int) -> tuple[bytes, int] | None:
+def _pattern(spec: TensorMapSpec, layout: MapLayout, pointer: int) -> tuple[bytes, int] | None:
     """A descriptor and where in it the address lies; None where that does not hold for others, or the address is odd."""
     if pointer % ADDRESS_ALIGNMENT:
         return None
     others = [pointer ^ flipped for flipped in _FLIPPED]
-    descriptor = encode_tensor_map(spec, buffer, pointer)
-    at = descriptor.find(pointer.to_bytes(8, "little"))
+    descriptor = encode_tensor_map(spec, layout, pointer)
+    at = descriptor.find((pointer + layout.offset_bytes).to_bytes(8, "little"))
     same = at >= 0 and all(
-        encode_tensor_map(spec, buffer, other) == descriptor[:at] + other.to_bytes(8, "little") + descriptor[at + 8 :]
+        encode_tensor_map(spec, layout, other)
+        == descriptor[:at] + (other + layout.offset_bytes).to_bytes(8, "little") + descriptor[at + 8 :]
         for other in others
     )
     return (descriptor, at) if same else None
@@ -89,26 +92,25 @@ def named_buffers(task: Task, scratch: Sequence[Scratch] = ()) -> dict[str, Buff
     return {buffer.name: buffer for buffer in (*task.buffers, *own)}
 
 
-def encode_tensor_map(spec: TensorMapSpec, buffer: Buffer, pointer: int) -> bytes:
-    """The 128 bytes of a descriptor over one buffer; elements outside the buffer read as zero.
+def encode_tensor_map(spec: TensorMapSpec, layout: MapLayout, pointer: int) -> bytes:
+    """The 128 bytes of a descriptor over the buffer at an address; elements outside the view read as zero.
 
-    Raises: DriverFault where the driver refuses the box, the stride or the pointer (16-byte aligned).
+    Raises: DriverFault where the driver refuses the box, a stride or the pointer (16-byte aligned).
     """
-    encoded = call(driver.cuTensorMapEncodeTiled, *tensor_map_arguments(spec, buffer, pointer))
+    encoded = call(driver.cuTensorMapEncodeTiled, *tensor_map_arguments(spec, layout, pointer))
     return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
 
 
-def tensor_map_arguments(spec: TensorMapSpec, buffer: Buffer, pointer: int) -> tuple[Any, ...]:
-    """Arguments of cuTensorMapEncodeTiled: sizes and box with the fastest dimension first, the one stride in bytes."""
-    rows, columns = buffer.rows_and_columns
+def tensor_map_arguments(spec: TensorMapSpec, layout: MapLayout, pointer: int) -> tuple[Any, ...]:
+    """Arguments of cuTensorMapEncodeTiled: sizes and box with the fastest dimension first, strides in bytes."""
     return (
-        _TYPE[buffer.element],
-        2,
-        pointer,
-        [driver.cuuint64_t(columns), driver.cuuint64_t(rows)],
-        [driver.cuuint64_t(columns * buffer.element.bytes)],
+        _TYPE[layout.element],
+        len(layout.sizes),
+        pointer + layout.offset_bytes,
+        [driver.cuuint64_t(size) for size in layout.sizes],
+        [driver.cuuint64_t(stride) for stride in layout.strides],
         [driver.cuuint32_t(size) for size in spec.box],
-        [driver.cuuint32_t(1), driver.cuuint32_t(1)],
+        [driver.cuuint32_t(1) for _ in layout.sizes],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         _SWIZZLE[spec.swizzle],
         _PROMOTION[spec.l2],

@@ -13,6 +13,7 @@ from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
 from cudal2_agent.contract.plan.launching import argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
 from cudal2_agent.contract.plan.library_call import LibraryCall
 from cudal2_agent.contract.plan.plan import ResolvedLaunch, ResolvedPlan, TensorMapSpec
+from cudal2_agent.contract.plan.tensor_view import map_layout
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 from cudal2_agent.contract.records.task import GemmTask
@@ -217,11 +218,10 @@ class BoundKernel:
     def _encode(self, spec: TensorMapSpec) -> bytes:
         """A tensor map follows its buffer, so that it is encoded once."""
         if spec not in self._maps:
-            buffer = self.kernel.buffers[spec.of]
-            rows, columns = buffer.rows_and_columns
-            element = _TENSOR_MAP_TYPES.get(buffer.element, buffer.element.value)
-            tensor = TensorMap(element, [columns, rows], [columns * buffer.element.bytes], spec.box, spec.swizzle)
-            self._maps[spec] = self.machine.map(self.machine.addresses[spec.of], tensor)
+            layout = map_layout(spec, self.kernel.buffers)
+            element = _TENSOR_MAP_TYPES.get(layout.element, layout.element.value)
+            tensor = TensorMap(element, layout.sizes, layout.strides, spec.box, spec.swizzle)
+            self._maps[spec] = self.machine.map(self.machine.addresses[spec.of] + layout.offset_bytes, tensor)
         return self._maps[spec]
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cudal2_agent.contract.plan.chip import ChipLimits
-from cudal2_agent.contract.plan.plan import Arg, ResolvedLaunch, ResolvedPlan, ScalarArg, TensorMapArg
+from cudal2_agent.contract.plan.launching import argument_bytes
+from cudal2_agent.contract.plan.plan import ResolvedLaunch, ResolvedPlan
 from cudal2_agent.contract.records.candidate import AnyCandidate, Candidate
 from cudal2_agent.contract.records.evaluation import Rejected
 from cudal2_agent.contract.records.inspection import Inspection, KernelResources
@@ -27,8 +28,6 @@ from cudal2_agent.sandbox.inspect.resources import Resources, occupancy, parse_r
 
 PUT_OFF = "SASS was not judged yet; it is before the kernel is verified in full"
 NOT_JUDGED = "SASS was not judged: there is no nvdisasm that can read it; PTX alone was"
-_POINTER_BYTES, _TENSOR_MAP_BYTES = 8, 128
-_SCALAR_BYTES = {"i32": 4, "u32": 4, "i64": 8, "f32": 4}
 
 
 def inspect(
@@ -88,7 +87,7 @@ def _launch_rules(launch: ResolvedLaunch, entry: Entry | None) -> Iterator[Rejec
     if entry is None:
         yield Rejected(rule="entry-missing", message=f'the compiled code has no kernel {launch.entry}; is it extern "C"?')
         return
-    wanted = tuple(_argument_bytes(arg) for arg in launch.args)
+    wanted = tuple(argument_bytes(arg) for arg in launch.args)
     if wanted != entry.parameter_bytes:
         message = f"{launch.entry} takes parameters of {entry.parameter_bytes} bytes, the plan passes {wanted}"
         yield Rejected(rule="entry-parameters", message=message)
@@ -116,16 +115,6 @@ def _resource_rules(kernel: KernelResources, limits: ChipLimits) -> Iterator[Rej
 def _accumulator_rules(facts: CodeFacts) -> Iterator[Rejected]:
     for name in facts.half:
         yield Rejected(rule="accumulator-width", message=f"{name} accumulates in f16; the task asks for f32")
-
-
-def _argument_bytes(arg: Arg) -> int:
-    match arg:
-        case TensorMapArg():
-            return _TENSOR_MAP_BYTES
-        case ScalarArg():
-            return _SCALAR_BYTES[arg.type]
-        case _:
-            return _POINTER_BYTES
 
 
 def _kernels(

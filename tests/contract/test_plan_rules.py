@@ -1,8 +1,12 @@
 """Every rule of `resolve`: a plan that violates it, the rule's name, and the nearest valid plan."""
 
+import itertools
+import operator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cudal2_agent.contract.errors import PlanError
 from cudal2_agent.contract.plan.chip import LIMITS
@@ -42,6 +46,20 @@ def test_expressions_become_numbers() -> None:
     launch = resolved(plan(with_args({"scalar": "ceil(K/64)"}, {"workspace": "16*2"}), workspace={"bytes": "N"})).launches[0]
     assert launch.grid == (8, 32, 1)
     assert launch.args[1:] == (ScalarArg(scalar=8), WorkspaceArg(workspace=32))
+
+
+def view(**fields: Any) -> dict[str, Any]:
+    """A map of A in slabs of 64 columns, whose elements lie K apart from row to row."""
+    three = {"dims": [64, "M", "K//64"], "strides": ["K", 64], "box": [64, 128, 2]}
+    return tensor_map(**three | fields)
+
+
+def packed(size: int, **fields: Any) -> LaunchPlan:
+    """A map of a workspace of so many bytes: 64 x 8 x 4 numbers of four bytes."""
+    three = {"of": "workspace", "element": "f32", "dims": [64, 8, 4], "box": [64, 8, 1], "swizzle": 0}
+    return hopper(
+        tensor_map(**{name: value for name, value in (three | fields).items() if value is not None}), workspace={"bytes": size}
+    )
 
 
 # (rule, a plan that violates it, the nearest valid plan, the task of both), one row per line
@@ -96,6 +114,28 @@ BROKEN_AND_KEPT = [
     ("plan-tensor-map", hopper(tensor_map(box=[12, 128])), hopper(tensor_map(box=[16, 128])), HOPPER),
     ("plan-tensor-map", hopper(tensor_map(box=[72, 128])), hopper(tensor_map(box=[72, 128], swizzle=0)), HOPPER),
     ("plan-tensor-map", hopper(tensor_map(box=[64, 8], swizzle=64)), hopper(tensor_map(box=[32, 8], swizzle=64)), HOPPER),
+    ("plan-tensor-map", hopper(tensor_map(box=[64])), hopper(tensor_map(dims=["M*K"], box=[64])), HOPPER),
+    ("plan-tensor-map", hopper(view(box=[64, 128])), hopper(view()), HOPPER),
+    ("plan-tensor-map", hopper(view(dims=[64, "M+1", "K//64"])), hopper(view(dims=[64, "M-1", "K//64"])), HOPPER),
+    ("plan-tensor-map", hopper(view(strides=["K", 72])), hopper(view(strides=["K", 56])), HOPPER),
+    ("plan-tensor-map", hopper(view(strides=["K", 68])), hopper(view(strides=["K", 64])), HOPPER),
+    ("plan-tensor-map", hopper(view(strides=["K", 0])), hopper(view(strides=["K", 8])), HOPPER),
+    ("plan-tensor-map", hopper(view(strides=["K", "0-64"])), hopper(view(strides=["K", "128-64"])), HOPPER),
+    ("plan-tensor-map", hopper(view(strides=["K"])), hopper(view(strides=[])), HOPPER),
+    ("plan-tensor-map", hopper(view(dims=[64, 0, "K//64"])), hopper(view(dims=[64, 1, "K//64"])), HOPPER),
+    ("plan-tensor-map", hopper(view(offset_bytes=128)), hopper(view(dims=[64, "M", 7], offset_bytes=128)), HOPPER),
+    ("plan-tensor-map", hopper(view(offset_bytes="0-16")), hopper(view(offset_bytes="16-16")), HOPPER),
+    ("plan-tensor-map", hopper(view(dims=[64, 8], strides=["K"], offset_bytes=8, box=[64, 8])),
+     hopper(view(dims=[64, 8], strides=["K"], offset_bytes=16, box=[64, 8])), HOPPER),
+    ("plan-tensor-map", hopper(view(box=[64, 256, 8])), hopper(view(box=[64, 256, 4])), HOPPER),
+    ("plan-tensor-map", hopper(view(element="f32")), hopper(view()), HOPPER),
+    ("plan-tensor-map", hopper(tensor_map(strides=["K"])), hopper(tensor_map()), HOPPER),
+    ("plan-tensor-map", hopper(tensor_map(offset_bytes=16)), hopper(tensor_map()), HOPPER),
+    ("plan-tensor-map", packed(4 * 64 * 8 * 4 - 1), packed(4 * 64 * 8 * 4), HOPPER),
+    ("plan-tensor-map", packed(9000, element=None), packed(9000), HOPPER),
+    ("plan-tensor-map", packed(9000, dims=[], box=[64, 8]), packed(9000), HOPPER),
+    ("plan-tensor-map", packed(9000, offset_bytes=816), packed(9000, offset_bytes=800), HOPPER),
+    ("plan-tensor-map", packed(8192, dims=[2**40, 8, 4]), packed(8192, dims=[32, 8, 4]), HOPPER),
 ]  # fmt: skip
 
 
@@ -193,3 +233,53 @@ def test_split_k_of_the_largest_tiles_fits(shape: tuple[int, int, int], splits: 
 def test_a_partial_tile_for_every_sm_fits_any_task() -> None:
     plan_of_a_stream = hopper(workspace={"bytes": "SMS*4*256*128"})
     assert resolve(plan_of_a_stream, HOPPER.model_copy(update={"m": 64}), LIMITS[Arch.SM_90A], sms=148).workspace_bytes
+
+
+def test_a_view_becomes_numbers_and_a_plain_map_stays_as_it_is() -> None:
+    spec = resolved(hopper(view()), HOPPER).launches[0].args[1]
+    assert isinstance(spec, TensorMapArg)
+    assert (spec.tensor_map.dims, spec.tensor_map.strides) == ((64, 4096, 8), (512, 64))
+    plain = resolved(hopper(tensor_map()), HOPPER).launches[0].args[1]
+    assert plain.model_dump(mode="json") == {"tensor_map": {"of": "A", "box": [64, 128], "swizzle": 128, "l2": 128}}
+
+
+def test_a_map_follows_the_sizes_of_its_task() -> None:
+    """A plan that is resolved for another shape is checked for that one."""
+    fits, short = hopper(view(dims=[64, 4096, "K//64"])), HOPPER.model_copy(update={"m": 2048})
+    assert resolved(fits, HOPPER).launches
+    with pytest.raises(PlanError, match="reaches from byte 0 to"):
+        resolved(fits, short)
+
+
+def _views(rank: int) -> st.SearchStrategy[dict[str, Any]]:
+    """Fields of a map of the workspace with so many dimensions."""
+    strides = st.lists(
+        st.integers(1, 20).map(lambda step: 4 * step) | st.integers(-9, 300), min_size=rank - 1, max_size=rank - 1
+    )
+    return st.fixed_dictionaries(
+        {
+            "of": st.just("workspace"),
+            "element": st.just("f32"),
+            "dims": st.lists(st.integers(1, 12) | st.integers(-1, 2000), min_size=rank, max_size=rank),
+            "strides": strides | st.just([]),
+            "box": st.just([4, 1, 1, 1, 1][:rank]),
+            "offset_bytes": st.integers(-2, 60).map(lambda step: 16 * step) | st.integers(-99, 3000),
+            "swizzle": st.just(0),
+        }
+    )
+
+
+@given(st.integers(1, 5).flatmap(_views), st.sampled_from([-1, 0, 1]))
+def test_a_view_that_is_accepted_leaves_its_memory_nowhere(fields: dict[str, Any], more: int) -> None:
+    """Each corner of the view is looked at; the workspace ends at the last of them, a byte before it or behind."""
+    sizes = fields["dims"]
+    strides = [1, *(fields["strides"] or itertools.accumulate(sizes[:-1], operator.mul))]
+    corners = itertools.product(*((0, size - 1) for size in sizes))
+    starts = [fields["offset_bytes"] + 4 * sum(map(operator.mul, corner, strides)) for corner in corners]
+    candidate = hopper(tensor_map(**fields), workspace={"bytes": max(starts) + 4 + more})
+    try:
+        assert resolved(candidate, HOPPER).launches
+    except PlanError:
+        return
+    assert min(starts) >= 0
+    assert more >= 0

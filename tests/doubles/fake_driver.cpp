@@ -287,21 +287,19 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   FAIL(cuTensorMapEncodeTiled);
-  if (rank != 2 || reinterpret_cast<uintptr_t>(address) % 16 || reinterpret_cast<uintptr_t>(map) % 64 || strides[0] % 16 ||
-      steps[0] != 1 || steps[1] != 1 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
-      fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const cuuint64_t words[16] = {reinterpret_cast<cuuint64_t>(address),
-                                sizes[0],
-                                sizes[1],
-                                strides[0],
-                                box[0],
-                                box[1],
-                                static_cast<cuuint64_t>(type),
-                                static_cast<cuuint64_t>(swizzle),
-                                static_cast<cuuint64_t>(promotion)};
-  memcpy(map->opaque, words, sizeof words);
+  bool taken = rank >= 1 && rank <= 5 && reinterpret_cast<uintptr_t>(address) % 16 == 0 &&
+               reinterpret_cast<uintptr_t>(map) % 64 == 0 && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
+               fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE;
+  // The address, then sizes, strides and box by dimension, then the modes; one stride less than dimensions.
+  std::vector<cuuint64_t> words = {reinterpret_cast<cuuint64_t>(address)};
+  for (cuuint32_t i = 0; i < rank; ++i) words.push_back(sizes[i]);
+  for (cuuint32_t i = 0; i + 1 < rank; ++i) words.push_back(strides[i]);
+  for (cuuint32_t i = 0; i < rank; ++i) words.push_back(box[i]);
+  for (cuuint32_t i = 0; i < rank; ++i) taken = taken && steps[i] == 1 && (i + 1 == rank || strides[i] % 16 == 0);
+  if (!taken || rank > 4) return CUDA_ERROR_INVALID_VALUE;  // of 16 words, five dimensions would need 18
+  for (const int mode : {static_cast<int>(type), static_cast<int>(swizzle), static_cast<int>(promotion)}) words.push_back(mode);
+  words.resize(16);
+  memcpy(map->opaque, words.data(), sizeof map->opaque);
   record("{\"call\": \"encode\", \"address\": " + std::to_string(words[0]) + "}");
   return CUDA_SUCCESS;
 }

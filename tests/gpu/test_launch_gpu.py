@@ -9,6 +9,7 @@ from cuda.bindings import driver
 from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.plan.plan import TensorMapSpec
 from cudal2_agent.contract.plan.resolve import resolve
+from cudal2_agent.contract.plan.tensor_view import map_layout
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.task import GemmTask, Layout
@@ -268,13 +269,30 @@ def test_the_driver_accepts_every_descriptor_that_plans_may_ask_for(device, layo
     operands = GuardedOperands(task).operands
     for name, array in zip("ABD", (*operands.stored(layout), operands.d), strict=True):
         spec = TensorMapSpec(of=name, box=((swizzle or 128) // 2, 256), swizzle=swizzle, l2=l2)
-        assert len(encode_tensor_map(spec, named_buffers(task)[name], array.data.ptr).rstrip(b"\0")) > 16
+        assert len(encode_tensor_map(spec, map_layout(spec, named_buffers(task)), array.data.ptr).rstrip(b"\0")) > 16
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        {"dims": (64,), "box": (64,)},
+        {"dims": (32, 16, 2), "strides": (64, 32), "box": (32, 16, 2), "swizzle": 64},
+        {"dims": (8, 16, 8, 2), "box": (8, 8, 8, 2)},
+    ],
+)
+def test_the_driver_accepts_views_of_the_workspace(device, view):
+    needs_hopper(device)
+    spec = TensorMapSpec(of="workspace", element="f16", offset_bytes=256, **view)
+    array = GuardedOperands(GemmTask(m=64, n=64, k=64, arch=device.arch), workspace_bytes=8192).operands.workspace
+    assert len(encode_tensor_map(spec, map_layout(spec, {}), array.data.ptr).rstrip(b"\0")) > 16
 
 
 def test_a_tensor_map_of_an_unaligned_pointer_is_refused(device, task):
     needs_hopper(device)
+    spec = TensorMapSpec(of="A", box=(8, 8))
+    layout, pointer = map_layout(spec, named_buffers(task)), GuardedOperands(task).operands.a.data.ptr + 2
     with pytest.raises(DriverFault, match="cuTensorMapEncodeTiled"):
-        encode_tensor_map(TensorMapSpec(of="A", box=(8, 8)), task.buffers[0], GuardedOperands(task).operands.a.data.ptr + 2)
+        encode_tensor_map(spec, layout, pointer)
 
 
 @pytest.mark.parametrize("size", [2, 1000, 10_000_000])

@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from cudal2.launcher.driver_types import TENSOR_MAP_TYPES
 from cudal2.launcher.loaded_kernel import BuiltKernel
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
@@ -25,9 +26,11 @@ from cudal2_agent.contract.plan.plan import (
     TensorPartArg,
     WorkspaceArg,
 )
-from cudal2_agent.contract.plan.resolve import operand_shape
+from cudal2_agent.contract.plan.tensor_view import map_layout
 from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest
-from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.contract.records.module_task import WORKSPACE
+from cudal2_agent.contract.records.named_buffer import Buffer
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.whole_file import new_folder
 
 HEADER = "cudal2.hpp"
@@ -36,6 +39,7 @@ _PARTS = ("driver.hpp", "kernel.hpp", "library.hpp")
 _OWN_LINE = re.compile(r'^#(pragma once|include ".*")\n+', re.MULTILINE)
 _SYSTEM_INCLUDE = re.compile(r"^#include (<.*>)\n", re.MULTILINE)
 NamedKernel = tuple[LibraryEntry, BuiltKernel, str]  # with the file of its machine code
+_OPERAND = {"A": "kA", "B": "kB", "D": "kD", WORKSPACE: "kWorkspace"}
 _ZERO = {False: "kNever", True: "kEveryRun", "restored": "kRestored"}
 
 
@@ -158,32 +162,32 @@ def _entry(entry: LibraryEntry, kernel: BuiltKernel, cubin: str) -> str:
 
 
 def _plan(plan: ResolvedPlan, task: GemmTask) -> str:
-    shapes = ", ".join(
-        f"{{{{{rows}, {columns}}}}}" for rows, columns in (operand_shape(task, name) for name in ("A", "B", "D"))
-    )
-    launches = ",\n           ".join(map(_launch, plan.launches))
-    bfloat16 = str(task.element is ElementType.BF16).lower()
+    buffers = {buffer.name: buffer for buffer in task.buffers}
+    launches = ",\n           ".join(_launch(launch, buffers) for launch in plan.launches)
     memory = f"{plan.workspace_bytes}, Zero::{_ZERO[plan.zero]}, {plan.zero_bytes}"
-    return f"{{{bfloat16}, {{{{{shapes}}}}}, {{{launches}}}, {memory}, {plan.sms}}}"
+    return f"{{{{{launches}}}, {memory}, {plan.sms}}}"
 
 
-def _launch(launch: ResolvedLaunch) -> str:
+def _launch(launch: ResolvedLaunch, buffers: Mapping[str, Buffer]) -> str:
     grid, block, cluster = (f"Dim{{{x}, {y}, {z}}}" for x, y, z in (launch.grid, launch.block, launch.cluster))
-    arguments = ", ".join(map(_argument, launch.args))
+    arguments = ", ".join(_argument(arg, buffers) for arg in launch.args)
     programmatic = str(launch.programmatic).lower()
     return f'Launch{{"{launch.entry}", {grid}, {block}, {cluster}, {launch.dynamic_smem}, {programmatic}, {{{arguments}}}}}'
 
 
-def _argument(arg: Arg) -> str:
+def _argument(arg: Arg, buffers: Mapping[str, Buffer]) -> str:
     match arg:
         case TensorArg(tensor=name):
             return f"pointer(k{name})"
         case TensorPartArg():
             raise TypeError("a plan of a matrix product points to whole operands")
         case TensorMapArg(tensor_map=spec):
-            return f"tensor_map(k{spec.of}, {spec.box[0]}, {spec.box[1]}, {spec.swizzle}, {spec.l2})"
+            offset, element, *sizes = map_layout(spec, buffers)
+            lists = ", ".join(f"{{{', '.join(map(str, numbers))}}}" for numbers in (*sizes, spec.box))
+            view = f"{{{TENSOR_MAP_TYPES[element]}, {lists}, {spec.swizzle}, {spec.l2}}}"
+            return f"tensor_map({_OPERAND[spec.of]}, {offset}, {view})"
         case WorkspaceArg(workspace=offset):
-            return f"workspace({offset})"
+            return f"pointer(kWorkspace, {offset})"
         case ScalarArg():
             value = pack_argument(arg, {}, lambda _: b"")
             return f"scalar({int.from_bytes(value, 'little')}u, {len(value)})"

@@ -22,27 +22,31 @@ constexpr std::size_t kMaxArguments = 64;
 constexpr std::size_t kMaxTensorMaps = 256;  // per parameter; a program uses few addresses, again and again
 constexpr std::size_t kMaxWorkspaces = 256;  // per kernel
 
-enum Operand : std::uint8_t { kA, kB, kD };
+enum Operand : std::uint8_t { kA, kB, kD, kWorkspace };
 enum class Zero : std::uint8_t { kNever, kEveryRun, kRestored };
 using Dim = std::array<unsigned, 3>;
 
-// One kernel parameter.
-struct Argument {
-  enum Kind : std::uint8_t { kPointer, kTensorMap, kWorkspace, kScalar } kind;
-  Operand operand = kA;
-  unsigned bytes = 8;
-  std::uint64_t value = 0;                // a scalar's bits, or bytes from the start of the workspace
-  std::array<std::uint32_t, 2> box = {};  // elements: along a row, then rows
-  std::uint32_t swizzle = 0;              // bytes
-  std::uint32_t promotion = 0;            // bytes
+// What a tensor map describes: the driver's type, elements with the contiguous dimension first, strides in bytes of the others.
+struct MapView {
+  int type = 0;
+  std::vector<std::uint64_t> sizes, strides;
+  std::vector<std::uint32_t> box;
+  std::uint32_t swizzle = 0, promotion = 0;  // bytes
 };
 
-inline Argument pointer(Operand operand) { return {Argument::kPointer, operand}; }
-inline Argument workspace(std::uint64_t offset) { return {Argument::kWorkspace, kA, 8, offset}; }
+// One kernel parameter.
+struct Argument {
+  enum Kind : std::uint8_t { kPointer, kTensorMap, kScalar } kind;
+  Operand operand = kA;
+  unsigned bytes = 8;
+  std::uint64_t value = 0;  // a scalar's bits, or bytes from the start of the operand
+  MapView view = {};
+};
+
+inline Argument pointer(Operand operand, std::uint64_t offset = 0) { return {Argument::kPointer, operand, 8, offset}; }
 inline Argument scalar(std::uint64_t bits, unsigned bytes) { return {Argument::kScalar, kA, bytes, bits}; }
-inline Argument tensor_map(Operand operand, std::uint32_t columns, std::uint32_t rows, std::uint32_t swizzle,
-                           std::uint32_t promotion) {
-  return {Argument::kTensorMap, operand, sizeof(TensorMap), 0, {columns, rows}, swizzle, promotion};
+inline Argument tensor_map(Operand operand, std::uint64_t offset, MapView view) {
+  return {Argument::kTensorMap, operand, sizeof(TensorMap), offset, std::move(view)};
 }
 
 struct Launch {
@@ -53,11 +57,9 @@ struct Launch {
   std::vector<Argument> arguments;
 };
 
-// `shapes`: rows and columns of A, B and D as they lie in memory, columns contiguous. `sms`: of the chip that the plan was made
-// for, 0 for any. `zero`: kRestored clears the first `zero_bytes` of the workspace once, and the kernel leaves them clear.
+// `sms`: of the chip that the plan was made for, 0 for any. `zero`: kRestored clears the first `zero_bytes` of the workspace
+// once, and the kernel leaves them clear.
 struct Plan {
-  bool bfloat16;
-  std::array<std::array<std::uint64_t, 2>, 3> shapes;
   std::vector<Launch> launches;
   std::uint64_t workspace_bytes = 0;
   Zero zero = Zero::kNever;
@@ -132,11 +134,11 @@ class Kernel {
     }
     const Current current(driver_, gpu_->context());
     std::unique_lock lock(mutex_);  // a workspace's memset and its launches must not interleave with those of another thread
-    const std::array<Address, 3> operands = {a, b, d};
     const std::size_t cleared = plan_.zero == Zero::kRestored ? plan_.zero_bytes : 0;
     const Address scratch = plan_.workspace_bytes ? workspaces_.of(*gpu_, stream, plan_.workspace_bytes, cleared) : 0;
+    const Operands operands = {a, b, d, scratch};
     if (zeroes_every_run_) driver_.check(driver_.set_bytes(scratch, 0, plan_.zero_bytes, stream), "cuMemsetD8Async");
-    for (std::size_t index = 0; index < entries_.size(); ++index) enqueue(index, operands, scratch, stream, lock);
+    for (std::size_t index = 0; index < entries_.size(); ++index) enqueue(index, operands, stream, lock);
   }
 
   std::size_t tensor_maps() const { return cached(&Entry::maps); }
@@ -146,6 +148,7 @@ class Kernel {
   }
 
  private:
+  using Operands = std::array<Address, 4>;  // by `Operand`
   using Maps = std::vector<std::unordered_map<Address, TensorMap>>;
 
   // One launch of the plan with its function, and its tensor maps by argument and address.
@@ -182,8 +185,7 @@ class Kernel {
     }
   };
 
-  void enqueue(std::size_t index, const std::array<Address, 3>& operands, Address scratch, Stream stream,
-               std::unique_lock<std::mutex>& lock) {
+  void enqueue(std::size_t index, const Operands& operands, Stream stream, std::unique_lock<std::mutex>& lock) {
     const Launch& launch = plan_.launches[index];
     TensorMap maps[kMaxArguments];  // not initialised: only what is used is touched
     std::uint64_t words[kMaxArguments];
@@ -193,16 +195,13 @@ class Kernel {
       parameters[at] = &words[at];
       switch (argument.kind) {
         case Argument::kPointer:
-          words[at] = operands[argument.operand];
-          break;
-        case Argument::kWorkspace:
-          words[at] = scratch + argument.value;
+          words[at] = operands[argument.operand] + argument.value;
           break;
         case Argument::kScalar:
           words[at] = argument.value;
           break;
         case Argument::kTensorMap:
-          maps[at] = tensor_map_of(index, at, operands[argument.operand]);
+          maps[at] = tensor_map_of(index, at, operands[argument.operand] + argument.value);
           parameters[at] = &maps[at];
       }
     }
@@ -227,24 +226,22 @@ class Kernel {
     driver_.check(driver_.launch(&config, entries_[index].function, parameters, nullptr), "cuLaunchKernelEx");
   }
 
-  // The descriptor of an operand at an address. It depends on nothing else, so it stays right when memory is used again.
+  // The descriptor of a view at an address. It depends on nothing else, so it stays right when memory is used again.
   const TensorMap& tensor_map_of(std::size_t index, std::size_t at, Address address) {
     auto& known = entries_[index].maps[at];
     if (const auto found = known.find(address); found != known.end()) return found->second;
-    const Argument& argument = plan_.launches[index].arguments[at];
-    const auto [rows, columns] = plan_.shapes[argument.operand];
-    const std::uint64_t sizes[2] = {columns, rows}, strides[1] = {columns * 2};
-    const std::uint32_t steps[2] = {1, 1};
+    const MapView& view = plan_.launches[index].arguments[at].view;
+    const std::vector<std::uint32_t> steps(view.sizes.size(), 1);
     const auto power = [](std::uint32_t bytes, std::uint32_t first) {  // 0, then 1 for `first`, 2 for twice that, and so on
       int code = 0;
       for (; bytes >= first; bytes /= 2) ++code;
       return code;
     };
     TensorMap map;
-    driver_.check(
-        driver_.encode_tiled(&map, plan_.bfloat16 ? kBfloat16 : kFloat16, 2, reinterpret_cast<void*>(address), sizes, strides,
-                             argument.box.data(), steps, 0, power(argument.swizzle, 32), power(argument.promotion, 64), 0),
-        "cuTensorMapEncodeTiled");
+    driver_.check(driver_.encode_tiled(&map, view.type, static_cast<std::uint32_t>(view.sizes.size()),
+                                       reinterpret_cast<void*>(address), view.sizes.data(), view.strides.data(),
+                                       view.box.data(), steps.data(), 0, power(view.swizzle, 32), power(view.promotion, 64), 0),
+                  "cuTensorMapEncodeTiled");
     if (known.size() >= kMaxTensorMaps) known.clear();
     return known.emplace(address, map).first->second;
   }

@@ -45,23 +45,26 @@ void bind_plan(nb::module_& module) {
   nb::enum_<cudal2::Operand>(module, "Operand", nb::is_arithmetic(), "A matrix of the product.")
       .value("A", cudal2::kA)
       .value("B", cudal2::kB)
-      .value("D", cudal2::kD);
+      .value("D", cudal2::kD)
+      .value("WORKSPACE", cudal2::kWorkspace);
   nb::enum_<cudal2::Zero>(module, "Zero", "When the workspace is cleared.")
       .value("NEVER", cudal2::Zero::kNever)
       .value("EVERY_RUN", cudal2::Zero::kEveryRun)
       .value("RESTORED", cudal2::Zero::kRestored);
   nb::class_<Argument>(module, "Argument", "One kernel parameter.");
-  module.def("pointer", &cudal2::pointer, "operand"_a);
-  module.def("workspace", &cudal2::workspace, "offset"_a);
+  nb::class_<cudal2::MapView>(module, "MapView", "What a tensor map describes.")
+      .def(nb::init<int, std::vector<std::uint64_t>, std::vector<std::uint64_t>, std::vector<std::uint32_t>, std::uint32_t,
+                    std::uint32_t>(),
+           "type"_a, "sizes"_a, "strides"_a, "box"_a, "swizzle"_a, "promotion"_a);
+  module.def("pointer", &cudal2::pointer, "operand"_a, "offset"_a = 0);
   module.def("scalar", &cudal2::scalar, "bits"_a, "bytes"_a);
-  module.def("tensor_map", &cudal2::tensor_map, "operand"_a, "columns"_a, "rows"_a, "swizzle"_a, "promotion"_a);
+  module.def("tensor_map", &cudal2::tensor_map, "operand"_a, "offset"_a, "view"_a);
   nb::class_<cudal2::Launch>(module, "Launch", "One launch in plain numbers.")
       .def(nb::init<std::string, Dim, Dim, Dim, unsigned, bool, std::vector<Argument>>(), "entry"_a, "grid"_a, "block"_a,
            "cluster"_a, "shared_bytes"_a, "programmatic"_a, "arguments"_a);
-  nb::class_<Plan>(module, "Plan", "Launches, the shapes of A, B and D in memory, and the workspace.")
-      .def(nb::init<bool, std::array<std::array<std::uint64_t, 2>, 3>, std::vector<cudal2::Launch>, std::uint64_t, cudal2::Zero,
-                    std::uint64_t, int>(),
-           "bfloat16"_a, "shapes"_a, "launches"_a, "workspace_bytes"_a, "zero"_a, "zero_bytes"_a, "sms"_a);
+  nb::class_<Plan>(module, "Plan", "Launches and the workspace.")
+      .def(nb::init<std::vector<cudal2::Launch>, std::uint64_t, cudal2::Zero, std::uint64_t, int>(), "launches"_a,
+           "workspace_bytes"_a, "zero"_a, "zero_bytes"_a, "sms"_a);
 }
 
 std::shared_ptr<Kernel> load(std::shared_ptr<Gpu> gpu, const nb::bytes& cubin, const Plan& plan) {

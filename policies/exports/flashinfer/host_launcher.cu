@@ -97,18 +97,17 @@ decltype(&cuTensorMapEncodeTiled) encoder() {
   return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
 }
 
-// A TMA descriptor over a row-major operand; elements outside the operand read as zero.
-[[maybe_unused]] CUtensorMap tensor_map(const TensorView& operand, uint32_t box_columns, uint32_t box_rows,
+// A TMA descriptor over memory: elements with the contiguous dimension first, strides in bytes of the others.
+template <uint32_t rank>
+[[maybe_unused]] CUtensorMap tensor_map(CUtensorMapDataType type, void* memory, const cuuint64_t (&sizes)[rank],
+                                        const cuuint64_t (&strides)[rank], const cuuint32_t (&box)[rank],
                                         CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion) {
   static const auto encode = encoder();
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(operand.size(1)), static_cast<cuuint64_t>(operand.size(0))};
-  const cuuint64_t row_bytes[1] = {sizes[0] * 2};
-  const cuuint32_t box[2] = {box_columns, box_rows};
-  const cuuint32_t steps[2] = {1, 1};
+  cuuint32_t steps[rank];
+  for (cuuint32_t& step : steps) step = 1;
   alignas(64) CUtensorMap map;
-  const CUresult status =
-      encode(&map, $tensor_map_type, 2, operand.data_ptr(), sizes, row_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-             promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = encode(&map, type, rank, memory, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                 promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) TVM_FFI_THROW(RuntimeError) << "cuTensorMapEncodeTiled failed with " << static_cast<int>(status);
   return map;
 }

@@ -9,7 +9,7 @@ flashinfer-bench passes none (`lost_flags`).
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from string import Template
@@ -28,7 +28,10 @@ from cudal2_agent.contract.plan.plan import (
     WorkspaceArg,
 )
 from cudal2_agent.contract.plan.resolve import operand_shape, resolve
+from cudal2_agent.contract.plan.tensor_view import map_layout
 from cudal2_agent.contract.records.candidate import Candidate
+from cudal2_agent.contract.records.module_task import WORKSPACE
+from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement
 from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask
 
 OUTPUT = "C"  # the name that GEMM definitions of flashinfer-bench give to D
@@ -37,8 +40,14 @@ ENTRY_POINT = f"{LAUNCHER}::run"
 
 _DLPACK_CODE = {ElementType.F16: "kDLFloat", ElementType.BF16: "kDLBfloat"}
 _MAP_TYPE = {
-    ElementType.F16: "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
-    ElementType.BF16: "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16",
+    BufferElement.F16: "FLOAT16",
+    BufferElement.BF16: "BFLOAT16",
+    BufferElement.F32: "FLOAT32",
+    BufferElement.F64: "FLOAT64",
+    BufferElement.U8: "UINT8",
+    BufferElement.BOOL: "UINT8",
+    BufferElement.I32: "INT32",
+    BufferElement.I64: "INT64",
 }
 _SWIZZLE = {size: f"CU_TENSOR_MAP_SWIZZLE_{f'{size}B' if size else 'NONE'}" for size in (0, 32, 64, 128)}
 _PROMOTION = {size: f"CU_TENSOR_MAP_L2_PROMOTION_{f'L2_{size}B' if size else 'NONE'}" for size in (0, 64, 128, 256)}
@@ -83,6 +92,7 @@ def launcher_text(candidate: Candidate, task: GemmTask, chip: Chip) -> str:
     """The host launcher of a candidate for a task on a chip. Raises: PlanError where its plan does not fit them."""
     plan = resolve(candidate.plan, task, LIMITS[task.arch], chip.sms)
     entries = sorted({launch.entry for launch in plan.launches})
+    buffers = {buffer.name: buffer for buffer in task.buffers}
     shapes = {name: ", ".join(str(size) for size in operand_shape(task, name)) for name in ("A", "B", "D")}
     zero_every_run = plan.zero is True and plan.zero_bytes > 0
     edges = (launch.programmatic and not (index == 0 and zero_every_run) for index, launch in enumerate(plan.launches))
@@ -91,7 +101,6 @@ def launcher_text(candidate: Candidate, task: GemmTask, chip: Chip) -> str:
         entries="\n".join(f'extern "C" void {_symbol(entry)}() __asm__("{entry}");' for entry in entries),
         element=task.element.value,
         element_code=_DLPACK_CODE[task.element],
-        tensor_map_type=_MAP_TYPE[task.element],
         sms=chip.sms if _uses_sms(candidate.plan) else 0,
         workspace_bytes=plan.workspace_bytes,
         zero_bytes=plan.zero_bytes,
@@ -101,7 +110,7 @@ def launcher_text(candidate: Candidate, task: GemmTask, chip: Chip) -> str:
         a_shape=shapes["A"],
         b_shape=shapes["B"],
         d_shape=shapes["D"],
-        launches="\n".join(itertools.chain.from_iterable(map(_launch_lines, plan.launches, edges))),
+        launches="\n".join(itertools.chain.from_iterable(map(_launch_lines, plan.launches, edges, itertools.repeat(buffers)))),
     )
 
 
@@ -120,11 +129,11 @@ def _symbol(entry: str) -> str:
     return f"cudal2_entry_{entry}"
 
 
-def _launch_lines(launch: ResolvedLaunch, programmatic: bool) -> Iterator[str]:
+def _launch_lines(launch: ResolvedLaunch, programmatic: bool, buffers: Mapping[str, Buffer]) -> Iterator[str]:
     names = [f"argument{index}" for index in range(len(launch.args))]
     yield "  {"
     for name, arg in zip(names, launch.args, strict=True):
-        yield f"    {_argument(name, arg)}"
+        yield f"    {_argument(name, arg, buffers)}"
     pointers = "".join(f"&{name}, " for name in names)
     yield f"    void* arguments[] = {{{pointers}nullptr}};"
     grid, block, cluster = (f"dim3({x}, {y}, {z})" for x, y, z in (launch.grid, launch.block, launch.cluster))
@@ -133,7 +142,7 @@ def _launch_lines(launch: ResolvedLaunch, programmatic: bool) -> Iterator[str]:
     yield "  }"
 
 
-def _argument(name: str, arg: Arg) -> str:
+def _argument(name: str, arg: Arg, buffers: Mapping[str, Buffer]) -> str:
     """The declaration of one kernel parameter."""
     match arg:
         case TensorArg(tensor=operand):
@@ -141,16 +150,20 @@ def _argument(name: str, arg: Arg) -> str:
         case TensorPartArg():
             raise TypeError("a plan of a matrix product points to whole operands")
         case TensorMapArg(tensor_map=spec):
-            return f"alignas(64) CUtensorMap {name} = {_map_call(spec)};"
+            return f"alignas(64) CUtensorMap {name} = {_map_call(spec, buffers)};"
         case WorkspaceArg(workspace=offset):
             return f"void* {name} = workspace + {offset};" if offset else f"void* {name} = workspace;"
         case ScalarArg(scalar=value, type=kind):
             return f"{_SCALAR[kind]} {name} = {_literal(int(value), kind)};"
 
 
-def _map_call(spec: TensorMapSpec) -> str:
-    columns, rows = spec.box
-    return f"tensor_map({spec.of}, {columns}, {rows}, {_SWIZZLE[spec.swizzle]}, {_PROMOTION[spec.l2]})"
+def _map_call(spec: TensorMapSpec, buffers: Mapping[str, Buffer]) -> str:
+    offset, element, sizes, strides = map_layout(spec, buffers)
+    memory = "workspace" if spec.of == WORKSPACE else f"{spec.of}.data_ptr()"
+    memory = f"static_cast<std::byte*>({memory}) + {offset}" if offset else memory
+    lists = ", ".join(f"{{{', '.join(map(str, numbers))}}}" for numbers in (sizes, (*strides, 0), spec.box))
+    kind = f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPE[element]}"
+    return f"tensor_map({kind}, {memory}, {lists}, {_SWIZZLE[spec.swizzle]}, {_PROMOTION[spec.l2]})"
 
 
 def _literal(value: int, kind: str) -> str:

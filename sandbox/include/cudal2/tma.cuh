@@ -24,6 +24,15 @@ __device__ __forceinline__ void tma_load(unsigned smem, const TensorMap& map, un
       : "memory");
 }
 
+// A box of a map with three dims.
+__device__ __forceinline__ void tma_load_3d(unsigned smem, const TensorMap& map, unsigned barrier, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
+          smem),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+
 // One read, delivered to the same shared address and the same barrier of every CTA in the mask (bit = rank).
 __device__ __forceinline__ void tma_load_multicast(unsigned smem, const TensorMap& map, unsigned barrier, int x, int y,
                                                    unsigned short cta_mask) {
@@ -38,6 +47,12 @@ __device__ __forceinline__ void tma_load_multicast(unsigned smem, const TensorMa
 __device__ __forceinline__ void tma_store(const TensorMap& map, unsigned smem, int x, int y) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map), "r"(smem), "r"(x),
                "r"(y)
+               : "memory");
+}
+
+__device__ __forceinline__ void tma_store_3d(const TensorMap& map, unsigned smem, int x, int y, int z) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map), "r"(smem),
+               "r"(x), "r"(y), "r"(z)
                : "memory");
 }
 

@@ -132,10 +132,11 @@ def test_the_plan_is_the_one_that_was_measured(tmp_path):
     assert (
         'Launch{"gemm", Dim{4, 1, 1}, Dim{128, 1, 1}, Dim{2, 1, 1}, 0, true, {pointer(kA), pointer(kB), pointer(kD)}}' in text
     )
-    assert "{tensor_map(kA, 16, 16, 32, 256), tensor_map(kB, 16, 16, 32, 256), tensor_map(kD, 16, 16, 32, 256)}" in text
-    assert "workspace(64), scalar(4294967291u, 4), scalar(9223372036854775808u, 8), scalar(1073741824u, 4)}" in text
+    views = (f"{{6, {sizes}, {{16, 16}}, 32, 256}}" for sizes in ("{80, 64}, {160}", "{80, 32}, {160}", "{32, 64}, {64}"))
+    maps = ", ".join(f"tensor_map(k{name}, 0, {view})" for name, view in zip("ABD", views, strict=True))
+    assert f"{{{maps}}}" in text
+    assert "pointer(kWorkspace, 64), scalar(4294967291u, 4), scalar(9223372036854775808u, 8), scalar(1073741824u, 4)}" in text
     assert "256, Zero::kEveryRun, 64, 132}" in text
-    assert "{{{{128, 16}}, {{128, 64}}, {{16, 64}}}}" in text
 
 
 def test_types_and_layouts_are_named(tmp_path):

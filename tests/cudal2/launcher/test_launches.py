@@ -78,6 +78,21 @@ def test_tensor_maps_describe_the_operands_as_they_lie(opened, fake, layout, ele
     assert words(event["arguments"][1])[:9] == (B, b_columns, b_rows, 2 * b_columns, 32, 16, code, 2, 0)
 
 
+def test_tensor_maps_of_three_dimensions_and_of_the_workspace_reach_the_driver(opened, fake):
+    slabs = {"of": "A", "dims": [64, "M", "K//64"], "strides": ["K", 64], "box": [64, 128, 2], "swizzle": 128}
+    packed = {"of": "workspace", "element": "f32", "offset_bytes": 1024, "dims": [4, 8, 16], "box": [4, 8, 1], "l2": 0}
+    args = [{"tensor_map": slabs}, {"tensor_map": packed}, {"workspace": 0}, OUT]
+    kernel = opened().load(kernel_of({"args": args}, workspace={"bytes": 1024 + 4 * 4 * 8 * 16}))
+    kernel.launch(A, B, D, STREAM)
+    kernel.launch(A, B, D, STREAM)
+    event, again = fake.events("launch")
+    assert words(event["arguments"][0])[:12] == (A, 64, 256, 2, 2 * 128, 2 * 64, 64, 128, 2, 6, 3, 2)
+    [start] = words(event["arguments"][2])
+    assert words(event["arguments"][1])[:12] == (start + 1024, 4, 8, 16, 16, 128, 4, 8, 1, 7, 0, 0)
+    assert again["arguments"] == event["arguments"]
+    assert kernel.tensor_maps == 2
+
+
 def test_tensor_maps_are_encoded_once_per_address(opened, fake):
     kernel = opened().load(kernel_of({"args": [MAP_A, MAP_B, OUT]}))
     for a in (A, A, A + 4096, A):

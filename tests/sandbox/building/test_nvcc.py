@@ -1,5 +1,7 @@
 """nvcc as the compiler of a plan: where it is found, what is told where it is missing, and what it may read and start."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
 from cudal2_agent.sandbox.building.headers import find_own_headers
 from cudal2_agent.sandbox.building.toolchain import find_nvcc, toolkit_folder
 from cudal2_agent.sandbox.jail.kind import Confinement
+from cudal2_agent.sandbox.workers.process import ChildExit
 from tests.sandbox.building.build_kernels import HOST, NAIVE, ORIGIN, TASK, candidate, host, plan
 from tests.sandbox.building.test_compile_jail import HERE, INCLUSIONS, SECRET, jailed, needs_nvcc, secret
 
@@ -225,3 +228,26 @@ def test_host_code_of_a_device_candidate_never_runs(compiler: Compiler) -> None:
     outcome = compiler.compile(candidate(text + NAIVE, compiler="nvcc"), Arch.SM_90A)
     assert isinstance(outcome, Compiled)
     assert b"system" not in Path(outcome.artifact_path).read_bytes()
+
+
+@needs_nvcc
+def test_no_more_of_them_work_at_once_than_memory_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Injected: a machine with room for two."""
+    monkeypatch.setattr(compiler_module, "memory_limit", lambda: 2 * compiler_module._NVCC_BYTES + 1)
+    working, most = 0, 0
+
+    def counted(*_: object, **__: object) -> ChildExit:
+        nonlocal working, most
+        working += 1
+        most = max(most, working)
+        time.sleep(0.05)
+        working -= 1
+        return ChildExit(1, b"", b"kernel.cu(1): error: none", 0.05, "itself")
+
+    monkeypatch.setattr(compiler_module, "run", counted)
+    compiler = Compiler(CompileOptions(cache_dir=str(tmp_path / "cache")))
+    sources = [candidate(f"// {number}\n{NAIVE}", compiler="nvcc") for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        outcomes = list(pool.map(lambda one: compiler.compile(one, Arch.SM_90A), sources))
+    assert {type(outcome) for outcome in outcomes} == {CompileFailed}
+    assert most == 2

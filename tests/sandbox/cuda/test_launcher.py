@@ -23,6 +23,7 @@ from cudal2_agent.contract.plan.plan import (  # noqa: E402
     plan_from_json,
 )
 from cudal2_agent.contract.plan.resolve import resolve  # noqa: E402
+from cudal2_agent.contract.plan.tensor_view import map_layout  # noqa: E402
 from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layout  # noqa: E402
 from cudal2_agent.sandbox.cuda import launcher, tensor_map  # noqa: E402
 from cudal2_agent.sandbox.cuda.contender import Operands  # noqa: E402
@@ -269,7 +270,7 @@ def test_tensor_maps_follow_the_operand_as_it_lies_in_memory(layout, of, sizes, 
     task = TASK.model_copy(update={"layout": Layout(layout)})
     spec = TensorMapSpec(of=of, box=(64, 32), swizzle=128, l2=256)
     element, rank, pointer, dims, strides, box, steps, _, swizzle, promotion, fill = tensor_map.tensor_map_arguments(
-        spec, tensor_map.named_buffers(task)[of], 0x1000
+        spec, map_layout(spec, tensor_map.named_buffers(task)), 0x1000
     )
     assert element == driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16
     assert (rank, pointer) == (2, 0x1000)
@@ -284,7 +285,8 @@ def test_tensor_maps_follow_the_operand_as_it_lies_in_memory(layout, of, sizes, 
 
 def test_bfloat16_maps_say_so():
     task = TASK.model_copy(update={"element": ElementType.BF16})
-    arguments = tensor_map.tensor_map_arguments(TensorMapSpec(of="A", box=(8, 1)), task.buffers[0], 0x1000)
+    spec = TensorMapSpec(of="A", box=(8, 1))
+    arguments = tensor_map.tensor_map_arguments(spec, map_layout(spec, tensor_map.named_buffers(task)), 0x1000)
     assert arguments[0] == driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
 
 

@@ -17,9 +17,9 @@ FIRST, SECOND = 0x7F12_3456_0000, 0x0100_0000_0500
 def maps(monkeypatch, encode):
     asked = []
 
-    def encoded(_spec, _task, pointer):
+    def encoded(_spec, layout, pointer):
         asked.append(pointer)
-        return encode(pointer)
+        return encode(pointer + layout.offset_bytes)
 
     monkeypatch.setattr(tensor_map, "encode_tensor_map", encoded)
     return TensorMaps(TASK), asked
@@ -57,3 +57,12 @@ def test_an_unaligned_address_is_left_to_the_driver(monkeypatch):
     made.encode(SPEC, FIRST)
     made.encode(SPEC, FIRST + 16)
     assert asked[-1] == FIRST + 16
+
+
+def test_a_map_behind_the_start_of_the_workspace_holds_its_own_address(monkeypatch):
+    made, asked = maps(monkeypatch, plain)
+    spec = TensorMapSpec(of="workspace", element="f16", dims=(64, 8, 4), box=(64, 8, 1), offset_bytes=4096)
+    assert made.encode(spec, FIRST) == plain(FIRST + 4096)
+    count = len(asked)
+    assert made.encode(spec, SECOND) == plain(SECOND + 4096)
+    assert (made.place_of_address(spec), len(asked)) == (16, count)

@@ -172,12 +172,14 @@ def test_arguments_must_match_the_parameters(compiler: Compiler, args: tuple[dic
 
 def test_tensor_maps_and_scalars_have_their_sizes(compiler: Compiler) -> None:
     source = """#include <cuda.h>
-    extern "C" __global__ void gemm(const __grid_constant__ CUtensorMap map, void* d, long long k, float x, unsigned n) {
-      *static_cast<float*>(d) = k + x + n + *reinterpret_cast<const char*>(&map);
+    extern "C" __global__ void gemm(const __grid_constant__ CUtensorMap map, void* d, long long k, float x, unsigned n,
+                                    double y) {
+      *static_cast<float*>(d) = k + x + y + n + *reinterpret_cast<const char*>(&map);
     }"""
     args = (
         {"tensor_map": {"of": "A", "box": (64, 64), "swizzle": 128}}, {"tensor": "D", "access": "write"},
         {"scalar": "K", "type": "i64"}, {"scalar": 1, "type": "f32"}, {"scalar": "N", "type": "u32"},
+        {"scalar": 1, "type": "f64"},
     )  # fmt: skip
     assert rule(compiler, source, launch_plan=plan(args=args)) is None
     assert rule(compiler, source, launch_plan=plan(args=(args[1], *args[1:]))) == "entry-parameters"

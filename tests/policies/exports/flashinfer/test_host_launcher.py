@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS, Chip
 from cudal2_agent.contract.plan.launching import argument_bytes, pack_argument, programmatic_edges
 from cudal2_agent.contract.plan.plan import ResolvedPlan, TensorMapSpec, plan_from_json
 from cudal2_agent.contract.plan.resolve import operand_shape, resolve
+from cudal2_agent.contract.plan.tensor_view import map_layout
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from cudal2_agent.policies.exports.flashinfer.host_launcher import arch_list, device_text, launcher_text, lost_flags
@@ -44,6 +46,16 @@ RICH: dict[str, Any] = {
             "args": [
                 {"tensor_map": {"of": "A", "box": [64, 128], "swizzle": 128, "l2": 256}},
                 {"tensor_map": {"of": "B", "box": [8, 64], "swizzle": 0, "l2": 0}},
+                {"tensor_map": {"of": "A", "dims": [64, "M", "K//64"], "strides": ["K", 64], "box": [64, 128, 2]}},
+                {
+                    "tensor_map": {
+                        "of": "workspace",
+                        "element": "f32",
+                        "offset_bytes": 1024,
+                        "dims": [8, "M//32"],
+                        "box": [8, 4],
+                    }
+                },
                 {"scalar": "M"},
                 {"scalar": -(2**31)},
                 {"scalar": 2**32 - 1, "type": "u32"},
@@ -93,12 +105,12 @@ def record(recorder: Path, plan: ResolvedPlan, fault: str = "none") -> subproces
     return subprocess.run([str(recorder), fault, *sizes], capture_output=True, text=True, check=False)
 
 
-def encoded(spec: TensorMapSpec, task: GemmTask) -> bytes:
+def encoded(spec: TensorMapSpec, task: GemmTask, pointers: dict[str, int]) -> bytes:
     """The arguments of the sandbox's encoder, as the recorder keeps them in place of a descriptor."""
     kind, rank, pointer, sizes, strides, box, steps, *modes = tensor_map_arguments(
-        spec, named_buffers(task)[spec.of], POINTERS[spec.of]
+        spec, map_layout(spec, named_buffers(task)), pointers[spec.of]
     )
-    words = [kind, rank, pointer, *sizes, *strides, *box, *steps, *modes]
+    words = [kind, rank, pointer, *sizes, *strides, *box, *set(map(int, steps)), *modes]
     return b"".join(int(word).to_bytes(8, "little") for word in words).ljust(128, b"\0")
 
 
@@ -107,7 +119,8 @@ def expected_launches(plan: ResolvedPlan, task: GemmTask, workspace: int) -> lis
     for launch, edge in zip(plan.launches, programmatic_edges(plan), strict=True):
         triples = " ".join(",".join(map(str, triple)) for triple in (launch.grid, launch.block, launch.cluster))
         pointers = POINTERS | {"workspace": workspace}
-        packed = [pack_argument(arg, pointers, lambda spec: encoded(spec, task)).hex() for arg in launch.args]
+        encode = partial(encoded, task=task, pointers=pointers)
+        packed = [pack_argument(arg, pointers, encode).hex() for arg in launch.args]
         non_portable = int(launch.cluster[0] > 8)
         smem = f"{launch.dynamic_smem} {launch.dynamic_smem} {non_portable} {int(edge)} 0x57"
         lines.append(" ".join([f"launch {launch.entry} {triples} {smem}", *packed]))

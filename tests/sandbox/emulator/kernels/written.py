@@ -102,6 +102,11 @@ WRITTEN = (
         ),
     ),
     WrittenKernel(
+        name="packed_workspace",
+        tasks=_tasks((64, 32, 128), (100, 37, 192)),
+        opcodes=("cp.async.bulk.tensor.3d.shared::cluster.global", "cp.async.bulk.tensor.3d.global.shared::cta"),
+    ),
+    WrittenKernel(
         name="wmma_shared",
         tasks=_tasks((64, 32, 64), (37, 45, 51), arch="sm_80"),
         opcodes=(

@@ -57,9 +57,14 @@ CUresult CUDAAPI record_tensor_map(CUtensorMap* map, CUtensorMapDataType type, c
                                    const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
                                    const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                    CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  const uint64_t words[16] = {static_cast<uint64_t>(type), rank, reinterpret_cast<uint64_t>(address), dims[0], dims[1],
-                              strides[0], box[0], box[1], steps[0], steps[1], static_cast<uint64_t>(interleave),
-                              static_cast<uint64_t>(swizzle), static_cast<uint64_t>(promotion), static_cast<uint64_t>(fill)};
+  uint64_t words[16] = {static_cast<uint64_t>(type), rank, reinterpret_cast<uint64_t>(address)};
+  uint64_t* word = words + 3;
+  for (cuuint32_t i = 0; i < rank; ++i) *word++ = dims[i];
+  for (cuuint32_t i = 0; i + 1 < rank; ++i) *word++ = strides[i];
+  for (cuuint32_t i = 0; i < rank; ++i) *word++ = box[i];
+  *word = 1;  // the step of all dimensions
+  for (cuuint32_t i = 0; i < rank; ++i) *word = steps[i] == 1 ? *word : 0;
+  for (const int mode : {int(interleave), int(swizzle), int(promotion), int(fill)}) *++word = static_cast<uint64_t>(mode);
   std::memcpy(map, words, sizeof(words));
   return CUDA_SUCCESS;
 }
