@@ -36,6 +36,21 @@ class Chip(Record):
     measured: bool = False
 
 
+class FittedFigures(Record):
+    """Unit: microseconds. `remote_us`: to the shared memory of another CTA, whose port takes `remote_bytes_per_clock`.
+
+    `cluster_barrier_us`: all CTAs of a cluster meet. `flag_us`: until an atomic, or a store that another CTA waits for, is seen
+    through L2. `fence_us`: of a fence for the whole GPU. `map_us`: the first use of a tensor map in a CTA.
+    """
+
+    remote_us: float
+    remote_bytes_per_clock: int
+    cluster_barrier_us: float
+    flag_us: float
+    fence_us: float
+    map_us: float
+
+
 class ChipFigures(Record):
     """What was measured of a chip beside its rates. Unit: microseconds of device time unless the name says otherwise.
 
@@ -46,6 +61,8 @@ class ChipFigures(Record):
     wrote, by a plain and by a programmatic launch. `cluster_us`: what a cluster adds to a launch. `trip_us`: a load's trip to
     L2 and back while all SMs load. `box_row_ns`: of an SM's copy engine, per box row of at most 128 bytes. `single_us`: what a
     single launch onto an idle GPU takes more than one of many without programmatic launch.
+
+    `fitted`: of the timing model, to times of some 400 kernels. They are what a prediction counts.
     """
 
     chip: str
@@ -61,6 +78,7 @@ class ChipFigures(Record):
     trip_us: float
     box_row_ns: float
     single_us: float
+    fitted: "FittedFigures"
 
     def clusters_of(self, size: int) -> int:
         """Clusters of any size that are resident together at one CTA per SM."""
@@ -157,7 +175,8 @@ REFERENCE_CHIPS: dict[Arch, Chip] = {
     ),
 }
 
-# Sources: log/, 2026-11-21 (clusters that fit, L2, trips, copy engine), 2026-11-23 (single launches); the note on sm_90a.
+# Sources: sandbox/timing_model/rates.py (`fitted`);
+# log/, 2026-11-21 (clusters that fit, L2, trips, copy engine), 2026-11-23 (single launches); the note on sm_90a.
 FIGURES: dict[Arch, ChipFigures] = {
     Arch.SM_90A: ChipFigures(
         chip="H200",
@@ -173,5 +192,8 @@ FIGURES: dict[Arch, ChipFigures] = {
         trip_us=0.9,
         box_row_ns=0.9,
         single_us=0.82,
+        fitted=FittedFigures(
+            remote_us=0.15, remote_bytes_per_clock=16, cluster_barrier_us=0.24, flag_us=0.42, fence_us=0.59, map_us=0.19
+        ),
     )
 }

@@ -2,10 +2,11 @@
 
 Required sections: rules, task, form, the current source, its result and its diagnosis; of a module its buffers and operations.
 Sources and logs are shortened to fair shares if they do not fit. Optional sections take whole pieces of the remaining tokens,
-in this order: exemplars (up to 0.5 of the rest), device primitives (up to 0.8 of the rest), attempts (up to 0.35 of the rest),
+in this order: attempts (up to 0.4 of the rest), exemplars (up to 0.3 of the rest), device primitives (up to 0.8 of the rest),
 the latest right kernels as differences (up to 0.35 of the rest), chunks (all of the rest). Of a module, executed examples and
 the problem's file come before the primitives.
 Sections that seldom change come first, so that servers can cache prefixes. A prompt depends on neither time nor chance.
+A prompt of a matrix product takes fewer tokens than the settings allow: what nobody used is not worth its price.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ from cudal2_agent.policies.chat.prompts.modules import (
     problem_text,
     required_sections,
 )
-from cudal2_agent.policies.chat.prompts.primitives import Header, primitives_for
+from cudal2_agent.policies.chat.prompts.primitives import Digest, Header, primitives_for
 from cudal2_agent.policies.chat.prompts.quoting import fenced, mark_of, plain
 from cudal2_agent.policies.chat.prompts.rendering import chunk_text, diagnosis_text, result_text, source_text
 from cudal2_agent.policies.chat.prompts.schedules import PromptedReplies, families_section, schedule_values
@@ -50,8 +51,10 @@ CUTE = "A skeleton with CuTe"
 MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9
 OPENING_TOKENS = 9_000  # for the first prompt of a run: 28,800 characters
-_EXEMPLARS, _PRIMITIVES, _TRIED, _RECENT, _CHUNKS = 0.5, 0.8, 0.35, 0.35, 1.0  # maximum shares of the tokens that are left
-_CUTE = 0.35  # the same for the skeleton of CuTe in a later prompt
+LATER_TOKENS = 10_000  # for later ones, unless the required sections leave less than `OPTIONAL_TOKENS` of it: 32,000 characters
+OPTIONAL_TOKENS = 3_000
+_TRIED, _EXEMPLARS, _PRIMITIVES, _RECENT, _CHUNKS = 0.4, 0.3, 0.8, 0.35, 1.0  # maximum shares of the tokens that are left
+_CUTE = 0.5  # the same for the skeleton of CuTe in a later prompt, which comes first
 _EXAMPLES, _PROBLEM, _MODULE_PRIMITIVES = 0.5, 0.4, 0.25  # the same for a module
 # Other sections (the failure, the diagnosis) follow these in the order in which they are made.
 _ORDER = (
@@ -68,6 +71,7 @@ _ORDER = (
     "Exemplars",
     "Earlier right kernels",
 )
+_CLUSTERS = (1, 2, 3, 4, 5, 6, 8, 16)  # whose number that fits a prompt tells
 _OVERHEAD = 24  # tokens for the heading and the fences of a section
 _ELEMENTS = {ElementType.F16: "__half", ElementType.BF16: "__nv_bfloat16"}
 # Primitives that multiply or move 16-bit numbers, which no task in f32 may use.
@@ -146,19 +150,22 @@ class Prompts:
         example = skeleton or (_render("example.md", values) if name == "write" and not module else "")
         families = families_section(observation, replies) if replies and not assignment.failure else ""
         used = sum(estimate_tokens(text) for text in (system, task, families, example, turn)) + _OVERHEAD
-        budget = self.tokens if observation.attempts else min(self.tokens, OPENING_TOKENS)
-        left = max(budget - used, MIN_TOKENS)
-        fixed = _shortened(_required(observation, best, assignment.failure), left)
+        required = _required(observation, best, assignment.failure)
+        beside = cute.removeprefix(f"# {CUTE}\n\n") if name == "improve" else ""
+        needed = used + sum(_wanted(required)) + estimate_tokens(beside)
+        left = max(self._budget(observation, needed) - used, MIN_TOKENS)
+        fixed = _shortened(required, left)
         rest = _Rest(left - sum(estimate_tokens(text) + _OVERHEAD for text in fixed.values()))
+        if beside:
+            rest.fill(CUTE, [beside], _CUTE, "".join)
+        rest.fill("What was tried", tried_text(observation), _TRIED, lambda rows: fenced("\n".join(rows)))
         exemplar_ids = self._exemplars(rest, best, assignment, observation.task)
-        if name == "improve" and cute:
-            rest.fill(CUTE, [cute.removeprefix(f"# {CUTE}\n\n")], _CUTE, "".join)
         if module:
             if name == "write":
                 rest.fill(EXAMPLES_HEADING, example_pieces(module), _EXAMPLES, _examples)
             rest.fill(PROBLEM, problem_text(module), _PROBLEM, "".join)
-        self._primitives(rest, observation.task, best.source if best else "", skeleton)
-        rest.fill("What was tried", tried_text(observation), _TRIED, lambda rows: fenced("\n".join(rows)))
+        hand = assignment.failure.candidate if assignment.failure else best
+        self._primitives(rest, observation.task, hand.source if hand else "", skeleton)
         if not assignment.failure:
             rest.fill("Earlier right kernels", recent_text(observation, exemplar_ids), _RECENT, "\n\n".join)
         chunk_ids = _knowledge(rest, observation)
@@ -185,15 +192,24 @@ class Prompts:
         more = Message(role="assistant", content=said), Message(role="user", content=asked)
         return Prompt(messages=(*prompt.messages, *more))
 
-    def _primitives(self, rest: _Rest, task: Task, best: str, skeleton: str) -> None:
-        """The device primitives that fit. `best`, `skeleton`: sources that the prompt shows."""
+    def _budget(self, observation: Observation, needed: int) -> int:
+        """Tokens of a prompt whose required sections need so many."""
+        if not observation.attempts:
+            return min(self.tokens, OPENING_TOKENS)
+        if isinstance(observation.task, ModuleTask):
+            return self.tokens
+        return min(self.tokens, max(LATER_TOKENS, needed + OPTIONAL_TOKENS))
+
+    def _primitives(self, rest: _Rest, task: Task, hand: str, skeleton: str) -> None:
+        """The device primitives that fit: comments, where they fit beside all declarations. `hand`, `skeleton`: as shown."""
         module = task if isinstance(task, ModuleTask) else None
         halves = module is None or module.arithmetic in (Arithmetic.F16, Arithmetic.BF16)
         headers = [header for header in self._headers if halves or header[0] not in _OF_HALVES]
-        digests = primitives_for(task.arch, headers, best=best, skeleton=skeleton)
-        pieces = [f"// <{name}>\n{digest}" for name, digest in digests]
-        taken = rest.fill("Device primitives", pieces, _MODULE_PRIMITIVES if module else _PRIMITIVES, _primitives)
-        if left_out := [name for position, (name, _) in enumerate(digests) if position not in taken]:
+        digests = primitives_for(task.arch, headers, hand=hand, skeleton=skeleton)
+        share = _MODULE_PRIMITIVES if module else _PRIMITIVES
+        pieces = _commented(digests, int(rest.tokens * share) - _OVERHEAD)
+        taken = rest.fill("Device primitives", pieces, share, _primitives)
+        if left_out := [one.name for position, one in enumerate(digests) if position not in taken]:
             rest.add("Device primitives", f"There was no room for {', '.join(f'`<{name}>`' for name in left_out)}.")
 
     def _exemplars(self, rest: _Rest, best: Candidate | None, assignment: Assignment, task: Task) -> tuple[str, ...]:
@@ -249,11 +265,30 @@ def _whose(observation: Observation, best: Candidate | None) -> str:
     return f"candidate {diagnosed[:8]}" if diagnosed else "the candidate in hand"
 
 
+def _wanted(required: dict[str, Callable[[int], str]]) -> list[int]:
+    """Tokens of the required sections in full."""
+    return [estimate_tokens(text(_UNBOUNDED)) + _OVERHEAD for text in required.values()]
+
+
 def _shortened(required: dict[str, Callable[[int], str]], tokens: int) -> dict[str, str]:
     """The required sections, each shortened to its fair share of the tokens."""
-    wanted = [estimate_tokens(text(_UNBOUNDED)) + _OVERHEAD for text in required.values()]
-    shares = fair_shares(wanted, tokens)
+    shares = fair_shares(_wanted(required), tokens)
     return {heading: text(max(share - _OVERHEAD, 0)) for (heading, text), share in zip(required.items(), shares, strict=True)}
+
+
+def _commented(digests: Sequence[Digest], tokens: int) -> list[str]:
+    """Each header by its declarations, and in their order by its comments too, as far as the tokens allow."""
+    left = tokens - sum(estimate_tokens(_headed(one.name, one.brief)) + 1 for one in digests)
+    pieces = []
+    for one in digests:
+        more = estimate_tokens(_headed(one.name, one.text)) - estimate_tokens(_headed(one.name, one.brief))
+        left -= more if (fits := more <= left) else 0
+        pieces.append(_headed(one.name, one.text if fits else one.brief))
+    return pieces
+
+
+def _headed(name: str, digest: str) -> str:
+    return f"// <{name}>\n{digest}"
 
 
 def _primitives(digests: list[str]) -> str:
@@ -277,7 +312,8 @@ def _values(observation: Observation, assignment: Assignment) -> dict[str, Any]:
         "module": isinstance(task, ModuleTask),
         "chip": chip,
         "limits": LIMITS[task.arch],
-        "figures": FIGURES.get(task.arch),
+        "figures": (figures := FIGURES.get(task.arch)),
+        "clusters": {size: figures.clusters_of(size) for size in _CLUSTERS} if figures else {},
         "arithmetic_us": arithmetic_us(task, chip),
         "memory_us": memory_us(task, chip),
         "floor_us": roofline_us(task, chip),

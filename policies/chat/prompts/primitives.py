@@ -6,6 +6,7 @@ generated code, and is left out with every explicit specialisation: the primary 
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
@@ -14,6 +15,7 @@ from cudal2_agent.contract.records.task import Arch
 
 Header = tuple[str, str]  # (name in the `#include`, text)
 _ARCH = re.compile(r"\bsm_(?P<number>\d+)(?P<exact>a)?\b(?P<more> and up)?")
+_WORD = re.compile(r"\w+")
 _INCLUDED = re.compile(r"#\s*include\s*<([^<>]+)>")
 _DROPPED = frozenset({"preproc_include", "preproc_call", "preproc_def", "preproc_function_def", "static_assert_declaration"})
 _LISTS = frozenset({"declaration_list", "field_declaration_list"})
@@ -23,27 +25,66 @@ _CALL = re.compile(r"(?P<name>[^()]*\w)\((?P<parameters>[^()]*)\);")
 _QUALIFIERS = "__device__ __forceinline__ "  # the prompt says once that all functions have them
 
 
-def primitives_for(arch: Arch, headers: Sequence[Header], *, best: str = "", skeleton: str = "") -> list[tuple[str, str]]:
-    """(name, digest) of the headers for a target: first those that a kernel shown includes, then those for the newest targets.
+@dataclass(frozen=True)
+class Digest:
+    """What a prompt tells of a header. `text`: with comments; `brief`: its declarations alone."""
 
-    `best`: the source of a proven kernel; `skeleton`: that of an example. Headers are told in brief if the best kernel includes
-    them, since it shows their use, and if they are for older targets than one that either of the two includes.
+    name: str
+    text: str
+    brief: str
+
+
+def primitives_for(arch: Arch, headers: Sequence[Header], *, hand: str = "", skeleton: str = "") -> list[Digest]:
+    """The headers for a target: first those that a kernel shown includes, then those for the newest targets.
+
+    `hand`: the source of the kernel in hand; `skeleton`: that of an example. Of a header that the kernel in hand includes, the
+    comments are of what the kernel uses. Headers for older targets than one that either of the two includes have none.
     """
     fitting = [(name, text) for name, text in headers if _fits(arch, text)]
-    known = set(_INCLUDED.findall(best))
+    known = set(_INCLUDED.findall(hand))
     shown = known.union(_INCLUDED.findall(skeleton))
     ordered = sorted(fitting, key=lambda header: (header[0] not in shown, -_needs(header[1])[0], header[0]))
     newest = max((_needs(text)[0] for name, text in ordered if name in shown), default=0)
-    return [(name, digest_of(text, brief=name in known or _needs(text)[0] < newest)) for name, text in ordered]
+    used = frozenset(_WORD.findall(hand))
+    made = []
+    for name, text in ordered:
+        lines = _lines_of(text)
+        brief = "\n".join(line for line in lines if not line.startswith("//"))
+        whole = _of_used(lines, used) if name in known else "\n".join(lines)
+        made.append(Digest(name, brief if name not in known and _needs(text)[0] < newest else whole, brief))
+    return made
 
 
-def digest_of(text: str, *, brief: bool = False) -> str:
-    """A header's comments and declarations, one line each. `brief`: the declarations alone."""
+def digest_of(text: str) -> str:
+    """A header's comments and declarations, one line each."""
+    return "\n".join(_lines_of(text))
+
+
+def _lines_of(text: str) -> list[str]:
     source = _GENERATED.sub("", text).encode()
     parser = Parser(Language(tree_sitter_cuda.language()))
     kept = "".join(_kept(parser.parse(source).root_node, source)).replace(_QUALIFIERS, "").splitlines()
-    lines = _merged([line for line in _joined(kept) if line.strip() and not _NOISE.match(line)])
-    return "\n".join(line for line in lines if not brief or not line.startswith("//"))
+    return _merged([line for line in _joined(kept) if line.strip() and not _NOISE.match(line)])
+
+
+def _of_used(lines: Sequence[str], used: frozenset[str]) -> str:
+    """The declarations, with the opening comment and the comments of those that a kernel uses."""
+    kept: list[str] = []
+    for place, (comments, declared) in enumerate(_groups(lines)):
+        wanted = place == 0 or used.intersection(_WORD.findall("\n".join(declared)))
+        kept += [*(comments if wanted else ()), *declared]
+    return "\n".join(kept)
+
+
+def _groups(lines: Sequence[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """Comments with the declarations up to the next comment."""
+    comments, declared = list[str](), list[str]()
+    for line in lines:
+        if line.startswith("//") and declared:
+            yield comments, declared
+            comments, declared = [], []
+        (comments if line.startswith("//") else declared).append(line)
+    yield comments, declared
 
 
 def _fits(arch: Arch, text: str) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.emulator.timing_model.predicting import spearman
-from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.chip import FIGURES, LIMITS, REFERENCE_CHIPS
 from cudal2_agent.contract.plan.plan import LaunchPlan
 from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import Candidate, Origin
@@ -269,6 +269,20 @@ def test_a_single_launch_is_not_predicted(compiler: PtxCompiler) -> None:
 @pytest.mark.parametrize(("size", "clusters"), [(1, 132), (2, 66), (4, 30), (8, 15), (14, 7), (16, 7)])
 def test_clusters_fit_as_the_occupancy_calculator_of_an_h200_says(size: int, clusters: int) -> None:
     assert clusters_that_fit(H200, size) == clusters
+
+
+def test_the_figures_that_prompts_tell_are_those_that_predictions_count() -> None:
+    figures, rates = FIGURES[Arch.SM_90A], rates_of(H200)
+    assert {size: figures.clusters_of(size) for size in figures.clusters} == figures.clusters
+    fitted_figures = {
+        "remote_us": rates.remote_cycles / rates.clock_mhz,
+        "remote_bytes_per_clock": rates.remote_bytes,
+        "cluster_barrier_us": rates.cluster_cycles / rates.clock_mhz,
+        "flag_us": rates.atomic_us,
+        "fence_us": rates.fence_us,
+        "map_us": rates.map_us,
+    }
+    assert figures.fitted.model_dump() == pytest.approx(fitted_figures, rel=0.03)
 
 
 def test_rates_of_other_chips_are_marked_as_not_fitted() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.contract.records.task import Arch
-from cudal2_agent.policies.chat.prompts.primitives import digest_of, primitives_for
+from cudal2_agent.policies.chat.prompts.primitives import Digest, digest_of, primitives_for
 
 FOLDER = Path(__file__).resolve().parents[4] / "sandbox" / "include" / "cudal2"
 HEADERS = [(f"cudal2/{path.name}", path.read_text("utf-8")) for path in sorted(FOLDER.glob("*.cuh"))]
@@ -26,7 +26,7 @@ def test_every_function_and_type_is_in_and_no_body(name: str, text: str) -> None
 
 
 def test_only_what_the_target_has() -> None:
-    names = {arch: {Path(name).stem for name, _ in primitives_for(arch, HEADERS)} for arch in Arch}
+    names = {arch: {Path(one.name).stem for one in primitives_for(arch, HEADERS)} for arch in Arch}
     assert {"mma", "ldmatrix", "cp_async", "swizzle"} <= names[Arch.SM_80]
     assert not {"wgmma", "tma", "mbarrier", "stmatrix", "registers", "programmatic"} & names[Arch.SM_89]
     assert {"wgmma", "tma", "mbarrier", "cluster"} <= names[Arch.SM_90A]
@@ -37,7 +37,7 @@ def test_only_what_the_target_has() -> None:
 def test_a_header_without_a_target_is_for_all() -> None:
     text = "// Useful.\n#pragma once\nnamespace cudal2 {\n__device__ int one() { return sm_90(); }\n}\n"
     assert primitives_for(Arch.SM_80, [("cudal2/one.cuh", text)]) == [
-        ("cudal2/one.cuh", "// Useful.\n__device__ int one();\n}")
+        Digest("cudal2/one.cuh", "// Useful.\n__device__ int one();\n}", "__device__ int one();\n}")
     ]
 
 
@@ -66,19 +66,32 @@ INCLUDES = "#include <cudal2/cluster.cuh>\n#include <cudal2/wgmma.cuh>\n"
 
 
 def digests(**shown: str) -> dict[str, str]:
-    return {Path(name).stem: digest for name, digest in primitives_for(Arch.SM_90A, HEADERS, **shown)}
+    return {Path(one.name).stem: one.text for one in primitives_for(Arch.SM_90A, HEADERS, **shown)}
 
 
-def test_headers_are_told_in_brief_once_a_kernel_shows_them_or_better_ones() -> None:
-    whole, skeleton, best = digests(), digests(skeleton=INCLUDES), digests(best=INCLUDES)
+def test_a_skeletons_headers_have_all_comments_and_older_ones_none() -> None:
+    whole, skeleton = digests(), digests(skeleton=INCLUDES)
     assert {name for name in whole if skeleton[name] != whole[name]} >= {"mma", "ldmatrix", "cp_async", "swizzle"}
     assert all(skeleton[name] == whole[name] for name in ("cluster", "wgmma", "mbarrier", "tma"))
-    assert all(len(best[name]) < len(whole[name]) / 2 for name in ("cluster", "wgmma", "mma"))
-    assert best["tma"] == whole["tma"]
-    elect = digests(best="#include <cudal2/elect.cuh>\n")["elect"]
-    assert elect == "bool elect_one();"
-    assert digests(best="#include <cudal2/mma.cuh>\n")["wgmma"] == whole["wgmma"]
     assert [*skeleton][:3] == ["cluster", "wgmma", "bulk"], "what a kernel shown includes comes first"
+
+
+def test_what_the_kernel_in_hand_uses_keeps_its_comments_and_the_rest_of_its_headers_is_brief() -> None:
+    whole = digests()
+    hand = digests(hand=f"{INCLUDES}gemm() {{ store_remote_async(to, value, barrier); wgmma_wait<0>(); }}\n")
+    assert "// Pushes 16 aligned bytes to a peer without waiting (st.async)" in hand["cluster"]
+    assert "void cluster_meet();" in hand["cluster"]
+    assert "// As cluster_sync, but publishes no writes" not in hand["cluster"]
+    assert hand["cluster"].splitlines()[0] == whole["cluster"].splitlines()[0], "what the header is for"
+    assert "// Waits until at most kPending groups are in flight." in hand["wgmma"]
+    assert "//   operand                          rows along" not in hand["wgmma"]
+    assert hand["tma"] == whole["tma"]
+    assert digests(hand="#include <cudal2/mma.cuh>\n")["wgmma"] == whole["wgmma"]
+
+
+def test_a_brief_digest_is_its_declarations() -> None:
+    [elect] = [one for one in primitives_for(Arch.SM_90A, HEADERS) if one.name == "cudal2/elect.cuh"]
+    assert elect.brief == "bool elect_one();"
 
 
 def test_what_does_not_parse_is_still_told() -> None:
