@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import ScheduleValue
@@ -19,8 +19,9 @@ from cudal2_agent.contract.records.evaluation import AUTOTUNED, Timing
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask, TimingMode, parse_shape
 from cudal2_agent.contract.records.trajectory import Precedent, RunRecord, Step
-from cudal2_agent.contract.reward.speedup import paired_ratio
+from cudal2_agent.contract.reward.speedup import paired_ratio, speedup_that_counts
 from cudal2_agent.store import tables
+from cudal2_agent.store.packing import named
 from cudal2_agent.store.reader import PlainReader
 from cudal2_agent.store.store import Store
 from cudal2_agent.store.tables import SHAPE_CHARS
@@ -89,7 +90,7 @@ class StoredPrecedents:
 
 
 class KnownStep(NamedTuple):
-    """The fastest rewarded step of a run. `policy`: of the run. `speedup`: over the baseline that counts."""
+    """The last step of a run's winner. `policy`: of the run. `speedup`: over the baseline that counts."""
 
     task: Task
     policy: str
@@ -99,32 +100,32 @@ class KnownStep(NamedTuple):
 
 
 def best_steps_near(store: Store, task: Task, chip: Chip, count: int) -> list[KnownStep]:
-    """The best measured kernels of finished runs, at most one of a run: of the task, then of the nearest matrix products.
-
-    Kernels without a reward do not count: they are wrong, or wait for a proof.
-    """
-    own, steps = tables.runs.c, tables.steps.c
+    """The winners of finished runs that were measured and rewarded: of the task, then of the nearest matrix products."""
+    own = tables.runs.c
     finished = (own.arch == task.arch.value) & (own.chip == chip.name) & (own.status == "finished")
-    fastest = select(func.max(steps.speedup)).where((steps.run == own.key) & steps.reward.is_not(None)).scalar_subquery()
-    found: list[tuple[float, float, KnownStep]] = []
+    unique: dict[str, tuple[float, KnownStep]] = {}
     with store.reading() as (connection, reader):
-        runs = connection.execute(select(tables.runs, fastest.label("best")).where(finished & fastest.is_not(None))).all()
-        near = [(_apart_by_name(row.shape, task), row) for row in runs]
-        for distance, row in sorted((one for one in near if one[0] <= REACH), key=lambda one: (one[0], -one[1].best))[
-            :MAX_RUNS
-        ]:
+        runs = connection.execute(select(tables.runs).where(finished).order_by(own.created_at.desc())).all()
+        near = sorted(((_apart_by_name(row.shape, task), row) for row in runs), key=lambda one: one[0])
+        for distance, row in near[:MAX_RUNS]:
             run = RunRecord.model_validate(reader.run(row))
-            if not (_comparable(run.task, task) if isinstance(task, GemmTask) else run.task == task):
-                continue
-            best = (steps.speedup == row.best) & steps.reward.is_not(None)
-            step = next((Step.model_validate(plain) for _, plain in reader.steps(row.run_id, best)), None)
-            if step is not None and step.evaluation.time_us is not None:
-                known = KnownStep(run.task, run.policy, step.evaluation.time_us, row.best, step)
-                found.append((distance, -row.best, known))
-    unique: dict[str, KnownStep] = {}
-    for _, _, known in sorted(found, key=lambda one: one[:2]):
-        unique.setdefault(known.step.candidate.id, known)
-    return list(unique.values())[:count]
+            same = _comparable(run.task, task) if isinstance(task, GemmTask) else run.task == task
+            known = _winner(connection, reader, run) if distance <= REACH and same else None
+            if known is not None:
+                unique.setdefault(known.step.candidate.id, (distance, known))
+    return [known for _, known in sorted(unique.values(), key=lambda one: (one[0], -one[1].speedup))[:count]]
+
+
+def _winner(connection: Connection, reader: PlainReader, run: RunRecord) -> KnownStep | None:
+    contents, steps = tables.contents.c, tables.steps.c
+    is_winner = (contents.kind == "candidate") & (contents.hash == named(run.best_candidate_id or ""))
+    key = connection.execute(select(contents.key).where(is_winner)).scalar_one_or_none()
+    rewarded = (steps.candidate == key) & steps.speedup.is_not(None) & steps.reward.is_not(None)
+    found = [Step.model_validate(plain) for _, plain in reader.steps(run.run_id, rewarded)] if key is not None else []
+    speedup = speedup_that_counts(found[-1].evaluation) if found else None
+    if speedup is None or found[-1].evaluation.time_us is None:
+        return None
+    return KnownStep(run.task, run.policy, found[-1].evaluation.time_us, speedup, found[-1])
 
 
 def _apart_by_name(shape: str, task: Task) -> float:

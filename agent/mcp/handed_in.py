@@ -111,8 +111,10 @@ class HandedIn:
     def over(self, candidate: Candidate, seconds: float, *, whole: bool) -> bool:
         """Whether the evaluation of a kernel that was handed in ends in time, as `evaluate` says."""
         with self._changed:
-            done = (lambda: self._waiting) if whole else (lambda: self._waiting or candidate.id in self._recorded)
-            return self._changed.wait_for(lambda: self._ended is not None or done(), max(seconds, 0.0))
+            return self._changed.wait_for(
+                lambda: self._ended is not None or self._waiting or (not whole and candidate.id in self._recorded),
+                max(seconds, 0.0),
+            )
 
     def finish(self, reason: str, seconds: float) -> bool:
         """End the search, and wait for the run's end. False where that takes longer."""

@@ -48,8 +48,10 @@ class NamedKernels:
         if isinstance(read, MalformedCall) or read.tool.argument != KERNEL:
             return read, ""
         base = self._source(read)
-        source = _patched(base, read.others[PATCH]) if isinstance(base, str) and PATCH in read.others else base
-        if isinstance(base, MalformedCall) or isinstance(source, MalformedCall):
+        if isinstance(base, MalformedCall):
+            return base, ""
+        source = _patched(base, read.others[PATCH]) if PATCH in read.others else base
+        if isinstance(source, MalformedCall):
             return source, ""
         return ReadCall(read.tool, source, read.others, base if PATCH in read.others else ""), self.name(source)
 
