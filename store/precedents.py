@@ -1,4 +1,4 @@
-"""Schedules that did well on similar shapes in earlier runs, for a search to start from.
+"""Schedules that did well on similar shapes in earlier runs, for a search to start from; the best kernels of such runs.
 
 A server's search starts from the best offline schedules of the same shape. Their order is that of their times without
 programmatic launch, because a single launch has no preceding kernel to overlap (`python -m benchmarks.speed.server_pairs`).
@@ -16,12 +16,15 @@ from sqlalchemy import Connection, select
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import ScheduleValue
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Timing
+from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask, TimingMode, parse_shape
-from cudal2_agent.contract.records.trajectory import Precedent
-from cudal2_agent.contract.reward.speedup import paired_ratio
+from cudal2_agent.contract.records.trajectory import Precedent, RunRecord, Step
+from cudal2_agent.contract.reward.speedup import paired_ratio, speedup_that_counts
 from cudal2_agent.store import tables
+from cudal2_agent.store.packing import named
 from cudal2_agent.store.reader import PlainReader
 from cudal2_agent.store.store import Store
+from cudal2_agent.store.tables import SHAPE_CHARS
 
 REACH = 3.0  # in doublings of one size; schedules of shapes farther away are no better than the prior's own
 MAX_RUNS = 64  # nearest runs that are read for one task
@@ -86,6 +89,52 @@ class StoredPrecedents:
         return self._of_run[key]
 
 
+class KnownStep(NamedTuple):
+    """The last step of a run's winner. `policy`: of the run. `speedup`: over the baseline that counts."""
+
+    task: Task
+    policy: str
+    time_us: float
+    speedup: float
+    step: Step
+
+
+def best_steps_near(store: Store, task: Task, chip: Chip, count: int) -> list[KnownStep]:
+    """The winners of finished runs that were measured and rewarded: of the task, then of the nearest matrix products."""
+    own = tables.runs.c
+    finished = (own.arch == task.arch.value) & (own.chip == chip.name) & (own.status == "finished")
+    unique: dict[str, tuple[float, KnownStep]] = {}
+    with store.reading() as (connection, reader):
+        runs = connection.execute(select(tables.runs).where(finished).order_by(own.created_at.desc())).all()
+        near = sorted(((_apart_by_name(row.shape, task), row) for row in runs), key=lambda one: one[0])
+        for distance, row in near[:MAX_RUNS]:
+            run = RunRecord.model_validate(reader.run(row))
+            same = _comparable(run.task, task) if isinstance(task, GemmTask) else run.task == task
+            known = _winner(connection, reader, run) if distance <= REACH and same else None
+            if known is not None:
+                unique.setdefault(known.step.candidate.id, (distance, known))
+    return [known for _, known in sorted(unique.values(), key=lambda one: (one[0], -one[1].speedup))[:count]]
+
+
+def _winner(connection: Connection, reader: PlainReader, run: RunRecord) -> KnownStep | None:
+    contents, steps = tables.contents.c, tables.steps.c
+    is_winner = (contents.kind == "candidate") & (contents.hash == named(run.best_candidate_id or ""))
+    key = connection.execute(select(contents.key).where(is_winner)).scalar_one_or_none()
+    rewarded = (steps.candidate == key) & steps.speedup.is_not(None) & steps.reward.is_not(None)
+    found = [Step.model_validate(plain) for _, plain in reader.steps(run.run_id, rewarded)] if key is not None else []
+    speedup = speedup_that_counts(found[-1].evaluation) if found else None
+    if speedup is None or found[-1].evaluation.time_us is None:
+        return None
+    return KnownStep(run.task, run.policy, found[-1].evaluation.time_us, speedup, found[-1])
+
+
+def _apart_by_name(shape: str, task: Task) -> float:
+    """The distance of a run by its shape; infinite for another module, or another kind of task."""
+    if isinstance(task, GemmTask):
+        return _distance(shape, task) if _PRODUCT.fullmatch(shape) else math.inf
+    return 0.0 if shape == task.shape[:SHAPE_CHARS] else math.inf
+
+
 def _best_of_run(connection: Connection, reader: PlainReader, key: int) -> Sequence[_Leader]:
     """The best schedules of a run: those of its race first, then by speedup."""
     run = connection.execute(select(tables.runs).where(tables.runs.c.key == key)).one()
@@ -134,10 +183,16 @@ def _apart(precedent: Precedent, task: GemmTask, distance: float, rank: int) -> 
 
 def _distance(shape: str, task: GemmTask) -> float:
     """Between two shapes, in doublings."""
-    sizes = zip(parse_shape(shape), (task.m, task.n, task.k), strict=True)
-    return math.dist((0.0,) * 3, [math.log2(one / other) for one, other in sizes])
+    return doublings(parse_shape(shape), (task.m, task.n, task.k))
 
 
-def _comparable(one: GemmTask, other: GemmTask) -> bool:
+def doublings(sizes: Sequence[int], others: Sequence[int]) -> float:
+    """The distance between two shapes."""
+    return math.dist((0.0,) * 3, [math.log2(one / other) for one, other in zip(sizes, others, strict=True)])
+
+
+def _comparable(one: Task, other: GemmTask) -> bool:
     """Whether the tasks differ in their sizes, timing modes and element types alone."""
-    return one == other.model_copy(update={"m": one.m, "n": one.n, "k": one.k, "mode": one.mode, "element": one.element})
+    return isinstance(one, GemmTask) and one == other.model_copy(
+        update={"m": one.m, "n": one.n, "k": one.k, "mode": one.mode, "element": one.element}
+    )

@@ -15,6 +15,7 @@ import typer
 
 from cudal2_agent.agent.cli import (
     advise,
+    agents,
     bench,
     campaign,
     doctor,
@@ -57,6 +58,7 @@ app.command("optimize", epilog=optimize.EXAMPLE)(optimize.optimize)
 app.command("verify", epilog=verify.EXAMPLE)(verify.verify)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("model-bench", epilog=model_bench.EXAMPLE)(model_bench.model_bench)
+app.command("mcp", epilog=agents.EXAMPLE)(agents.serve)
 app.command("advise", epilog=advise.EXAMPLE)(advise.advise)
 app.command("calibrate", epilog=calibrate_verb.EXAMPLE)(calibrate_verb.calibrate)
 app.command("profile", epilog=profile.EXAMPLE)(profile.profile)

@@ -5,19 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cudal2_agent.agent.cli.arguments import (
-    Accumulate,
-    ArchName,
-    AsJson,
-    Device,
-    Element,
-    LayoutName,
-    Mode,
-    NoKnowledge,
-    read_task,
-)
+from cudal2_agent.agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, NoKnowledge
+from cudal2_agent.agent.cli.tasks.task_flags import AnyShape, ArithmeticName, Dims, Problem, TaskFlags, TaskName, Training
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.settings.run_settings import CHAT_MINUTES, TRAINED_BUDGET, RunSettings
 
 EXAMPLE = (
@@ -92,21 +82,12 @@ Minutes = Annotated[
 
 
 def optimize(
-    shape: Annotated[str | None, typer.Option("--shape", help="M x N x K, like 4096x1024x512.", show_default=False)] = None,
-    problem: Annotated[
-        Path | None,
-        typer.Option("--problem", metavar="FILE", help="A PyTorch module in KernelBench's form.", show_default=False),
-    ] = None,
-    task_name: Annotated[
-        str | None,
-        typer.Option("--task", help="A problem of an added collection, like kernelbench:1/19.", show_default=False),
-    ] = None,
-    dims: Annotated[
-        str | None,
-        typer.Option("--dims", help="Other sizes of a module, like batch_size=16,dim=64.", show_default="the file's"),
-    ] = None,
-    arithmetic: Annotated[str, typer.Option("--arithmetic", help="Of a module: f32, tf32, f16 or bf16.")] = "f32",
-    training: Annotated[bool, typer.Option("--training", help="Run a module in training mode.")] = False,
+    shape: AnyShape = None,
+    problem: Problem = None,
+    task_name: TaskName = None,
+    dims: Dims = None,
+    arithmetic: ArithmeticName = "f32",
+    training: Training = False,
     accumulate: Accumulate = "f32",
     element: Element = "f16",
     layout: LayoutName = "nn",
@@ -142,7 +123,8 @@ def optimize(
     flags |= {"use_knowledge": False if no_knowledge else None, "profile": "off" if no_profile else None}
     flags |= {"model": model, "base_url": base_url, "chat_replies": replies, "chat_tools": chat_tools}
     flags |= {"tokens": tokens, "money": money, "schedule_prior": prior, "lm": lm}
-    named = [flag for flag, given in (("--shape", shape), ("--problem", problem), ("--task", task_name)) if given is not None]
+    task_flags = TaskFlags(shape, problem, task_name, dims, arithmetic, training, accumulate, element, layout, arch, mode)
+    named = task_flags.named
     if replay is not None:
         if named or resume is not None:
             raise UsageError(f"--replay repeats a run with its own task; leave out {' and '.join(named) or '--resume'}")
@@ -153,25 +135,7 @@ def optimize(
             raise UsageError(f"--resume continues a run with its own task and output folder; leave out {left}")
         code = resume_by_id(resume, as_json=as_json, **flags)
     else:
-        if len(named) > 1:
-            raise UsageError(f"{' and '.join(named)} name two tasks; a run has one")
+        task_flags.check()
         settings = load_settings(**flags)
-        module_flags = {"--dims": dims, "--arithmetic": arithmetic != "f32", "--training": training}
-        product_flags = {"--accumulate": accumulate != "f32", "--element": element != "f16", "--layout": layout != "nn"}
-        of_other_kind = [flag for flag, given in (module_flags if shape is not None else product_flags).items() if given]
-        if not named:
-            raise UsageError("--shape is missing; write for example --shape 4096x1024x512, or --problem FILE for a module")
-        if of_other_kind:
-            kind = "a matrix product" if shape is not None else "a module"
-            raise UsageError(f"{kind} has no {of_other_kind[0]}; leave it out")
-        task: Task
-        if shape is not None:
-            task = read_task(shape, accumulate, element, layout, arch, mode, settings)
-        else:
-            from cudal2_agent.agent.cli.module_flags import read_module, read_named, read_problem
-
-            text = read_problem(problem) if problem is not None else read_named(task_name or "", settings)
-            name = problem.stem if problem is not None else task_name or ""
-            task = read_module(text, name, dims, arithmetic, training, arch, mode, settings)
-        code = optimize_task(task, settings, out, as_json=as_json)
+        code = optimize_task(task_flags.read(settings), settings, out, as_json=as_json)
     raise typer.Exit(code)

@@ -64,24 +64,30 @@ def resume_by_id(run_id: str, *, as_json: bool, **flags: str | int | float | Non
         run = store.run(run_id)
         check_resumable(run)
         settings = load_settings(**run.settings.replayed() | given)
-        reserve(_folder(run))
+        reserve(folder_of(run))
         with open_dependencies(run.task, settings, store, run.run_id, progress.emit) as parts:
             return _conclude(resume_run(run, settings, parts, progress.emit), parts, as_json)
 
 
 def _conclude(outcome: RunResult, parts: Dependencies, as_json: bool) -> int:
-    built = None
-    if outcome.best is not None:  # from the compile cache
-        [(_, result)] = parts.sandbox.build([outcome.best.candidate], outcome.run.task)
-        built = result if isinstance(result, Built) else None
-    folder = _folder(outcome.run)
-    artifact = parts.sandbox.artifact(built) if built is not None else None
-    write_output(folder, outcome, built, artifact)
+    folder = write_outcome(outcome, parts)
     print_outcome(outcome, folder, as_json)
     if outcome.run.status == "interrupted":
         return INTERRUPTED
     return 0 if outcome.best is not None else NO_KERNEL
 
 
-def _folder(run: RunRecord) -> Path:
+def write_outcome(outcome: RunResult, parts: Dependencies) -> Path:
+    """Write what a run has come to into its folder, which is returned."""
+    built = None
+    if outcome.best is not None:  # from the compile cache
+        [(_, result)] = parts.sandbox.build([outcome.best.candidate], outcome.run.task)
+        built = result if isinstance(result, Built) else None
+    folder = folder_of(outcome.run)
+    artifact = parts.sandbox.artifact(built) if built is not None else None
+    write_output(folder, outcome, built, artifact)
+    return folder
+
+
+def folder_of(run: RunRecord) -> Path:
     return Path(run.out or run.settings.runs_dir / run.run_id)

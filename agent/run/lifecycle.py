@@ -54,7 +54,15 @@ def start_run(
     `out`: the output folder; by default one of the run in the home folder.
     `resumable`: without it no checkpoint is written, for a run of seconds that starts anew after a kill.
     """
-    run = RunRecord(
+    run = new_run(run_id, task, settings, parts, out)
+    with _locked(run):
+        parts.store.start_run(run)
+        return _drive(run, parts, emit, resumable=resumable)
+
+
+def new_run(run_id: str, task: Task, settings: Settings, parts: Dependencies, out: Path | None = None) -> RunRecord:
+    """The record of a run that begins now."""
+    return RunRecord(
         run_id=run_id,
         task=task,
         chip=parts.sandbox.chip,
@@ -66,9 +74,6 @@ def start_run(
         created_at=datetime.now(UTC),
         out=str(out or settings.runs_dir / run_id),
     )
-    with _locked(run):
-        parts.store.start_run(run)
-        return _drive(run, parts, emit, resumable=resumable)
 
 
 def check_resumable(run: RunRecord) -> None:

@@ -11,6 +11,7 @@ from cudal2_agent.contract.protocols import Policy, TrajectoryStore, Workbench
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import ChatOptions
+from cudal2_agent.contract.settings.run_settings import HANDED_IN
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.chat.account import Account
 from cudal2_agent.policies.chat.policy import ChatPolicy
@@ -89,6 +90,8 @@ def open_policy(
 
 def _refusal(policy: str, task: Task, known: Sequence[str]) -> str:
     """Why a task has no such policy, in a line."""
+    if policy == HANDED_IN:
+        return "kernels of this run are handed in by an agent; continue it with `cudal2-agent mcp --resume RUN`"
     if isinstance(task, ModuleTask) and policy in POLICIES:
         return f"the policy {policy} names schedules of matrix products; for a module choose from {', '.join(known)}"
     if policy in (FAMILY, ALGEBRA):

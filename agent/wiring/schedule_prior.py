@@ -12,7 +12,7 @@ from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.contract.settings.run_settings import CHAT_MINUTES, TRAINED_BUDGET
+from cudal2_agent.contract.settings.run_settings import CHAT_MINUTES, HANDED_IN, TRAINED_BUDGET
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.schedule.learned.learned_prior import LearnedPrior
 from cudal2_agent.policies.schedule.learned.policy_file import ANALYTIC_NAME, AUTO, find_policy, known_policies, read_weights
@@ -86,7 +86,7 @@ def with_budget(settings: Settings, task: Task, chip: Chip, *, measures: bool = 
 
     Raises: UsageError for a prior that cannot be used.
     """
-    if "minutes" not in settings.model_fields_set and settings.policy in ("chat", "portfolio"):
+    if "minutes" not in settings.model_fields_set and settings.policy in ("chat", "portfolio", HANDED_IN):
         settings = settings.model_copy(update={"minutes": CHAT_MINUTES})
     if isinstance(task, ModuleTask) and not measures and "budget" not in settings.model_fields_set:
         return settings.model_copy(update={"budget": UNTIMED_BUDGET})

@@ -83,6 +83,10 @@ TRAINED_BUDGET = 8
 # Minutes where a chat server is asked: a model may think for ten before its first token.
 CHAT_MINUTES = 60.0
 WORKER_WAIT_S = 3600.0
+HANDED_IN = "mcp"  # the policy of a run whose kernels another agent hands in
+# Where another agent drives a run: calls of its tools, and seconds of one. Clients of the protocol wait a minute by default.
+AGENT_CALLS = 400
+AGENT_CALL_S = 50.0
 
 
 def _default_home() -> Path:

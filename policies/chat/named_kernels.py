@@ -1,6 +1,7 @@
 """The kernels of one conversation by their names, `k1` and so on: a file is written once, and later calls name or patch it."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from cudal2_agent.contract.records.exchange import ToolCall
@@ -9,6 +10,7 @@ from cudal2_agent.policies.chat.replies.fenced_blocks import FencedBlock, Malfor
 from cudal2_agent.policies.chat.replies.patch import apply_patch, read_patch
 
 MAX_SOURCE_CHARS = 256 * 1024
+_NAME = re.compile(r"([a-z])(\d{1,6})")
 
 
 class NamedKernels:
@@ -17,9 +19,7 @@ class NamedKernels:
     def __init__(self, tools: Sequence[Tool] = TOOLS) -> None:
         self._tools = tools
         self._sources: dict[str, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._sources)
+        self._taken: Counter[str] = Counter()  # numbers, by letter
 
     def source(self, name: str) -> str | None:
         return self._sources.get(name)
@@ -28,21 +28,35 @@ class NamedKernels:
         """The name of a source, a new one where it has none."""
         known = next((name for name, text in self._sources.items() if text == source), None)
         if known is None:
-            known = f"{letter}{sum(name.startswith(letter) for name in self._sources) + 1}"
+            self._taken[letter] += 1
+            known = f"{letter}{self._taken[letter]}"
             self._sources[known] = source
         return known
+
+    def restore(self, call: ToolCall, name: str) -> ReadCall | MalformedCall:
+        """Read an earlier call, whose kernel has that name. It stays taken where the kernel is not known any more."""
+        read, found = self.read(call)
+        if found != name and (parsed := _NAME.fullmatch(name)):
+            self._taken[parsed[1]] = max(self._taken[parsed[1]], int(parsed[2]))
+            if found:
+                self._sources[name] = self._sources.pop(found)
+        return read
 
     def read(self, call: ToolCall) -> tuple[ReadCall | MalformedCall, str]:
         """The call with the source in place of a kernel's name, and the name of the kernel; empty where it has none."""
         read = read_call(call, self._tools)
         if isinstance(read, MalformedCall) or read.tool.argument != KERNEL:
             return read, ""
-        source = self._source(read)
+        base = self._source(read)
+        if isinstance(base, MalformedCall):
+            return base, ""
+        source = _patched(base, read.others[PATCH]) if PATCH in read.others else base
         if isinstance(source, MalformedCall):
             return source, ""
-        return ReadCall(read.tool, source, read.others), self.name(source)
+        return ReadCall(read.tool, source, read.others, base if PATCH in read.others else ""), self.name(source)
 
     def _source(self, read: ReadCall) -> str | MalformedCall:
+        """The source that the call names or holds."""
         named = read.text.strip()
         base = self._sources.get(named)
         if base is None and re.fullmatch(r"\w{1,40}", named):
@@ -50,7 +64,7 @@ class NamedKernels:
         source = read.text if base is None else base
         if len(source) > MAX_SOURCE_CHARS:
             return MalformedCall(f"the kernel has more than {MAX_SOURCE_CHARS} characters")
-        return _patched(source, read.others[PATCH]) if PATCH in read.others else source
+        return source
 
 
 def _patched(source: str, text: str) -> str | MalformedCall:

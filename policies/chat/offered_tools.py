@@ -73,11 +73,15 @@ TOOLS = (COMPILE, VERIFY, PREDICT, SEARCH)
 
 @dataclass(frozen=True)
 class ReadCall:
-    """A call of a known tool with the text of its argument. `others`: what it has of the optional ones."""
+    """A call of a known tool with the text of its argument. `others`: what it has of the optional ones.
+
+    `base`: the source that a patch in the call changes; empty without one.
+    """
 
     tool: Tool
     text: str
     others: Mapping[str, str] = field(default_factory=dict)
+    base: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ ROOMS = (
     "wiring",
     "campaign",
     "library",
+    "mcp",
     "learning/environment",
     "bench",
     "learning/calibration",

@@ -9,7 +9,7 @@ from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.evaluation import Timing
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from cudal2_agent.contract.records.trajectory import Precedent
-from cudal2_agent.store.precedents import StoredPrecedents
+from cudal2_agent.store.precedents import StoredPrecedents, best_steps_near
 from cudal2_agent.store.store import Store, open_store
 from tests.doubles import CHIP, OBSERVATION, candidate, measured, run_record, step
 
@@ -129,3 +129,24 @@ def test_what_carries_over(own: dict[str, object], task: dict[str, object], *, c
     half = GemmTask(m=512, n=512, k=512)
     led = Precedent(run_id="r", task=half.model_copy(update=own), schedule={"family": "f"}, speedup=1.0)
     assert led.carries_over(half.model_copy(update=task)) is carried
+
+
+def test_the_best_kernels_are_the_winners_of_finished_runs_and_the_nearest_come_first(store: Store) -> None:
+    task = GemmTask(m=512, n=512, k=512)
+    record(store, "far", GemmTask(m=1024, n=512, k=512), {7: 2.0})
+    record(store, "near", task, {1: 4.0, 2: 5.0}, c2=5.5)  # the fastest screen did not win
+    record(store, "other", GemmTask(m=512, n=512, k=512, layout=Layout.TN), {3: 1.0})
+    record(store, "goes-on", task, {4: 1.0}, status="running")
+    for run_id, number in (("far", 7), ("near", 2), ("other", 3), ("goes-on", 4)):
+        run = store.run(run_id)
+        store.update_run(run.model_copy(update={"best_candidate_id": scheduled(number).id}))
+    for step_ in store.steps("near"):
+        store.record_step(step_.model_copy(update={"reward": 1.0}))
+    assert [known.step.run_id for known in best_steps_near(store, task, CHIP, 9)] == ["near"]  # the others have no reward
+    for run_id in ("far", "other", "goes-on"):
+        for step_ in store.steps(run_id):
+            store.record_step(step_.model_copy(update={"reward": 1.0}))
+    found = best_steps_near(store, task, CHIP, 9)
+    assert [(known.task.shape, known.time_us) for known in found] == [("512x512x512", 5.5), ("1024x512x512", 2.0)]
+    assert found[0].speedup == pytest.approx(10 / 5.5)
+    assert best_steps_near(store, task, CHIP, 1) == found[:1]

@@ -18,7 +18,11 @@ from cudal2_agent.contract.reward.speedup import median_us, speedup_over
 
 
 def print_outcome(outcome: RunResult, folder: Path, as_json: bool) -> None:
-    print(json.dumps(outcome_json(outcome, folder)) if as_json else "\n".join(_lines(outcome, folder)))
+    print(outcome_text(outcome, folder, as_json))
+
+
+def outcome_text(outcome: RunResult, folder: Path, as_json: bool) -> str:
+    return json.dumps(outcome_json(outcome, folder)) if as_json else "\n".join(_lines(outcome, folder))
 
 
 def outcome_json(outcome: RunResult, folder: Path) -> dict[str, object]:

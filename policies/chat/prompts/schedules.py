@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from typing import Literal
 
 from cudal2_agent.contract.records.candidate import ScheduleValue
 from cudal2_agent.contract.records.diagnosis import Diagnosis
@@ -31,9 +32,12 @@ _DEFINITION = re.compile(r"(?=`[\w*]+`: )")  # of an axis, or of several: `clust
 
 @dataclass(frozen=True)
 class PromptedReplies:
-    """The forms of a reply that a prompt teaches. `max_schedules`: how many schedules it may name, at least 1."""
+    """The forms of a reply that a prompt teaches; `call`: kernels are handed in by calls of tools, and there is no reply.
 
-    kind: ReplyKind
+    `max_schedules`: how many schedules it may name, at least 1.
+    """
+
+    kind: ReplyKind | Literal["call"]
     max_schedules: int
 
 

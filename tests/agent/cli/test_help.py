@@ -31,6 +31,7 @@ def test_the_walk_finds_every_verb() -> None:
     names = {" ".join(words) for words in commands()}
     assert {"optimize", "verify", "bench", "runs list", "runs show", "runs resume", "advise", "doctor"} <= names
     verbs = ("add", "update", "list", "remove", "diff", "status", "verify", "rebuild", "search")
+    assert "mcp" in names
     assert {f"index {verb}" for verb in verbs} <= names
     verbs = ("list", "show", "stats", "import", "export", "merge", "prune", "verify")
     assert {f"trajectories {verb}" for verb in verbs} <= names
