@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--without-autotune", action="store_true")
     cache_argument(parser, "modules-cache")
     given = parser.parse_args()
-    device, stages, begin = Device(0), Stages(lambda _: None, None), time.monotonic()
+    device, stages, begin = Device(0), Stages(lambda _: None), time.monotonic()
     examples = [make() for name, make in EXAMPLES.items() if name in given.only]
     autotuned = () if given.without_autotune else tuple(example.task.name for example in examples)
     options = Measuring(turns="", cache=str(given.cache), rounds=given.rounds, autotuned=autotuned)

@@ -50,13 +50,11 @@ class Measuring(Record):
 
 
 class Stages:
-    """Tells each stage, takes the GPU's turn for it, and keeps the seconds of each without those of waiting.
+    """Tells each stage, takes the GPU's turn for it, and keeps the seconds of each without those of waiting."""
 
-    `turn`: None where no other process uses the GPU.
-    """
-
-    def __init__(self, say: Callable[[Row], None], turn: GpuTurn | None) -> None:
-        self._say, self._turn = say, turn
+    def __init__(self, say: Callable[[Row], None]) -> None:
+        self._say = say
+        self.turn: GpuTurn | None = None  # of a GPU that other processes use too
         self.seconds: dict[str, float] = {}
         self._stage, self._begin_s, self._keeps = "", 0.0, False
 
@@ -77,13 +75,17 @@ class Stages:
         else:
             self._say({"stage": message.stage})  # of the next candidate: the limit is that of one
 
+    def tell_pause(self, paused: bool) -> None:
+        """While others have the GPU alone in the middle of a stage, its limit does not run."""
+        self._say({"stage": "wait" if paused else self._stage or "start"})
+
     def enter(self, stage: str) -> None:
         """`time` has the GPU alone, `cpu` does not use it."""
         self.end()
-        if self._turn is not None and not (self._keeps and self._turn.held == "alone"):
+        if self.turn is not None and not (self._keeps and self.turn.held == "alone"):
             self._say({"stage": "wait"})
             begin = time.monotonic()
-            {"time": self._turn.alone, "cpu": self._turn.leave}.get(stage, self._turn.share)()
+            {"time": self.turn.alone, "cpu": self.turn.leave}.get(stage, self.turn.share)()
             self._add("wait", time.monotonic() - begin)
         self._say({"stage": stage})
         self._stage, self._begin_s = stage, self._working_s
@@ -95,7 +97,7 @@ class Stages:
 
     @property
     def _working_s(self) -> float:
-        return time.monotonic() - (0.0 if self._turn is None else self._turn.paused_s)
+        return time.monotonic() - (0.0 if self.turn is None else self.turn.paused_s)
 
     def _add(self, stage: str, seconds: float) -> None:
         self.seconds[stage] = round(self.seconds.get(stage, 0.0) + seconds, 3)
@@ -242,8 +244,8 @@ def main() -> None:
         device.poison()
         return True
 
-    turn = GpuTurn(Path(options.turns), idle)
-    stages = Stages(say, turn)
+    stages = Stages(say)
+    stages.turn = turn = GpuTurn(Path(options.turns), idle, stages.tell_pause)
     evaluator = BatchEvaluator(device, stages)
     builder = Builder(CompileOptions(cache_dir=options.cache, jobs=options.jobs), device.chip)
     measurer = Measurer(options, device.chip, builder, evaluator, stages)

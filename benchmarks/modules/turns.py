@@ -21,14 +21,15 @@ Held = Literal["nothing", "shared", "alone"]
 
 class GpuTurn:
     """One process's part. `idle`: waits for the process's own work on the GPU; False where that is impossible just now.
+    `tell_pause`: told True before a pause in the middle of work, and False after it.
 
     `held`: what it has now. `waited_s`: for turns so far; `paused_s`: of these, in the middle of work. Of a main thread only.
     """
 
-    def __init__(self, folder: Path, idle: Callable[[], bool]) -> None:
+    def __init__(self, folder: Path, idle: Callable[[], bool], tell_pause: Callable[[bool], None]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._gate, self._gpu, probe = (os.open(folder / name, os.O_RDWR | os.O_CREAT) for name in ("gate", "gpu", "gate"))
-        self._idle, self._pausing = idle, False
+        self._idle, self._tell_pause, self._pausing = idle, tell_pause, False
         self.held: Held = "nothing"
         self.waited_s = self.paused_s = 0.0
         signal.signal(signal.SIGUSR1, self._asked)
@@ -88,7 +89,9 @@ class GpuTurn:
             if self._idle():  # else the watch asks again
                 begin = self.waited_s
                 self.leave()
+                self._tell_pause(True)
                 self.share()
                 self.paused_s += self.waited_s - begin
+                self._tell_pause(False)
         finally:
             self._pausing = False

@@ -9,9 +9,10 @@ what is near, is the least:
                                   the least of the means near it in its row and in its column)
                             + u_out |reference| + tiny
 
-M is MULTIPLE, and one more for each tenfold of TAIL_ELEMENTS that a task writes: the error of a serial sum depends on where its
-partial sums wander, so its tail is exponential, and the worst of many elements lies further out. Few elements that are beyond
-their bound, and not far, may be so because their samples were small by chance: they are looked at again, with AGAIN_RUNS.
+M is MULTIPLE, and in f32 and f64 one more for each tenfold of TAIL_ELEMENTS that a task writes. The error of a serial sum
+depends on where its partial sums wander, so its tail is exponential, and the worst of many elements lies further out. Few
+elements that are beyond their bound, and not far, may be so because their samples were small by chance: they are looked at
+again, with AGAIN_RUNS.
 
 Over a whole output the median of error over what rounding explains is at most TYPICAL: that is how a narrower arithmetic shows
 where sums are long. Whole numbers and booleans are exact; an index of an extremum may be that of another element whose value
@@ -260,7 +261,8 @@ class _Spread:
             least = torch.maximum(_typical(rows), size * _typical(torch.where(size > 0, rows / size, 0.0)))
             torch.maximum(rows, torch.maximum(least, _around(rows)), out=rows)
         free = self._free if bool(self._free.any()) else None
-        return Expected(reference, explained, self._dtype, free, multiple=self._multiple)
+        multiple = self._multiple if self._dtype.itemsize >= 4 else MULTIPLE  # shorter ones round more than sums err
+        return Expected(reference, explained, self._dtype, free, multiple=multiple)
 
 
 def multiple_of(elements: int) -> float:

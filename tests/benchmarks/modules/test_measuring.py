@@ -70,7 +70,8 @@ def measured(times, task=None, fault=None, candidates=None):
             turns.append(held)
 
     turn.share, turn.alone, turn.leave = (lambda held=held: take(held) for held in ("shared", "alone", "nothing"))
-    stages = Stages(said.append, turn)
+    stages = Stages(said.append)
+    stages.turn = turn
     evaluator = Scripted(stages, times, fault)
 
     def build(candidates, task):
@@ -109,11 +110,13 @@ def test_the_fastest_of_a_screen_are_raced_beside_all_baselines():
 def test_each_candidate_has_the_limit_of_a_stage_for_itself():
     """The limit is that of the next message. Two candidates that are verified one after another are two."""
     said = []
-    stages = Stages(said.append, None)
+    stages = Stages(said.append)
     for position, stage in enumerate(("verify", "verify", "time")):
         stages(StageEntered(stage=stage, position=position))
+    stages.tell_pause(True)
+    stages.tell_pause(False)
     stages.end()
-    assert [message["stage"] for message in said] == ["verify", "verify", "time"]
+    assert [message["stage"] for message in said] == ["verify", "verify", "time", "wait", "time"], "a pause has its own limit"
     assert stages.seconds.keys() == {"verify", "time"}
 
 

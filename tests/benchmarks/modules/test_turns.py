@@ -20,7 +20,8 @@ capturing = [2 if sys.argv[2] == "captures" else 0]
 def idle():
     capturing[0] -= 1
     return capturing[0] < 0
-turn = Told(folder, idle)
+pauses = []
+turn = Told(folder, idle, pauses.append)
 turn.share()
 (folder / "waits").unlink()
 print("shares", flush=True)
@@ -29,7 +30,8 @@ while not (folder / "stop").exists():
     begun = (folder / "alone").exists()
     sum(range(2000))
     beside += begun and (folder / "alone").exists()  # worked while the other one had the GPU
-print(beside, turn.paused_s, turn.held, capturing[0], flush=True)
+assert pauses == [True, False] * (len(pauses) // 2)
+print(beside, turn.paused_s, turn.held, capturing[0], len(pauses), flush=True)
 """
 
 
@@ -44,7 +46,7 @@ import sys, time
 from pathlib import Path
 from benchmarks.modules.turns import GpuTurn
 folder = Path(sys.argv[1])
-turn = GpuTurn(folder, lambda: True)
+turn = GpuTurn(folder, lambda: True, lambda paused: None)
 turn.alone()
 (folder / "alone").touch()
 while float(sys.argv[2]) and not (folder / "waits").exists():
@@ -62,8 +64,9 @@ def test_one_that_shares_pauses_in_mid_work_for_one_that_times(tmp_path):
     assert process.stdout is not None
     assert process.stdout.readline() == "shares\n"
     alone(tmp_path, 0.2)  # it does not wait for the end of the other's work, which only ends afterwards
-    beside, paused, held, _ = process.communicate(timeout=30)[0].split()
+    beside, paused, held, _, told = process.communicate(timeout=30)[0].split()
     assert int(beside) == 0, "nothing ran beside it"
+    assert int(told) >= 2, "it told when it paused, and when it went on"
     assert float(paused) >= 0.2
     assert held == "shared", "it goes on afterwards"
 
@@ -73,7 +76,7 @@ def test_one_that_captures_is_asked_again_and_not_interrupted(tmp_path):
     assert process.stdout is not None
     process.stdout.readline()
     alone(tmp_path, 0.1)
-    beside, paused, _, left = process.communicate(timeout=30)[0].split()
+    beside, paused, _, left, _ = process.communicate(timeout=30)[0].split()
     assert int(left) < 0, "asked until it was idle"
     assert int(beside) == 0
     assert float(paused) >= 0.1

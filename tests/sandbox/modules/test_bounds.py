@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cudal2_agent.contract.records.module_graph import GraphNode, TensorType
-from cudal2_agent.contract.records.module_task import ModuleTask
+from cudal2_agent.contract.records.module_task import Arithmetic, ModuleTask
 from cudal2_agent.contract.records.named_buffer import BufferElement
 from cudal2_agent.sandbox.modules import bounds
 from cudal2_agent.sandbox.modules.bounds import Judge, Verdict
@@ -272,6 +272,17 @@ def test_many_elements_beyond_their_bounds_are_wrong_at_once() -> None:
 def test_the_bound_of_one_of_very_many_elements_lies_further_out() -> None:
     assert [bounds.multiple_of(count) for count in (0, 1, 2**20)] == [bounds.MULTIPLE] * 3
     assert bounds.multiple_of(100 * 2**20) == pytest.approx(bounds.MULTIPLE + 2)
+
+
+@pytest.mark.parametrize(("arithmetic", "element", "more"), [(Arithmetic.F32, "f32", True), (Arithmetic.F16, "f16", False)])
+def test_short_outputs_round_more_than_long_sums_err(
+    arithmetic: Arithmetic, element: str, more: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "TAIL_ELEMENTS", 16)
+    node = small.node("out", "aten.sigmoid.default", [small.of("x")], (16, 10), element)
+    task = small.task([node], {"x": (16, 10)}, arithmetic=arithmetic, elements={"x": element})
+    judge = Judge(task, draw(task, NORMAL, 1, CPU), 1)
+    assert judge.expected["out"].multiple == bounds.MULTIPLE + more
 
 
 def test_an_infinity_stays_one_under_noise_and_is_judged() -> None:
