@@ -26,6 +26,7 @@ _PACKED_SHARE = 0.9  # the same of convolutions in f32 whose weight is packed
 _LEAST_TERMS = 512  # of a part of a sum
 _COPIED, _PLACED = 24, 36  # instructions for an element that a thread copies, and for where a window's element lies
 _PACKED_FLOPS = 5e8
+_WAITING = 0.4  # products in the time in which the warps of a CTA wait for each other, once a step
 _ADDED_TERMS = 64  # products in the time in which a part of a sum is stored and read again
 _HEAVY = 400  # instructions of an element for which a thread computes one at a time
 
@@ -54,9 +55,11 @@ def tiles_of(product: ProductValue, sums: Contraction, buffers: Mapping[int, str
         own = orders[tile.packed]
         waves = -(-own.tiles(tile.m, tile.n) * tile.split // (chip.sms * tile.resident))
         of_a, of_b = _copying(product, tile)
-        work = 1 + of_a / tile.n + of_b / tile.m + 4 / (tile.tm * tile.tn)
+        waiting = _WAITING / (tile.k if own.k % tile.k == 0 else 8)
+        work = 1 + of_a / tile.n + of_b / tile.m + 4 / (tile.tm * tile.tn) + waiting
         adding = _ADDED_TERMS * tile.split * own.batches * own.m * own.n / chip.sms if tile.split > 1 else 0
-        terms = own.k * (own.existing if own.limits(tile.k)[1] else 1)
+        steps = -(-own.k // tile.k) * tile.k
+        terms = steps * (own.existing if own.limits(tile.k)[1] else 1)
         return waves * tile.resident * tile.m * tile.n * work * math.ceil(terms / tile.split) + adding
 
     tiles = list({"tile": TILES, "mma": MATRIX_TILES, None: ()}[tile_kind(product)])

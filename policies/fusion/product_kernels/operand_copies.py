@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
-from cudal2_agent.policies.fusion.index_algebra import Divided, Index, Var, of
+from cudal2_agent.policies.fusion.index_algebra import Atom, Divided, Index, Var, of
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction, Operand
 from cudal2_agent.policies.fusion.product_kernels.tiles import HALVES
 from cudal2_agent.policies.fusion.programs import KernelProgram, Reading, step_of
@@ -12,18 +12,29 @@ from cudal2_agent.policies.fusion.values import Unplanned
 from cudal2_agent.policies.fusion.writer import STORED
 
 _COPY_BYTES = 16
+_TABLE_BYTES = 24_576
+_OF_TERMS = {"step", "line"}
 
 
 @dataclass(frozen=True)
 class OperandSource:
-    """A `Side` of the main loop: its struct in C++, and the buffer that it reads."""
+    """A `Side` of the main loop: its struct in C++, and the buffer that it reads. `wide`, `terms`: of its table, 0 without."""
 
     source: str
     buffer: str
+    wide: int = 0
+    terms: int = 0
+
+    @property
+    def table_bytes(self) -> int:
+        """Of shared memory."""
+        return 4 * self.wide * self.terms
 
 
 def side(name: str, operand: Operand, sums: Contraction, rows: int, depth: int, buffers: Mapping[int, str]) -> OperandSource:
-    """`name`: of the struct. `depth`: terms of a step. Raises: Unplanned for an operand that is not read from one buffer."""
+    """`name`: of the struct. `depth`: terms of a step. Where terms are divided to find an element, a table holds the results.
+
+    Raises: Unplanned for an operand that is not read from one buffer."""
     reading = Reading(KernelProgram("", 1, 1, None, []), buffers)
     row, line, batch = of(Var("row", rows)), of(Var("line", depth)), of(Var("batch", sums.batches))
     k = sums.term(depth)
@@ -40,23 +51,63 @@ def side(name: str, operand: Operand, sums: Contraction, rows: int, depth: int, 
         if along_k
         else beside[row] and _together(place, "row", rows, wide)
     )
+    steps = -(-sums.k // depth)
+    texts, tabled, source = [str(index) for index in (place, *(index for index, _ in limits))], list[Index](), ""
     lines = _known([place, *(index for index, _ in limits)], pool)
-    lines += [f"inside &= ({index}) < {size}u;" for index, size in limits]  # without branches, found once for several lines
-    body = "\n    ".join([*lines, f"return base + (inside ? {place} : 0u);"])
+    if not lines:
+        parts = [_parted(index) for index in (place, *(index for index, _ in limits))]
+        tabled = _tabled(parts, steps * depth)
+    wide_table = 1 << (len(tabled) - 1).bit_length() if tabled else 0
+    if tabled:
+        pack = f"Pack<unsigned, {wide_table}>"
+        lines = [f"const {pack} term = load_pack<{wide_table}>(terms + (step * {depth}u + line) * {wide_table}u);"]
+        which = iter(range(len(tabled)))
+        texts = [f"{rest} + term.v[{next(which)}]" if of_k.terms else str(rest) for rest, of_k in parts]
+        whole = [*tabled, *[Index()] * (wide_table - len(tabled))]
+        stores = "\n    ".join(f"to[{at}] = {index};" for at, index in enumerate(whole))
+        source = f"""  const unsigned* terms;
+  static __device__ __forceinline__ void find_term(unsigned* to, unsigned step, unsigned line) {{
+    {stores}
+  }}
+"""
+    lines += [f"inside &= ({text}) < {size}u;" for text, (_, size) in zip(texts[1:], limits, strict=True)]  # without branches
+    body = "\n    ".join([*lines, f"return base + (inside ? {texts[0]} : 0u);"])
     stored = STORED[element]
-    source = f"""struct {name} {{
+    struct = f"""struct {name} {{
   using Element = {stored};
   static constexpr unsigned kRows = {rows}, kTerms = {sums.k};
   static constexpr int kWide = {wide if together else 1};
   static constexpr bool kAlongK = {"true" if along_k else "false"};
   const {stored}* base;
   unsigned batch;
-  __device__ __forceinline__ const {stored}* at(unsigned row, unsigned step, unsigned line, bool& inside) const {{
+{source}  __device__ __forceinline__ const {stored}* at(unsigned row, unsigned step, unsigned line, bool& inside) const {{
     {body}
   }}
 {_used(sums, depth)}}};
 """
-    return OperandSource(source, buffer)
+    return OperandSource(struct, buffer, wide_table, steps * depth if tabled else 0)
+
+
+def _parted(index: Index) -> tuple[Index, Index]:
+    """What differs between rows or batches, and what between terms; all in the first where an atom has both."""
+    of_k = [(atom, factor) for atom, factor in index.terms if _names(atom) <= _OF_TERMS]
+    rest = [(atom, factor) for atom, factor in index.terms if not _names(atom) <= _OF_TERMS]
+    if any(_names(atom) & _OF_TERMS for atom, _ in rest):
+        return index, Index()
+    return Index(tuple(rest), index.constant), Index(tuple(of_k))
+
+
+def _names(atom: Atom) -> set[str]:
+    return {variable.name for variable in Index(((atom, 1),)).variables()}
+
+
+def _tabled(parts: list[tuple[Index, Index]], count: int) -> list[Index]:
+    """What a table of `count` terms holds: nothing where it is large, or where no term is divided to find its element."""
+    found = [of_k for _, of_k in parts if of_k.terms]
+    divided = any(isinstance(atom, Divided) and _names(atom) == _OF_TERMS for index in found for atom, _ in index.terms)
+    whole = not any(_names(atom) & _OF_TERMS for rest, _ in parts for atom, _ in rest.terms)
+    small = len(found) <= 4 and 16 * count <= _TABLE_BYTES
+    return found if divided and whole and small else []
 
 
 def _used(sums: Contraction, depth: int) -> str:

@@ -12,7 +12,7 @@ from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unf
 from cudal2_agent.policies.fusion.kernel_text import KernelText, Parameter, buffer_args, kernel_source, kernel_text
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction
 from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES, EXCHANGE, MATRIX, SIMT, WARPGROUP_HEADERS, WARPGROUPS
-from cudal2_agent.policies.fusion.product_kernels.operand_copies import side
+from cudal2_agent.policies.fusion.product_kernels.operand_copies import OperandSource, side
 from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
 from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue
 from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Value
@@ -20,6 +20,7 @@ from cudal2_agent.policies.fusion.writer import StatementWriter
 
 _STAGES = {"tile": 3, "mma": 4, "wgmma": 4}  # tiles in shared memory
 
+Operands = tuple[OperandSource, OperandSource]
 _ADDING = 256  # threads of a CTA that adds parts
 
 
@@ -96,22 +97,18 @@ def tile_kernel(
     first = f"{name}_part" if tile.split > 1 else name
     left = side(f"{first}_a", sums.a, sums, sums.m, tile.k, buffers)
     right = side(f"{first}_b", sums.b, sums, sums.n, tile.k, buffers)
-    sides = left.source + right.source
-    reads = list(dict.fromkeys((left.buffer, right.buffer)))
     if tile.split > 1:
-        return _in_parts(name, product, sums, tile, store, (sides, reads), (left.buffer, right.buffer), buffers, elements)
+        return _in_parts(name, product, sums, tile, store, (left, right), buffers, elements)
     reading = SumReading(product, store, buffers)
     writer = StatementWriter(reading.pool)
-    layout = _multiply(writer, name, sums, tile, (left.buffer, right.buffer), steps_of(product, sums, tile, store))
+    layout = _multiply(writer, name, sums, tile, (left, right), steps_of(product, sums, tile, store))
     if tile.kind == "tile" and not _stored_together(sums, layout.wide):
         writer.line("exchange(sum_of);")
         layout = _exchanged(tile)
     store_sums(writer, reading, sums, layout, store)
-    reads = list(dict.fromkeys((*reads, *reading.loads)))
-    source, launch = _launched(
-        name, tile, sums, writer, [(each, elements[each]) for each in reads], store.buffer, store.value.element
-    )
-    return KernelText(sides + source, launch)
+    reads = [(each, elements[each]) for each in dict.fromkeys((left.buffer, right.buffer, *reading.loads))]
+    source, launch = _launched(name, tile, sums, (left, right), writer, reads, store.buffer, store.value.element)
+    return KernelText(left.source + right.source + source, launch)
 
 
 def _packed(
@@ -132,12 +129,12 @@ def _packed(
 
 
 def _multiply(
-    writer: StatementWriter, name: str, sums: Contraction, tile: SumTile, operands: tuple[str, str], steps: str
+    writer: StatementWriter, name: str, sums: Contraction, tile: SumTile, operands: Operands, steps: str
 ) -> SumLayout:
     """The statements that compute the sums of a thread. `steps`: tiles of terms, in C++."""
     tile_of_cta(writer, sums, tile, "CTAs that run together share columns, which are the longer side as a rule.")
     loop = f"<{name}_a, {name}_b, {tile.m}, {tile.n}, {tile.k}, {tile.tm}, {tile.tn}, {_STAGES[tile.kind]}>"
-    sides = ", ".join(f"{name}_{side}{{{buffer}, batch_at}}" for side, buffer in zip("ab", operands, strict=True))
+    sides = ", ".join(_filled_tables(writer, name, tile, operands))
     first = "0u"
     if tile.split > 1:
         each = -(-sums.k // (tile.k * tile.split))
@@ -168,6 +165,31 @@ def _multiply(
         m=f"m0_at + i_at / 4u * {tile.m * 4 // tile.tm}u + y_at * 4u + i_at % 4u",
         n=f"n0_at / 4u + x_at + j_at * {tile.n // tile.tn}u",
     )
+
+
+def _filled_tables(writer: StatementWriter, name: str, tile: SumTile, operands: Operands) -> list[str]:
+    """Both sides in C++, once the tables behind the tiles in shared memory are filled."""
+    sides, offset = list[str](), _tile_bytes(tile)
+    if any(each.wide for each in operands):
+        writer.line("extern __shared__ float4 shared_memory[];")
+    for which, each in zip("ab", operands, strict=True):
+        side = f"{name}_{which}"
+        if each.wide:
+            table = f"{which}_terms_at"
+            writer.line(f"unsigned* const {table} = reinterpret_cast<unsigned*>(shared_memory) + {offset // 4}u;")
+            with writer.block(f"for (unsigned k_at = threadIdx.x; k_at < {each.terms}u; k_at += {tile.threads}u)"):
+                writer.line(f"{side}::find_term({table} + k_at * {each.wide}u, k_at / {tile.k}u, k_at % {tile.k}u);")
+            offset += each.table_bytes
+        sides.append(f"{side}{{{each.buffer}, batch_at{f', {table}' if each.wide else ''}}}")
+    if any(each.wide for each in operands):
+        writer.line("__syncthreads();")
+    return sides
+
+
+def _tile_bytes(tile: SumTile) -> int:
+    """Of the tiles in shared memory."""
+    stage = {"mma": 2 * tile.k * (tile.m + tile.n), "tile": 4 * tile.k * (tile.m + tile.n + 8)}[tile.kind]
+    return stage * _STAGES[tile.kind]
 
 
 def _stored_together(sums: Contraction, wide: int) -> bool:
@@ -214,6 +236,7 @@ def _launched(
     name: str,
     tile: SumTile,
     sums: Contraction,
+    operands: Operands,
     writer: StatementWriter,
     reads: Sequence[Parameter],
     written: str,
@@ -222,7 +245,7 @@ def _launched(
     """The kernel of a main loop."""
     writes = [(written, element)]
     source = kernel_source(name, f"{tile.threads}, {tile.resident}", writer.lines, reads, writes)
-    smem = {"mma": 2 * tile.k * (tile.m + tile.n), "tile": 4 * tile.k * (tile.m + tile.n + 8)}[tile.kind] * _STAGES[tile.kind]
+    smem = _tile_bytes(tile) + sum(each.table_bytes for each in operands)
     grid = (sums.tiles(tile.m, tile.n), tile.split, 1)
     block, args = (tile.threads, 1, 1), buffer_args(reads, writes)
     return source, Launch(entry=name, grid=grid, block=block, dynamic_smem=smem, args=args)
@@ -234,8 +257,7 @@ def _in_parts(
     sums: Contraction,
     tile: SumTile,
     store: StoredValue,
-    sides: tuple[str, list[str]],
-    operands: tuple[str, str],
+    operands: Operands,
     buffers: Mapping[int, str],
     elements: Mapping[str, BufferElement],
 ) -> KernelText:
@@ -253,8 +275,8 @@ def _in_parts(
             writer.line(f"const unsigned n_at = ({group}) * {layout.wide}u + j_at % {layout.wide}u;")
             place = f"blockIdx.y * {whole}u + (batch_at * {sums.m}u + m_at) * {sums.n}u + n_at"
             writer.line(f"if (m_at < {sums.m}u && n_at < {sums.n}u) {parts}[{place}] = sum_of[i_at][j_at];")
-    reads = [(each, elements[each]) for each in sides[1]]
-    source, before = _launched(first, tile, sums, writer, reads, parts, BufferElement.F32)
+    reads = [(each, elements[each]) for each in dict.fromkeys(each.buffer for each in operands)]
+    source, before = _launched(first, tile, sums, operands, writer, reads, parts, BufferElement.F32)
     reading = SumReading(product, store, buffers)
     writer, wide = StatementWriter(reading.pool), 2
     line = -(-sums.n // wide)
@@ -277,7 +299,8 @@ def _in_parts(
     grid = (-(-line * sums.m * sums.batches // _ADDING), 1, 1)
     launch = Launch(entry=name, grid=grid, block=(_ADDING, 1, 1), args=buffer_args(reads, writes))
     scratch = Scratch(name=parts, shape=(tile.split, whole), element=BufferElement.F32)
-    return KernelText(sides[0] + source, launch, (before,), (scratch,))
+    sides = "".join(each.source for each in operands)
+    return KernelText(sides + source, launch, (before,), (scratch,))
 
 
 def main_loop(product: ProductValue, tile: SumTile) -> str:

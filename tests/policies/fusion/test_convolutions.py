@@ -84,3 +84,10 @@ def test_sums_that_are_not_stored_at_once_are_exchanged(columns: int, exchanged:
     module = task({"a": (40, 9), "b": (9, columns)}, [node("c", "aten.mm.default", "a", "b", results=[shape])], "c")
     candidate, _ = candidate_of(module, k0=SumTile.parse("tile 32x64x16 4x4"))
     assert ("  exchange(sum_of);" in candidate.source) == exchanged
+
+
+@pytest.mark.parametrize(("text", "inner", "tabled"), [("16x128x8 4x4", 3, True), ("16x128x8 4x4 packed", 8, False)])
+def test_terms_that_are_divided_have_a_table(text: str, inner: int, tabled: bool) -> None:
+    """A step of eight channels of one tap divides nothing."""
+    candidate, _ = candidate_of(GEOMETRIES[0]._replace(inner=inner).task(), k0=SumTile.parse(f"tile {text}"))
+    assert ("k0_b::find_term(" in candidate.source) == tabled
