@@ -24,8 +24,9 @@ class LibraryChoice(Record):
 
 
 class Axes(Record):
-    """`flat`: a thread computes `items` times `vector` neighbours of the output. `rows`: `lanes` threads share a row, and
-    read `vector` neighbours of it. `columns`: a thread computes `vector` neighbouring rows, and `lanes` threads share them.
+    """`flat`: a thread computes `items` times `vector` neighbours of the output. `lines`: `items` windows of a line of a pool.
+    `rows`: `lanes` threads share a row, and read `vector` neighbours of it. `columns`: a thread computes `vector` neighbouring
+    rows, and `lanes` threads share them.
 
     `threads`: of a CTA. `items`: of `rows` and `columns`, groups that a thread reads before it adds them to sums of their own.
     `parts`: CTAs that share a row, with a launch for each stage. `cluster`: CTAs of a cluster that share a row in one launch.
@@ -33,7 +34,7 @@ class Axes(Record):
     it or, where that is 0, all.
     """
 
-    layout: Literal["flat", "rows", "columns"]
+    layout: Literal["flat", "lines", "rows", "columns"]
     vector: int = 1
     threads: int = 256
     items: int = 1

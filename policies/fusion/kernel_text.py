@@ -10,6 +10,7 @@ from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
 from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.row_kernels.kernel_body import KernelBody
 from cudal2_agent.policies.fusion.row_kernels.layouts import ColumnKernel, RowKernel
+from cudal2_agent.policies.fusion.row_kernels.window_kernel import WindowKernel
 from cudal2_agent.policies.fusion.writer import STORED
 
 Parameter = tuple[str, BufferElement]  # a buffer that a kernel reads or writes
@@ -29,8 +30,9 @@ def kernel_text(
     program: KernelProgram, axes: Axes, buffers: Mapping[int, str], elements: Mapping[str, BufferElement]
 ) -> KernelText:
     """`elements`: of each buffer by name. A row in parts takes a launch for each stage, and one for what is stored."""
-    if axes.layout == "flat":
-        return launched(FlatKernel(program, axes, buffers), program.name, elements)
+    if axes.layout in ("flat", "lines"):
+        whole = FlatKernel if axes.layout == "flat" else WindowKernel
+        return launched(whole(program, axes, buffers), program.name, elements)
     kind = RowKernel if axes.layout == "rows" else ColumnKernel
     if axes.parts == 1:
         return launched(kind(program, axes, buffers), program.name, elements)

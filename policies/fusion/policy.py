@@ -17,6 +17,7 @@ from cudal2_agent.policies.fusion.space import choices
 from cudal2_agent.policies.fusion.values import Unplanned
 
 Plan = dict[str, Choice]
+_WAITED = 2  # turns
 
 
 class FusionPolicy:
@@ -131,7 +132,7 @@ def _key(schedule: Mapping[str, ScheduleValue]) -> tuple[tuple[str, ScheduleValu
 
 def _plans(groups: Groups, space: Mapping[str, Sequence[Choice]], base: Plan) -> Iterator[Plan]:
     """The base, the first choice of each kind for each convolution, then each kernel's other axes on the base, in turns between
-    kernels: those that move most first, and products that are no convolutions last, where a library is hard to beat.
+    kernels: those that move most first. Matrix products of a library, which is hard to beat, wait some turns.
     """
     yield base
     convolutions = [step.name for step in groups.products if step.call.call in CONVOLUTIONS]
@@ -141,9 +142,9 @@ def _plans(groups: Groups, space: Mapping[str, Sequence[Choice]], base: Plan) ->
             if _kind(choice) not in kinds:
                 kinds.add(_kind(choice))
                 yield base | {name: choice}
-    last = {step.name for step in groups.products if isinstance(base[step.name], LibraryChoice)} - set(convolutions)
-    order = sorted(space, key=lambda name: (name in last, -groups.weight(name)))
-    changed = [[base | {name: choice} for choice in space[name]] for name in order]
+    late = {step.name for step in groups.products if isinstance(base[step.name], LibraryChoice)} - set(convolutions)
+    order = sorted(space, key=lambda name: (name in late, -groups.weight(name)))
+    changed = [[base] * _WAITED * (name in late) + [base | {name: choice} for choice in space[name]] for name in order]
     for turn in zip_longest(*changed):
         yield from (plan for plan in turn if plan is not None)
 

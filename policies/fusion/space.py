@@ -17,7 +17,8 @@ from cudal2_agent.policies.fusion.product_kernels.tiles import MATRIX_TILES, TIL
 from cudal2_agent.policies.fusion.product_kernels.warpgroup_kernel import warpgroup_operands
 from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.row_kernels.row_space import row_axes
-from cudal2_agent.policies.fusion.values import Map, ProductValue
+from cudal2_agent.policies.fusion.row_kernels.window_kernel import line_window
+from cudal2_agent.policies.fusion.values import LineWindow, Map, ProductValue
 
 _VECTOR_BYTES = 16
 _F32_SHARE = 1 / 16  # of the rate of tensor cores in half precision
@@ -28,22 +29,42 @@ _COPIED, _PLACED = 24, 36  # instructions for an element that a thread copies, a
 _PACKED_FLOPS = 5e8
 _WAITING = 0.4  # products in the time in which the warps of a CTA wait for each other, once a step
 _ADDED_TERMS = 64  # products in the time in which a part of a sum is stored and read again
+_TAPS, _LINE = 8, 64  # of a window, and windows of a line, that make up for shared memory
+_FAR = 2  # elements between windows of which neighbours still share what they read
 _HEAVY = 400  # instructions of an element for which a thread computes one at a time
 
 
-def axes_of(program: KernelProgram, elements: Mapping[str, BufferElement], chip: Chip) -> Iterator[Axes]:
+def axes_of(
+    program: KernelProgram, buffers: Mapping[int, str], elements: Mapping[str, BufferElement], chip: Chip
+) -> Iterator[Axes]:
     """Every set of axes once, the best expected first."""
     seen: set[Axes] = set()
-    for axes in _candidates(program, elements, chip):
+    for axes in _candidates(program, buffers, elements, chip):
         if axes not in seen:
             seen.add(axes)
             yield axes
 
 
-def _candidates(program: KernelProgram, elements: Mapping[str, BufferElement], chip: Chip) -> Iterator[Axes]:
+def _candidates(
+    program: KernelProgram, buffers: Mapping[int, str], elements: Mapping[str, BufferElement], chip: Chip
+) -> Iterator[Axes]:
     names = [*program.reads, *(store.buffer for store in program.stores)]
     widest = _VECTOR_BYTES // min((elements[name].bytes for name in names if elements[name].floating), default=4)
-    yield from _flat(program, widest, chip) if program.anchor is None else row_axes(program, chip)
+    if program.anchor is not None:
+        yield from row_axes(program, chip)
+        return
+    flat = list(_flat(program, widest, chip))
+    lines = [] if (window := line_window(program, buffers)) is None else _lines(window)
+    # Threads that compute neighbours together share columns as well, unless lines are odd or windows lie far apart.
+    far = window is not None and (flat[0].vector == 1 or window.stride > _FAR)
+    pays = window is not None and far and window.taps >= _TAPS and window.windows >= _LINE
+    first, others = (lines, flat) if pays else (flat, lines)
+    yield from (each for turn in zip_longest(first, others) for each in turn if each is not None)
+
+
+def _lines(window: LineWindow) -> list[Axes]:
+    fits = [threads for threads in (256, 512, 128) if threads < 2 * window.windows] or [128]
+    return [Axes(layout="lines", threads=threads, items=items) for items in (4, 2, 1) for threads in fits]
 
 
 def tiles_of(product: ProductValue, sums: Contraction, buffers: Mapping[int, str], chip: Chip) -> Iterator[SumTile]:
@@ -117,7 +138,7 @@ def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
                 turns = zip_longest(list[Choice](first), list[Choice](second))
                 found[step.name] = [each for turn in turns for each in turn if each is not None]
             case KernelProgram():
-                found[step.name] = list(axes_of(step, groups.elements, chip))
+                found[step.name] = list(axes_of(step, groups.buffers, groups.elements, chip))
             case ScanStep():
                 found[step.name] = list[Choice](_scans(step, chip))
     return found

@@ -63,6 +63,7 @@ class Map(Value):
 
     `linear`: where it is the sum of factor * term, both broadcast to its shape. `view_of`: the operand whose elements these
     are, in row-major order where `permute` is None, else permuted so. `triangle`: (diagonal, whether the lower one is kept).
+    `by_line`: of a pool, how it is computed of reduced columns.
     """
 
     of: tuple[Value, ...]
@@ -73,10 +74,25 @@ class Map(Value):
     cost: int = 1
     linear: "Linear" = ()
     triangle: tuple[int, bool] | None = None
+    by_line: "LineWindow | None" = None
 
     @property
     def inputs(self) -> tuple[Value, ...]:
         return self.of
+
+
+@dataclass(eq=False)
+class LineWindow:
+    """A pool over `columns`: what a window has of each column of its line, padding included. `at`: the pool's element over
+    these. `windows`: of a line, each of `size` columns, `stride` apart; `taps`: elements of one.
+    """
+
+    columns: Map
+    at: At
+    windows: int
+    size: int
+    stride: int
+    taps: int
 
 
 Linear = tuple[tuple[Value, float | Value], ...]

@@ -7,7 +7,7 @@ from typing import Any
 
 from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
-from cudal2_agent.policies.fusion.values import Map, Scope, Unplanned, Value
+from cudal2_agent.policies.fusion.values import LineWindow, Map, Scope, Unplanned, Value
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,44 @@ def _pooled(name: str, value: Value, shape: tuple[int, ...], window: PoolWindow,
             return total
         return scope_pool.call("({0} / {1})", value.ctype, total, _count(scope, places, space, window, value))
 
-    return Map(name, shape, value.element, (value,), at, repeats=window.repeats, cost=math.prod(window.size))
+    line = _by_line(name, value, shape, window, operation)
+    return Map(name, shape, value.element, (value,), at, repeats=window.repeats, cost=math.prod(window.size), by_line=line)
+
+
+def _by_line(name: str, value: Value, shape: tuple[int, ...], window: PoolWindow, operation: str) -> LineWindow:
+    """The same in two steps: the columns of a line of windows, then those of each window."""
+    rank, space = len(window.size), value.shape[-len(window.size) :]
+    sides = list(zip(window.stride, window.padding, window.dilation, strict=True))
+    (by, pad, far), size = sides[-1], (window.size[-1] - 1) * window.dilation[-1] + 1
+
+    def neutral(scope: Scope) -> Expr:
+        return scope.pool.literal("-inf" if operation == "max" else 0, value.ctype)
+
+    def column(scope: Scope, index: Sequence[Index]) -> Expr:
+        made, places, across = scope.pool, index[-rank:-1], index[-1] - pad
+        prefix = made.new_window()
+        steps = [Var(f"{prefix}_{dim}", count) for dim, count in enumerate(window.size[:-1])]
+        rows = [
+            place * by + of(step) * far - pad for place, step, (by, pad, far) in zip(places, steps, sides[:-1], strict=True)
+        ]
+        inside = tuple(zip(rows, space[:-1], strict=True))
+        known = [made.known_inside(at, count) for at, count in (*inside, (across, space[-1]))]
+        element = made.guard(inside, scope.read(value, [*index[:-rank], *known]), neutral(scope))
+        total = made.make("fold", value.ctype, element, data=(operation, tuple(steps))) if steps else element
+        return made.guard(((across, space[-1]),), total, neutral(scope))
+
+    columns = Map(f"{name}_columns", (*shape[:-1], (shape[-1] - 1) * by + size), value.element, (value,), column)
+
+    def at(scope: Scope, index: Sequence[Index]) -> Expr:
+        made = scope.pool
+        step = Var(f"{made.new_window()}_0", window.size[-1])
+        element = scope.read(columns, [*index[:-1], index[-1] * by + of(step) * far])
+        total = made.make("fold", value.ctype, element, data=(operation, (step,)))
+        if operation == "max":
+            return total
+        return made.call("({0} / {1})", value.ctype, total, _count(scope, index[-rank:], space, window, value))
+
+    return LineWindow(columns, at, shape[-1], size, by, math.prod(window.size))
 
 
 def _count(scope: Scope, places: Sequence[Index], space: Sequence[int], window: PoolWindow, value: Value) -> Expr:

@@ -1,4 +1,4 @@
 """Kernels of reductions: `passes` over rows, `layouts` of rows among threads, and the `row_space` of their axes.
 
-`kernel_body`: what they share with kernels without a reduction.
+`kernel_body`: what they share with kernels without a reduction; `window_kernel`: a pool, whose columns are reduced first.
 """

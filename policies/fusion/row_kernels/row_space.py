@@ -25,6 +25,7 @@ _FEW_THREADS = 256
 _MOST_HELD = 96  # elements that a thread keeps in registers
 _IN_FLIGHT = 24_000  # bytes that an SM must have asked for to be fed at the full rate
 _SM_SHARE = 60e3  # bytes per microsecond that one SM can load at most
+_LARGEST_CLUSTER = 8
 _REACHED = 0.92  # of memory's rate, by kernels that read and write alike
 _L2_RATE = 2.0  # as fast as memory
 _LEAST_KEPT = 1 / 8  # of a row for which keeping it pays
@@ -32,6 +33,8 @@ _ALL_THREADS, _HIDDEN = 2048, 0.6  # of an SM; the share of instructions that so
 _EACH, _SET = 3, 14  # instructions for each element in each pass, and for a set of elements that is taken as one
 _CTA_US = 1.0  # from the start of a CTA to its first elements
 _SYNC_US = 0.5
+_LATENCY_US = 0.5  # from the loads of a thread to the next ones
+_BUSY_THREADS = 768  # of an SM that hide their instructions' latencies
 _LAUNCH_US = 2.5
 _LONG_CHAIN = 64  # additions in a row beyond which sums lose accuracy
 _WORTH = 1.6  # times the best expected time, within which another form may turn out to be faster
@@ -90,12 +93,14 @@ def _every(program: KernelProgram, model: "_RowModel", chip: Chip) -> Iterator[A
                             yield axes
                 if not several:
                     continue
-                for cluster in (1, 2, 4, 8):
+                for cluster in (1, 2, 4, _LARGEST_CLUSTER):
                     if cluster > 1 and (layout == "columns" or lanes < threads or groups < 4 * lanes * cluster):
                         continue
                     axes = Axes(layout=layout, vector=width, threads=threads, lanes=lanes, cluster=cluster)
                     if model.fits(held := axes.model_copy(update={"held": True})):
                         yield held
+                    if model.kept(axes) and cluster < _LARGEST_CLUSTER:
+                        continue  # a larger cluster keeps more
                     for items in (1, 2, 4):
                         shared = axes.model_copy(update={"shared": True, "items": items, "kept": model.kept(axes)})
                         if (items == 1 or items * lanes * cluster <= groups) and model.fits(shared):
@@ -209,7 +214,7 @@ class _RowModel:
         per_cta = axes.threads // axes.lanes * (axes.vector if axes.layout == "columns" else 1)
         ctas = -(-program.rows // per_cta) * share
         resident = self._resident(axes)
-        at_once = min(ctas, resident * chip.sms)
+        at_once = max(min(ctas, resident * chip.sms), 1)
         waves = ctas / (resident * chip.sms)
         rate = chip.dram_tbps * 1e6 * _REACHED * self._fed(axes, at_once)
         waste = self._waste[axes.layout]
@@ -224,10 +229,13 @@ class _RowModel:
         us = first / rate + again / rate / (_L2_RATE if near else 1)
         turns = waves if waves > 1 else ctas / chip.sms
         us *= 1 + 0.3 * (math.ceil(turns) / turns - 1) if turns > 1 else 1
-        work = self._instructions(axes) / (chip.sms * 128 * 1.6e3) * max(1.0, chip.sms / max(at_once, 1))
+        idle = max(1.0, chip.sms / at_once, _BUSY_THREADS * chip.sms / (at_once * axes.threads))
+        work = self._instructions(axes) / (chip.sms * 128 * 1.6e3) * idle
         if waves > 1 and (axes.cluster > 1 or resident < 3):  # what is kept is read, computed and stored one after another
             us += work * self._kept_share(axes) * (1 - _HIDDEN * min(resident * axes.threads / _ALL_THREADS, 1))
-        us = max(us, work)
+        turns_of_loads = -(-self._groups(axes) // (8 if axes.held else max(4, axes.items)))
+        waiting = turns_of_loads * _LATENCY_US * math.ceil(waves)
+        us = max(us, work, waiting) + (0.2 * waiting if waves <= 1 else 0)  # of one wave, at its start and end
         launches = len(program.stages) if axes.parts > 1 else 0
         us += max(1.0, math.ceil(waves) / min(4 * resident, 16)) * (
             _CTA_US + _SYNC_US * (axes.lanes > 32 or axes.layout == "columns")
