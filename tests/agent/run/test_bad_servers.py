@@ -149,7 +149,17 @@ class Ended:
         return [line for line in self.err.splitlines() if line.startswith("error:")]
 
     @property
+    def limits(self) -> str:
+        """What the model may cost: the first line."""
+        return self._all_notes[0]
+
+    @property
     def notes(self) -> list[str]:
+        """All others."""
+        return self._all_notes[1:]
+
+    @property
+    def _all_notes(self) -> list[str]:
         lines = self.err.replace("\n  ", " ").splitlines()  # a long note takes several rows
         return [line.removeprefix("note: ") for line in lines if line.startswith("note:")]
 
@@ -366,6 +376,7 @@ def test_a_cap_that_leaves_no_room_ends_every_run_with_one_line(command: Command
         for _ in range(2):
             ended = command(*optimize(server, 4, "--tokens", "1"))
             assert (ended.code, ended.errors, ended.notes, ended.exchanges) == (1, [], [], [])
+            assert ended.limits == "test may use up to 1 tokens, no cap on money"
             assert json.loads(ended.out)["reason"].startswith("the cap of 1 tokens is reached")
             assert ended.err.count("cap of 1 tokens") == 1
             assert ended.err.count("round ") == 1
