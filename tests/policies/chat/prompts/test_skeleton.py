@@ -79,8 +79,8 @@ CUTE_TASKS = [
 
 
 def cute(task: GemmTask) -> str:
-    observation = observe(task=task, chip=REFERENCE_CHIPS[task.arch])
-    return blocks(Prompts(24_000, (), cutlass=True).first(observation, Assignment(1, None, ())).prompt)[1]
+    observation = observe(task=task, chip=REFERENCE_CHIPS[task.arch], cutlass=True)
+    return blocks(Prompts(24_000, ()).first(observation, Assignment(1, None, ())).prompt)[1]
 
 
 @pytest.mark.parametrize("task", CUTE_TASKS, ids=lambda task: f"{task.arch}-{task.layout}-{task.element}-{task.accumulate}")
