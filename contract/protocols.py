@@ -37,6 +37,7 @@ class Sandbox(Protocol):
     `can_execute`: whether a backend runs code for the task's arch. `can_measure`: whether that backend is a GPU.
     `waited_s`: seconds so far in which requests did not use the GPU: another process did, or code was inspected.
     `queued_s`: seconds so far in which a worker elsewhere was waited for and none worked; no part of `waited_s`.
+    `builds_cutlass`: whether there are nvcc and the headers of CuTe and CUTLASS.
     """
 
     @property
@@ -51,6 +52,8 @@ class Sandbox(Protocol):
     def waited_s(self) -> float: ...
     @property
     def queued_s(self) -> float: ...
+    @property
+    def builds_cutlass(self) -> bool: ...
 
     def build(
         self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None

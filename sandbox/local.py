@@ -117,6 +117,10 @@ class LocalSandbox:
     def queued_s(self) -> float:
         return 0.0
 
+    @property
+    def builds_cutlass(self) -> bool:
+        return self._builder.builds_cutlass
+
     def build(
         self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
     ) -> Iterator[tuple[int, Built | Evaluation]]:

@@ -91,8 +91,11 @@ def observe(
     seconds_left: float | None,
     candidates_left: int | None = None,
     reads_code: bool,
+    cutlass: bool = False,
 ) -> Observation:
-    """The observation of round `number`. Only policies that read code get sources other than the leader's."""
+    """The observation of round `number`. Only policies that read code get sources other than the leader's. `cutlass`: whether
+    the sandbox builds it.
+    """
     step = in_hand(ranked)
     proven = step if step and step.evaluation.passed else None
     best = proven.candidate if proven else None
@@ -114,6 +117,7 @@ def observe(
         hits=tuple(hits),
         seconds_left=seconds_left,
         candidates_left=candidates_left,
+        cutlass=cutlass,
     )
 
 

@@ -206,6 +206,7 @@ class Nodes:
             seconds_left=self._budget.search_s(self._parts.sandbox.can_measure) - self._clock.spent_s(),
             candidates_left=self._budget.candidates - len(ranked),
             reads_code=self._parts.policy.reads_code,
+            cutlass=self._parts.sandbox.builds_cutlass,
         )
 
     def _shown(self) -> frozenset[Place]:

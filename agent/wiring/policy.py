@@ -26,7 +26,6 @@ from cudal2_agent.policies.portfolio.policy import Portfolio
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.policy import SchedulePolicy
 from cudal2_agent.sandbox.building.headers import OWN_ROOT
-from cudal2_agent.sandbox.building.toolchain import builds_cutlass
 from cudal2_agent.store.precedents import StoredPrecedents
 from cudal2_agent.store.store import RunExchanges, Store
 
@@ -131,17 +130,7 @@ def _open_chat(
     with _open_server(options, settings, store, emit) as server:
         account = Account(options, log.recorded(), replayed=settings.replay is not None)
         asked_once = RecordedFirst(server, log)
-        yield ChatPolicy(
-            options,
-            asked_once,
-            log,
-            account,
-            emit,
-            settings.seed,
-            primitives(),
-            workbench,
-            cutlass=builds_cutlass(settings.nvcc),
-        )
+        yield ChatPolicy(options, asked_once, log, account, emit, settings.seed, primitives(), workbench)
 
 
 def _options_for(task: Task, options: ChatOptions) -> ChatOptions:

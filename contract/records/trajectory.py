@@ -1,7 +1,9 @@
 """Trajectories: every attempt of a run with the observation that its policy had seen, as training data."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from cudal2_agent.contract.base import Record, RunId, digest
 from cudal2_agent.contract.plan.chip import Chip
@@ -121,6 +123,7 @@ class Observation(Record):
     `recent`: the latest candidates that were found right, latest first, without the best.
     `failures`: failed candidates without a schedule, latest first. `seconds_left`: wall-clock time left to the search.
     `candidates_left`: that the run may still try, those of this round included; None in records of older versions.
+    `cutlass`: whether the sandbox builds kernels with CuTe and CUTLASS.
     """
 
     task: Task
@@ -140,6 +143,7 @@ class Observation(Record):
     hits: tuple[Hit, ...] = ()
     seconds_left: float | None = None
     candidates_left: int | None = None
+    cutlass: Annotated[bool, Field(exclude_if=lambda builds: not builds)] = False
 
     @property
     def id(self) -> str:

@@ -27,7 +27,7 @@ class ChatPolicy:
     """Requests several replies per round in parallel. Deterministic in (seed, observation) and the server's replies.
 
     `primitives`: name and text of the headers that candidates may include. Call `propose` once per round: (round, sample,
-    turn) identifies a reply. `workbench`: the tools that a model may use; None for none. `cutlass`: as for `Prompts`.
+    turn) identifies a reply. `workbench`: the tools that a model may use; None for none.
     """
 
     name = POLICY
@@ -43,11 +43,9 @@ class ChatPolicy:
         seed: int,
         primitives: Sequence[Header] = (),
         workbench: Workbench | None = None,
-        cutlass: bool = False,
     ) -> None:
         self._options, self._server, self._emit, self._seed = options, server, emit, seed
-        replies = PromptedReplies(options.replies, options.schedules)
-        self._prompts = Prompts(options.prompt_tokens, primitives, replies, cutlass=cutlass)
+        self._prompts = Prompts(options.prompt_tokens, primitives, PromptedReplies(options.replies, options.schedules))
         tools = workbench if options.tools != "off" else None
         toolbox = Toolbox(tools, options.tool_s, options.tool_tokens) if tools is not None else None
         self._conversations = Conversations(options, server, log, account, emit, self._prompts, toolbox)

@@ -16,7 +16,7 @@ from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.settings.options import CompileOptions
 from cudal2_agent.sandbox.building.check import check
 from cudal2_agent.sandbox.building.compiler import Cancelled, Compiler
-from cudal2_agent.sandbox.building.toolchain import find_nvcc
+from cudal2_agent.sandbox.building.toolchain import builds_cutlass, find_nvcc
 from cudal2_agent.sandbox.inspect.inspection import inspect
 from cudal2_agent.sandbox.workers.internal_errors import NOT_OURS, InternalErrors, describe, machine_error
 
@@ -37,6 +37,11 @@ class Builder:
     def close(self) -> None:
         """End the processes that wait for the next compilation."""
         self._compiler.close()
+
+    @property
+    def builds_cutlass(self) -> bool:
+        """Whether there are nvcc and the headers of CuTe and CUTLASS."""
+        return builds_cutlass(self._options.nvcc)
 
     def build(
         self,

@@ -226,6 +226,7 @@ class CallService:
                     environment=sandbox.environment,
                     can_execute=sandbox.can_execute,
                     can_measure=sandbox.can_measure,
+                    builds_cutlass=sandbox.builds_cutlass,
                 )
             case BuildCall(candidates=candidates, task=task):
                 ready_at: dict[int, Built] = {}

@@ -63,6 +63,7 @@ class OpenedAnswer(Record):
     environment: Environment | None
     can_execute: bool
     can_measure: bool
+    builds_cutlass: bool = False
 
 
 class BuiltAnswer(Record):

@@ -106,6 +106,10 @@ class RemoteSandbox:
     def queued_s(self) -> float:
         return self._link.queued_s
 
+    @property
+    def builds_cutlass(self) -> bool:
+        return self._opened.builds_cutlass
+
     def build(
         self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
     ) -> Iterator[tuple[int, Built | Evaluation]]:

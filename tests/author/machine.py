@@ -41,6 +41,7 @@ class Machine:
 
     can_execute = True
     can_measure = True
+    builds_cutlass = False
     waited_s = queued_s = 0.0
     environment: Environment = doubles.ENVIRONMENT
 

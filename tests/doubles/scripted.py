@@ -217,6 +217,8 @@ class ScriptedSandbox:
     def queued_s(self) -> float:
         return 0.0
 
+    builds_cutlass = False  # an attribute, which a test may change
+
     @property
     def environment(self) -> Environment | None:
         return ENVIRONMENT if self.can_measure else None

@@ -114,16 +114,12 @@ class _Rest:
 class Prompts:
     """Makes prompts of at most `tokens`, unless the required sections need more. `headers`: the device primitives.
 
-    `replies`: the forms of a reply that they teach; None teaches whole files alone. `cutlass`: whether candidates are built
-    where there are nvcc and the headers of CuTe and CUTLASS.
+    `replies`: the forms of a reply that they teach; None teaches whole files alone.
     """
 
-    def __init__(
-        self, tokens: int, headers: Sequence[Header], replies: PromptedReplies | None = None, *, cutlass: bool = False
-    ) -> None:
+    def __init__(self, tokens: int, headers: Sequence[Header], replies: PromptedReplies | None = None) -> None:
         self.tokens = tokens  # of a prompt; lowered by `shorten`
         self._replies = replies
-        self._cutlass = cutlass
         self._headers = tuple(headers)
 
     def shorten(self, tokens: int) -> None:
@@ -135,7 +131,7 @@ class Prompts:
         replies = self._replies
         if replies and room is not None:
             replies = replace(replies, max_schedules=min(replies.max_schedules, room))
-        values = _values(observation, assignment) | {"form": replies, "cutlass": self._cutlass}
+        values = _values(observation, assignment) | {"form": replies}
         if replies and replies.kind == "schedule":
             return self._of_schedules(observation, values)
         best = observation.best if isinstance(observation.best, Candidate) else None
@@ -144,7 +140,7 @@ class Prompts:
         module = observation.task if isinstance(observation.task, ModuleTask) else None
         system, task, turn = (_render(f"{part}.md", values) for part in ("system", "module_task" if module else "task", name))
         # Every other reply is offered the way of CuTe, so that a round has both.
-        offered = self._cutlass and (observation.round + assignment.sample) % 2 == 0
+        offered = observation.cutlass and (observation.round + assignment.sample) % 2 == 0
         cute = _skeleton(values, "cute_") if offered else ""
         skeleton = cute or _skeleton(values) if name == "write" else ""
         example = skeleton or (_render("example.md", values) if name == "write" and not module else "")
@@ -306,7 +302,7 @@ def _values(observation: Observation, assignment: Assignment) -> dict[str, Any]:
     task, chip = observation.task, observation.chip
     return {
         "form": None,
-        "cutlass": False,
+        "cutlass": observation.cutlass,
         "kernel_shown": False,
         "task": task,
         "module": isinstance(task, ModuleTask),

@@ -202,6 +202,16 @@ def test_what_the_emulator_proved_is_not_proved_again_at_the_end(settings: Setti
     assert left_s > 45, "no time is kept for measurements that will not be"
 
 
+@pytest.mark.parametrize("builds", [True, False])
+def test_a_policy_sees_whether_the_sandbox_builds_cute(settings: Settings, store: Store, builds: bool) -> None:
+    sandbox = ScriptedSandbox()
+    sandbox.builds_cutlass = builds
+    made = parts(store, sandbox)
+    drive(settings, made)
+    assert isinstance(made.policy, ScriptedPolicy)
+    assert {observation.cutlass for observation in made.policy.seen} == {builds}
+
+
 def test_an_emulated_run_that_was_interrupted_goes_on_where_it_was(settings: Settings, store: Store) -> None:
     sandbox = Lost(KeyboardInterrupt(), emulates=True)
     made = parts(store, sandbox)

@@ -90,6 +90,7 @@ def test_a_plan_that_names_a_missing_nvcc_is_refused_in_one_line(
     for name in gone:
         (tmp_path / "bin" / name).unlink()
     builder = Builder(CompileOptions(cache_dir=str(tmp_path / "cache")), REFERENCE_CHIPS[Arch.SM_90A])
+    assert not builder.builds_cutlass
     outcome = builder.build_one(candidate(NAIVE, compiler="nvcc", launch_plan=BY_NVCC), TASK)
     assert isinstance(outcome, Rejected)
     assert outcome.rule == "plan-compiler"

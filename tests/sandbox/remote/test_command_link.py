@@ -54,7 +54,9 @@ class Far:
             seconds=0.1,
             task=TASK,
         )
-        opened = OpenedAnswer(host="gpu1", chip=CHIP, environment=ENVIRONMENT, can_execute=True, can_measure=True)
+        opened = OpenedAnswer(
+            host="gpu1", chip=CHIP, environment=ENVIRONMENT, can_execute=True, can_measure=True, builds_cutlass=True
+        )
         texts = {"hello": hello or HELLO.model_dump_json(), "opened": opened.model_dump_json()}
         texts |= {"built": built.model_dump_json(), "evaluation": measured(5.0).model_dump_json()}
         for name, text in texts.items():
@@ -95,6 +97,7 @@ def built_of(*lines: str) -> Built:
 def test_candidates_are_built_and_timed_elsewhere(far: Any) -> None:
     sandbox = far("banner").sandbox()
     assert (sandbox.chip, sandbox.environment, sandbox.can_measure) == (CHIP, ENVIRONMENT, True)
+    assert sandbox.builds_cutlass, "its compiler is there, whatever this machine has"
     [(position, built)] = sandbox.build([candidate(3)], TASK)
     assert (position, built.candidate, built.artifact_path) == (0, candidate(3), "/far/kernel.cubin")
     assert sandbox.evaluate(built, TASK, "quick") == measured(5.0)

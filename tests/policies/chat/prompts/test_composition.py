@@ -149,7 +149,8 @@ def test_nothing_proven_yet_shows_the_skeleton_or_a_small_example(task: GemmTask
 
 
 def cute_offered(observation: Observation, sample: int, *, cutlass: bool = True) -> bool:
-    prompt = Prompts(24_000, HEADERS, cutlass=cutlass).first(observation, Assignment(sample, None, ())).prompt
+    seen = observation.model_copy(update={"cutlass": cutlass})
+    prompt = Prompts(24_000, HEADERS).first(seen, Assignment(sample, None, ())).prompt
     system, text = (message.content for message in prompt.messages)
     assert ("`<cute/*>`" in system and '"compiler": "nvcc"' in system) is cutlass
     assert ("CuTe are missing here" in system) is not cutlass
@@ -170,7 +171,7 @@ def test_every_other_reply_is_offered_cute_where_it_can_be_built(arch: Arch) -> 
 def test_the_skeleton_of_cute_takes_the_place_of_the_other() -> None:
     """A first prompt grows by no second skeleton."""
     text = user(first(observe()))
-    with_cute = Prompts(24_000, HEADERS, cutlass=True).first(observe(), Assignment(1, None, ()))
+    with_cute = Prompts(24_000, HEADERS).first(observe(cutlass=True), Assignment(1, None, ()))
     assert "\n\n# A skeleton\n" in text
     assert "\n\n# A skeleton with CuTe\n" in user(with_cute)
     assert "\n\n# A skeleton\n" not in user(with_cute)

@@ -18,6 +18,7 @@ from cudal2_agent.contract.settings.options import CompileOptions, TimeOptions, 
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.composition import Prompts
 from cudal2_agent.policies.schedule.prediction import predict
+from cudal2_agent.sandbox.building.builder import Builder
 from cudal2_agent.sandbox.building.check import Checked, check
 from cudal2_agent.sandbox.building.toolchain import builds_cutlass
 from cudal2_agent.sandbox.local import open_sandbox
@@ -79,8 +80,8 @@ CUTE_TASKS = [
 
 
 def cute(task: GemmTask) -> str:
-    observation = observe(task=task, chip=REFERENCE_CHIPS[task.arch])
-    return blocks(Prompts(24_000, (), cutlass=True).first(observation, Assignment(1, None, ())).prompt)[1]
+    observation = observe(task=task, chip=REFERENCE_CHIPS[task.arch], cutlass=True)
+    return blocks(Prompts(24_000, ()).first(observation, Assignment(1, None, ())).prompt)[1]
 
 
 @pytest.mark.parametrize("task", CUTE_TASKS, ids=lambda task: f"{task.arch}-{task.layout}-{task.element}-{task.accumulate}")
@@ -98,6 +99,16 @@ def test_a_skeleton_with_cute_is_right(task: GemmTask, compiler: PtxCompiler) ->
     assert verdicts(source, task, compiler) == [None, None, None]
     ptx = compiler.compile(Candidate.from_source(source, Origin(policy="chat")), task.arch)
     assert not [opcode for opcode in CUTE_OPCODES[task.arch] if f"\t{opcode}" not in ptx]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not builds_cutlass(None), reason="there is no nvcc, or no CUTLASS")
+@pytest.mark.parametrize("task", CUTE_TASKS[::3], ids=lambda task: task.arch)
+def test_a_skeleton_with_cute_passes_inspection(task: GemmTask, tmp_path: Path) -> None:
+    """In the jail, to machine code: CUTLASS's headers use nothing that the rules over SASS refuse."""
+    builder = Builder(CompileOptions(cache_dir=str(tmp_path), timeout_s=300), REFERENCE_CHIPS[task.arch])
+    outcome = builder.build_one(Candidate.from_source(cute(task), Origin(policy="chat")), task)
+    assert isinstance(outcome, Built), outcome
 
 
 @pytest.mark.gpu
