@@ -75,7 +75,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def budget(chip: object = H200, **flags: object) -> int:
-    return with_budget(load_settings(**flags), TASK, chip).budget  # type: ignore[arg-type]
+    return with_budget(load_settings(**{"policy": "schedule", **flags}), TASK, chip).budget  # type: ignore[arg-type]
 
 
 def test_few_candidates_suffice_where_the_prior_was_trained_on_the_chip() -> None:
@@ -100,7 +100,7 @@ def test_a_budget_that_somebody_names_wins(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_time_limit_stays_as_it_is_named() -> None:
     assert with_budget(load_settings(), TASK, H200).minutes == RunSettings().minutes
-    named = with_budget(load_settings(minutes=0.5), TASK, H200)
+    named = with_budget(load_settings(policy="schedule", minutes=0.5), TASK, H200)
     assert (named.budget, named.minutes) == (TRAINED_BUDGET, 0.5)
 
 

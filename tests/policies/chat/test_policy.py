@@ -215,15 +215,15 @@ def test_the_time_left_bounds_a_request() -> None:
 
 
 def test_a_cap_ends_the_asking_and_exhausts_the_policy() -> None:
-    table = Table(lambda prompt, place: ended("complete", written(place[1]), prompt), tokens=9000, reply_tokens=600)
+    table = Table(lambda prompt, place: ended("complete", written(place[1]), prompt), tokens=12000, reply_tokens=600)
     assert table.policy.exhausted == ""
     assert 1 <= len(table.propose()) < 3
-    assert "cap of 9000 tokens" in table.policy.exhausted
+    assert "cap of 12000 tokens" in table.policy.exhausted
     assert table.propose(round=2) == []
     assert table.propose(round=3) == []
     assert table.told("notice") == []  # the reason of a run's end is reported at its end
     assert len(table.server.asked) == len(table.log.recorded())
-    assert table.account.totals.tokens <= 9000
+    assert table.account.totals.tokens <= 12000
 
 
 def test_an_endpoint_that_fails_midway_keeps_what_was_written() -> None:
