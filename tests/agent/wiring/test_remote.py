@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cudal2_agent.agent.bench.published_files import measure_files
+from cudal2_agent.agent.bench.published_files import read_trusted
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.learning.calibration.calibration_session import require_parts
 from cudal2_agent.agent.wiring import remote, serving
@@ -122,7 +122,7 @@ def test_what_needs_the_gpu_here_says_so() -> None:
     with pytest.raises(UsageError, match="run it there"):
         require_parts(settings)
     with pytest.raises(UsageError, match="run bench where the GPU is"):
-        list(measure_files([], None, settings, ignore, 1.0))  # type: ignore[arg-type]
+        read_trusted([], settings)
 
 
 @pytest.mark.parametrize(
