@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, TypeVar
 from pydantic import Field
 
 from cudal2_agent.contract.base import Record, digest
-from cudal2_agent.contract.errors import MachineError, UsageError
+from cudal2_agent.contract.errors import Cudal2Error, MachineError, UsageError
 from cudal2_agent.contract.foreign import parse_record
 from cudal2_agent.contract.records.evaluation import Environment
 from cudal2_agent.contract.whole_file import whole_file
@@ -250,7 +250,7 @@ def _regular(path: Path) -> bytes | None:
 def _parsed(kind: type[R], content: bytes) -> R | None:
     try:
         return parse_record(kind, content)
-    except ValueError:
+    except (ValueError, Cudal2Error, RecursionError):  # of a plan, the product's own error
         return None
 
 
