@@ -122,7 +122,7 @@ def test_what_needs_the_gpu_here_says_so() -> None:
     with pytest.raises(UsageError, match="run it there"):
         require_parts(settings)
     with pytest.raises(UsageError, match="run bench where the GPU is"):
-        read_trusted([], settings)
+        read_trusted([], settings.model_copy(update={"trust_host": True}))
 
 
 @pytest.mark.parametrize(
