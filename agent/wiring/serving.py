@@ -1,5 +1,6 @@
 """The far side of a device elsewhere: this machine's sandboxes, for whom a stream or a folder brings calls from."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from cudal2_agent.sandbox.remote.far_answers import WorkerHello
 from cudal2_agent.sandbox.remote.same_version import PROTOCOL, code_hash, own_version, records_hash
 from cudal2_agent.sandbox.remote.spool_folder import SpoolFolder
 from cudal2_agent.sandbox.remote.spool_worker import Served, SpoolWorker
+from cudal2_agent.sandbox.remote.stream_worker import end_for_sure
 
 
 def service_of(settings: Settings) -> CallService:
@@ -47,7 +49,11 @@ def serve_folder(
     opening = opening_of(hello.arch, settings, "all", trust_host=False)
     spool = SpoolFolder(folder)
     with closing(service):
-        return SpoolWorker(spool, hello, service, once=once, idle_s=idle_s, tell=tell).serve(opening)
+        try:
+            return SpoolWorker(spool, hello, service, once=once, idle_s=idle_s, tell=tell).serve(opening)
+        except BaseException:
+            threading.Thread(target=end_for_sure, daemon=True).start()  # its calls wait again, whatever goes on here
+            raise
 
 
 def hello_of(settings: Settings, service: CallService) -> WorkerHello:

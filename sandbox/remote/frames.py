@@ -10,6 +10,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.errors import Cudal2Error
 from cudal2_agent.contract.foreign import first_error, parse_json
 
 MARK = b"cudal2-worker:"
@@ -46,5 +47,5 @@ def record_of(kind: TypeAdapter[T], text: bytes) -> T:
         return kind.validate_json(text)
     except ValidationError as exc:
         raise BrokenFrame(f"no record of this protocol: {first_error(exc)}") from exc
-    except ValueError as exc:
-        raise BrokenFrame(f"no JSON text: {exc}") from exc
+    except (ValueError, Cudal2Error, RecursionError) as exc:  # of a plan, the product's own error
+        raise BrokenFrame(f"no record of this protocol: {str(exc)[:200]}") from exc

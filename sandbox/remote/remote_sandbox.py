@@ -5,10 +5,11 @@ ends the run, which can be resumed; a worker that comes back with another GPU is
 nothing that was asked, counts as lost.
 """
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from threading import Event
+from threading import Event, Timer
 from typing import TypeVar
 
 from cudal2_agent.contract.errors import Cudal2Error, DeviceUnavailable, MachineError, ProfileFailed, WorkerError
@@ -55,6 +56,7 @@ from cudal2_agent.sandbox.workers.internal_errors import InternalErrors
 
 CANDIDATES = 32  # of one call, so that it stays far below the limits of a frame
 KEPT_BUILDS = 512
+LATE_S = 15.0  # beyond a proof's own limit, until it is not waited for
 
 Outcome = TypeVar("Outcome")
 _OfCandidates = Callable[[tuple[AnyCandidate, ...]], Deed]
@@ -172,18 +174,27 @@ class RemoteSandbox:
         return self._predict(built.candidate, task, built.inspection)
 
     def witness(self, built: Built, task: Task, seconds: float | None = None) -> Evaluation:
-        """See `Sandbox.witness`. A lost worker is a reason, too."""
+        """See `Sandbox.witness`. A lost worker is a reason, too, and so is one that does not answer in `seconds`."""
         if (known := self._foreseen(built, task, "prove")) is not None:
             return known
-        deed = ProveCall(candidate=built.candidate, task=task, seconds=seconds)
+        deed, late = ProveCall(candidate=built.candidate, task=task, seconds=seconds), Event()
+        timer = Timer(math.inf if seconds is None else seconds + LATE_S, late.set)
+        timer.daemon = True
+        if seconds is not None:
+            timer.start()
         try:
-            [(_, verdict)] = self._twice(
-                lambda: list(_evaluations(self._placed(deed, [built.candidate]))), lambda exc: WorkerError(str(exc))
+            verdicts = self._twice(
+                lambda: list(_evaluations(self._placed(deed, [built.candidate], late))), lambda exc: WorkerError(str(exc))
             )
+            reason = f"no worker answered within {seconds or 0.0:.0f} s"
         except (MachineError, WorkerError) as exc:
-            reason, prediction = f"the proof failed: {exc}", self.predict(built, task)
-            return Unmeasured(verified_by="nothing", reason=reason, prediction=prediction, inspection=built.inspection)
-        return verdict
+            verdicts, reason = [], f"the proof failed: {exc}"
+        finally:
+            timer.cancel()
+        if verdicts:
+            return verdicts[0][1]
+        prediction = self.predict(built, task)
+        return Unmeasured(verified_by="nothing", reason=reason, prediction=prediction, inspection=built.inspection)
 
     def profile(self, built: Built, task: Task) -> Profile:
         """See `Sandbox.profile`. Raises: as `build`; ProfilerUnavailable, ProfileFailed."""

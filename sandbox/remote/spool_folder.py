@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, TypeVar
 from pydantic import Field
 
 from cudal2_agent.contract.base import Record, digest
-from cudal2_agent.contract.errors import MachineError, UsageError
+from cudal2_agent.contract.errors import Cudal2Error, MachineError, UsageError
 from cudal2_agent.contract.foreign import parse_record
 from cudal2_agent.contract.records.evaluation import Environment
 from cudal2_agent.contract.whole_file import whole_file
@@ -142,14 +142,19 @@ class SpoolFolder:
         self.drop(name)
 
     def take_answers(self, call_id: str) -> SpooledAnswers | str | None:
-        """The answers of a call; None where there are none yet, and why a file is none. The file is gone afterwards."""
+        """The answers of a call, whose file is gone then; None where there are none yet, and why a file is none."""
         name = f"{call_id}.json"
         if not (self.path / "answers" / name).exists():
             return None
         found = self._read(SpooledAnswers, "answers", name)
+        if found is None or found.id != call_id:
+            return "what it answered is no record of this protocol"
+        self.drop_answers(call_id)
+        return found
+
+    def drop_answers(self, call_id: str) -> None:
         with suppress(OSError):
-            (self.path / "answers" / name).unlink()
-        return found if found is not None and found.id == call_id else "what it answered is no record of this protocol"
+            (self.path / "answers" / f"{call_id}.json").unlink()
 
     def put_worker(self, name: str, worker: SpooledWorker) -> None:
         self._write("workers", f"{name}.json", worker)
@@ -250,7 +255,7 @@ def _regular(path: Path) -> bytes | None:
 def _parsed(kind: type[R], content: bytes) -> R | None:
     try:
         return parse_record(kind, content)
-    except ValueError:
+    except (ValueError, Cudal2Error, RecursionError):  # of a plan, the product's own error
         return None
 
 

@@ -25,9 +25,10 @@ from cudal2_agent.sandbox.remote.far_answers import EndAnswer, FarAnswer, Opened
 from cudal2_agent.sandbox.remote.limits import limit_s
 from cudal2_agent.sandbox.remote.link import LinkLost, WaitTold
 from cudal2_agent.sandbox.remote.same_version import require_same
-from cudal2_agent.sandbox.remote.spool_folder import Alive, SpooledAgent, SpooledWorker, SpoolFolder, need_of
+from cudal2_agent.sandbox.remote.spool_folder import Alive, SpooledAgent, SpooledAnswers, SpooledWorker, SpoolFolder, need_of
 
 LEASE_S = 90.0  # without a sign of life of the worker that has a call
+SETTLE_S = 5.0  # that a file takes at most to be copied to its place
 FIRST_POLL_S, LAST_POLL_S = 0.02, 0.5
 _LOOK_S = 5.0  # between two looks at the workers
 
@@ -90,10 +91,16 @@ class SpoolLink:
     def _awaited(self, call: FarCall, name: str, cancel: threading.Event | None) -> Generator[FarAnswer]:
         told, poll_s = WaitTold(self.where, logger), FIRST_POLL_S
         was_taken, since_s, look_s = False, time.monotonic(), 0.0  # since when it waits, or when its worker last gave a sign
-        while (found := self._folder.take_answers(call.id)) is None:
+        wrong_s: float | None = None  # since when there is a file of answers that is none: it may be on its way
+        while not isinstance(found := self._folder.take_answers(call.id), SpooledAnswers):
             now_s, is_taken = time.monotonic(), self._folder.is_taken(name)
             if cancel is not None and cancel.is_set():
                 return
+            if isinstance(found, str):
+                wrong_s = wrong_s or now_s
+                if now_s - wrong_s > SETTLE_S:
+                    self._folder.drop_answers(call.id)
+                    raise LinkLost(found)
             if is_taken != was_taken:
                 was_taken, since_s = is_taken, now_s
                 self._queue.enter(call.id, taken=is_taken)
@@ -110,8 +117,6 @@ class SpoolLink:
                     raise LinkLost(f"a call took more than {most_s:.0f} s of work, which is more than all its limits")
             time.sleep(poll_s)
             poll_s = min(poll_s * 1.5, LAST_POLL_S)
-        if isinstance(found, str):
-            raise LinkLost(found)
         if not was_taken:  # it was served where this side does not look, or between two looks
             self._queue.worked(found.answers[-1].worked_s if isinstance(found.answers[-1], EndAnswer) else 0.0)
         yield from found.answers

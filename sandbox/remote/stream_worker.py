@@ -52,7 +52,7 @@ def serve_stream(hello: WorkerHello, service: CallService) -> int:
         return 1
     finally:
         ended.set()
-        threading.Thread(target=_end_for_sure, daemon=True).start()
+        threading.Thread(target=end_for_sure, daemon=True).start()
         for cancel in list(cancels.values()):
             cancel.set()
         service.close()
@@ -70,7 +70,7 @@ def _answer(
         cancels.pop(call.id, None)
 
 
-def _end_for_sure() -> None:
+def end_for_sure() -> None:
     """Nobody waits for what a hung kernel would answer. Its worker ends with this process, whose pipe it reads."""
     time.sleep(ORPHAN_GRACE_S)
     os._exit(1)

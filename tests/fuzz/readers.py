@@ -254,6 +254,24 @@ def _rates(path: Path) -> None:
     read_rates(path)
 
 
+def _spooled(path: Path) -> None:
+    """As a call, as answers, as a worker, and as a frame of a stream."""
+    from cudal2_agent.sandbox.remote.far_answers import FROM_WORKER
+    from cudal2_agent.sandbox.remote.frames import MARK, BrokenFrame, framed_text, record_of
+    from cudal2_agent.sandbox.remote.spool_folder import SpoolFolder
+
+    content, spool = path.read_bytes(), SpoolFolder(path.parent / "spool")
+    name = f"work.emulator.{1:020d}.{'ab' * 16}.json"
+    for part, named in (("calls", name), ("answers", f"{'ab' * 16}.json"), ("workers", "w.json")):
+        (spool.path / part / named).write_bytes(content)
+    spool.take(name)
+    spool.take_answers("ab" * 16)
+    spool.workers()
+    for line in content.splitlines()[:9]:
+        with suppress(BrokenFrame):
+            record_of(FROM_WORKER, framed_text(line) or framed_text(MARK + b"%d %b" % (len(line), line)) or b"")
+
+
 def _allowed(read: Callable[[], object]) -> None:
     """Read, and let errors of the product pass, so that the next reader has its turn."""
     from cudal2_agent.contract.errors import Cudal2Error
@@ -578,6 +596,26 @@ def _rates_file() -> tuple[bytes, ...]:
     return (FittedRates(**rates, environment=ENVIRONMENT, created_at=datetime.now(UTC)).model_dump_json().encode(),)  # type: ignore[arg-type]
 
 
+def _spool_files() -> tuple[bytes, ...]:
+    from cudal2_agent.sandbox.remote.calls import ExecuteCall, FarCall
+    from cudal2_agent.sandbox.remote.far_answers import CallAnswer, JudgedAnswer
+    from cudal2_agent.sandbox.remote.spool_folder import SpooledAnswers
+    from tests.doubles import TASK, candidate, measured
+    from tests.sandbox.remote.test_command_link import OPENING
+    from tests.sandbox.remote.test_spool import WORKER
+
+    answer = JudgedAnswer(position=0, evaluation=measured(5.0))
+    deed = ExecuteCall(candidates=(candidate(1),), task=TASK, how="quick")
+    id_ = "ab" * 16
+    records = (
+        FarCall(id=id_, opening=OPENING, deed=deed),
+        SpooledAnswers(id=id_, answers=(answer,)),
+        WORKER,
+        CallAnswer(id=id_, answer=answer),
+    )
+    return tuple(record.model_dump_json().encode() for record in records)
+
+
 _TOML = b"""budget = 8
 device = "cuda:0"
 [chat]
@@ -631,6 +669,7 @@ TARGETS: dict[str, Target] = {
     ),
     "trace": Target("trace.json", _traces, _damaged_trace, _trace, ("agent/library/advise/profiler_trace", "contract/foreign")),
     "settings": Target("cudal2.toml", lambda: (_TOML,), of.damaged_bytes, _settings, ("contract/settings/",)),
+    "spool": Target("a.json", _spool_files, of.damaged_json, _spooled, ("sandbox/remote/", "contract/foreign")),
     "prior": Target(
         "a.safetensors",
         lambda: ((ROOT / "policies/schedule/learned/shipped/h100.safetensors").read_bytes(),),

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,21 @@ def test_a_bug_of_the_far_side_is_an_error_with_its_traceback() -> None:
 def test_notices_of_the_opening_are_told_here() -> None:
     far = Far(ScriptedSandbox(), lambda _opening, emit, _tuned: emit(Notice(message="no jail")))
     assert far.events == [Notice(message="no jail")]
+
+
+def test_a_proof_that_is_late_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudal2_agent.sandbox.remote.remote_sandbox.LATE_S", 0.05)
+    far = Far(ScriptedSandbox())
+    built = far.built(1)
+
+    def queued(_call: FarCall, cancel: threading.Event | None = None) -> Generator[Any]:
+        assert cancel is not None
+        assert cancel.wait(5)
+        yield from ()
+
+    far.link.call = queued  # type: ignore[method-assign, assignment]
+    verdict = far.sandbox.witness(built, TASK, seconds=0.05)
+    assert (verdict.verified_by, verdict.reason) == ("nothing", "no worker answered within 0 s")
 
 
 def test_baselines_are_brought_and_kept_here() -> None:

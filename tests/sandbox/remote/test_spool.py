@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_worker, "BEAT_S", 0.05)
     monkeypatch.setattr(spool_link, "LAST_POLL_S", 0.02)
     monkeypatch.setattr(spool_link, "LEASE_S", 0.4)
+    monkeypatch.setattr(spool_link, "SETTLE_S", 0.2)
 
 
 class Far:
@@ -192,6 +194,30 @@ def test_a_call_that_nobody_waits_for_any_more_ends_in_its_worker(far: Far) -> N
     far.settle()
     assert [one.calls for one in ended if isinstance(one, Served)] == [0]
     assert not list((far.path / "answers").iterdir())
+
+
+def test_a_folder_may_be_carried_by_hand(far: Far, tmp_path: Path) -> None:
+    """The machine with the GPU gets a copy; its answers are copied back, a part of a file at a time."""
+    announced(far)
+    sandbox, found = far.agent(), list[Evaluation]()
+    asking = threading.Thread(target=lambda: found.append(sandbox.evaluate(NUMBERED, TASK, "quick")))
+    asking.start()
+    while not (waiting := far.folder.waiting()):
+        time.sleep(0.01)
+    shutil.copytree(far.path, tmp_path / "copy")
+    there = Far(tmp_path / "copy")
+    ended = there.work()
+    there.settle()
+    assert [one.calls for one in ended if isinstance(one, Served)] == [1]
+    answers = (tmp_path / "copy" / "answers" / f"{waiting[0].id}.json").read_bytes()
+    for part in (answers[:99], answers):
+        (far.path / "answers" / f"{waiting[0].id}.json").write_bytes(part)
+        time.sleep(0.05)
+    asking.join(10)
+    assert found == [measured(5.0, effort="quick")]
+    assert far.events == []
+    assert not far.folder.waiting()
+    assert sandbox.queued_s > 0
 
 
 def test_answers_that_are_none_count_as_a_lost_worker(far: Far) -> None:
