@@ -1,10 +1,12 @@
 """Sums over a run's exchanges with chat servers. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from cudal2_agent.agent.report.pieces_used import answered, count_used
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.trajectory import Observation
 
 _REASON_CHARS = 80
 
@@ -13,7 +15,8 @@ class Replies(Record):
     """Sums over exchanges. `dropped`: without candidate or tool call, by reason. Unit: tokens; seconds; the prices' currency.
 
     `estimated`: exchanges whose tokens the server did not report. Requests run in parallel, so that `seconds` exceed the
-    time of the run. `shown`: chunks of the knowledge base in prompts with a reply; `cited`: those that a reply says it used.
+    time of the run. `shown`: chunks of the knowledge base in prompts with a reply; `cited`: those that a reply says it used;
+    `used`: those with an identifier or a figure in the reply that stands nowhere else in the prompt.
     """
 
     models: tuple[str, ...]
@@ -26,12 +29,13 @@ class Replies(Record):
     seconds: float
     shown: int = 0
     cited: int = 0
+    used: int = 0
     dropped: dict[str, int]
     calls: int = 0
 
 
-def sum_up(exchanges: Sequence[Exchange]) -> Replies | None:
-    """None where the run asked no server."""
+def sum_up(exchanges: Sequence[Exchange], observations: Mapping[str, Observation]) -> Replies | None:
+    """None where the run asked no server. `observations`: at least those of exchanges with pieces of knowledge."""
     if not exchanges:
         return None
     reasons = Counter(_reason(exchange) for exchange in exchanges if not exchange.candidate_ids and not exchange.calls)
@@ -44,8 +48,9 @@ def sum_up(exchanges: Sequence[Exchange]) -> Replies | None:
         estimated=sum(exchange.usage.counted == "estimate" for exchange in exchanges),
         cost=sum(exchange.cost for exchange in exchanges),
         seconds=sum(exchange.seconds for exchange in exchanges),
-        shown=sum(len(exchange.shown) for exchange in exchanges if exchange.reply),
+        shown=sum(len(exchange.shown) for exchange in exchanges if answered(exchange)),
         cited=sum(len(exchange.cited) for exchange in exchanges),
+        used=count_used(exchanges, observations),
         dropped=dict(reasons.most_common()),
         calls=sum(len(exchange.calls) for exchange in exchanges),
     )

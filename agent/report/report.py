@@ -1,7 +1,7 @@
 """The report of a run in Markdown: the result, the comparison with the baselines, the attempts, and what was not done."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cudal2.modules.stored_module import PROBLEM
@@ -34,7 +34,7 @@ from cudal2_agent.contract.records.knowledge import Hit
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.ruler import Ruler
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
-from cudal2_agent.contract.records.trajectory import RunRecord, Step
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
 from cudal2_agent.contract.reward.reward import confirmed
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.reward.speedup import median_us, speedup_over
@@ -58,7 +58,7 @@ def render_report(outcome: RunResult, out: Path) -> str:
         _diagnosis(outcome.best),
         _looked_up(outcome.looked_up),
         _why(outcome),
-        _replies(outcome.exchanges),
+        _replies(outcome.exchanges, outcome.observations),
         _attempts(outcome),
         _refused(outcome),
         "![time by step](progress.svg)",
@@ -253,9 +253,9 @@ def _why(outcome: RunResult) -> str:
     return why_section(better, sightings(outcome.steps, outcome.observations, better))
 
 
-def _replies(exchanges: Sequence[Exchange]) -> str:
+def _replies(exchanges: Sequence[Exchange], observations: Mapping[str, Observation]) -> str:
     """The requests to a chat server and their results; empty where none was asked."""
-    replies = sum_up(exchanges)
+    replies = sum_up(exchanges, observations)
     if replies is None:
         return ""
     asked = replies_lines(replies.model_copy(update={"dropped": {}}))

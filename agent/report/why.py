@@ -42,7 +42,7 @@ class Why:
 def explain(trajectory: Trajectory) -> Why:
     run, steps, observations = trajectory.run, trajectory.steps, trajectory.observations
     better = improvements(steps, observations, run.task, run.chip)
-    return Why(better, sightings(steps, observations, better), sum_up(trajectory.exchanges))
+    return Why(better, sightings(steps, observations, better), sum_up(trajectory.exchanges, observations))
 
 
 def why_lines(better: Sequence[Improvement], seen: Sequence[Sighting], replies: Replies | None) -> list[str]:
@@ -83,7 +83,10 @@ def replies_lines(replies: Replies) -> list[str]:
         f"tokens: {replies.prompt_tokens} in prompts, {replies.reply_tokens} in replies{estimated}{cost}",
     ]
     if replies.shown:
-        lines.append(f"knowledge: {replies.cited} of {replies.shown} pieces shown were cited as used")
+        lines.append(
+            f"knowledge: of {replies.shown} pieces shown, {replies.cited} were cited as used, and {replies.used} left a name "
+            "or a figure in the reply that stands nowhere else in the prompt"
+        )
     return lines + [f"  dropped {count:>3}: {_plain(reason)}" for reason, count in replies.dropped.items()]
 
 

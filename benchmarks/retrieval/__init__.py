@@ -5,5 +5,5 @@
 - `symbols`: whether a name that one file has finds this file first
 - `carried`: carries questions to another release
 - `cost`: time and memory of indexing, updating and searching
-- `questions_*.jsonl`: three question sets
+- `questions_*.jsonl`: three question sets, and 100 paraphrases of their questions without a name of the glossary
 """

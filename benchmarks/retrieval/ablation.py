@@ -29,7 +29,7 @@ from cudal2_agent.knowledge.search.weights import SearchWeights
 from cudal2_agent.knowledge.store import KnowledgeBase
 
 FOLDER = Path(__file__).parent
-SETS = ("dev", "heldout", "final")
+SETS = ("dev", "heldout", "final", "paraphrased")
 WINDOW_LINES = 60
 
 OFF: dict[str, SearchWeights] = {

@@ -16,7 +16,8 @@ from pathlib import Path
 from benchmarks import harness
 from cudal2_agent.contract.base import Record
 
-KINDS = ("identifier", "error", "concept", "agent")
+KINDS = ("identifier", "error", "concept", "agent")  # of the three sets
+PARAPHRASE = "paraphrase"
 FILES, LINES, MAX_LINES = 5, 10, 150
 
 
@@ -88,14 +89,15 @@ def score(questions: Sequence[ScoredQuestion], results: Mapping[str, Sequence[An
 
 
 def by_kind(questions: Sequence[ScoredQuestion], results: Mapping[str, Sequence[AnswerSpan]]) -> dict[str, RetrievalScore]:
-    kinds = [kind for kind in KINDS if any(question.kind == kind for question in questions)]
+    kinds = [kind for kind in (*KINDS, PARAPHRASE) if any(question.kind == kind for question in questions)]
     scores = {kind: score([question for question in questions if question.kind == kind], results) for kind in kinds}
     return {**scores, "all": score(questions, results)}
 
 
 def table(rows: Iterable[tuple[str, Mapping[str, RetrievalScore]]]) -> str:
     """A Markdown table with file level / line level in each cell."""
-    kinds = (*KINDS, "all")
+    rows = list(rows)
+    kinds = [kind for kind in (*KINDS, PARAPHRASE, "all") if all(kind in scores for _, scores in rows)]
     cells = (
         (name, *(f"{scores[kind].file_hit_5:.2f} / {scores[kind].line_hit_10:.2f}" for kind in kinds)) for name, scores in rows
     )

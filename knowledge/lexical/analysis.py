@@ -65,7 +65,7 @@ def _singular(word: str) -> str:
     return word[:-1]
 
 
-ANALYSIS = "words-4"  # part of every file version's key; change it when the analysis changes
+ANALYSIS = "words-5"  # part of every file version's key; change it when the analysis changes
 FIELDS = ("names", "card", "body")
 SIGNATURE = "signature"
 
@@ -96,11 +96,14 @@ def analysed(split: SplitFile) -> SplitFile:
     return split.model_copy(update={"terms": terms})
 
 
-def embedded_text(piece: Piece) -> str:
-    """The text that is embedded for a piece; empty if the piece is found by its name alone.
+def embedded_text(piece: Piece, text: str) -> str:
+    """The text that is embedded for a piece: a section itself under its headings, and of code the card.
 
-    These are generated siblings, which differ only in their names, and aliases, variables, macros and enumerations.
+    It is empty if the piece is found by its name alone: generated siblings, which differ only in their names, and aliases,
+    variables, macros and enumerations.
     """
+    if piece.kind == "section":
+        return f"{piece.symbol}\n{text}"
     return "" if piece.family or piece.kind in _NAMED else piece.card
 
 

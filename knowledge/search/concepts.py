@@ -19,12 +19,15 @@ Embed = Callable[[Sequence[str]], Vectors]  # rows of unit length
 _LETTERS = re.compile(r"[a-z0-9]+")
 
 
+SURE = 0.4  # confidence that 95 of 100 development questions have
+
+
 @dataclass(frozen=True)
 class ConceptWeights:
     """The weight of each signal, the number of concepts, the minimum score, and the exponent of relative scores.
 
-    `enough`: BM25 that counts in full; 95 of 100 development questions reach it. `confidence`: the share of
-    `meaning` and `words` that the best concept must reach; below it the question is about none, unless it is a concept's name.
+    `enough`: BM25 that counts in full; 95 of 100 development questions reach it. `confidence`: the share of `meaning` and
+    `words` that the best concept must reach; below it the question is about none. A question that is a concept's name does.
     """
 
     meaning: float = 1.0
@@ -34,11 +37,7 @@ class ConceptWeights:
     min_score: float = 0.35
     steepness: float = 3.0
     enough: float = 7.0
-    confidence: float = 0.4
-
-    @property
-    def least(self) -> float:
-        return self.confidence * (self.meaning + self.words)
+    confidence: float = 0.0
 
 
 class Concepts:
@@ -56,10 +55,10 @@ class Concepts:
             return []
         score = weights.meaning * self._meaning(question) if weights.meaning else np.zeros(len(self.glossary.concepts))
         score = score + weights.words * self._words(question, weights.enough) + weights.names * self._named(question)
-        score = score + weights.least * self._asked(question)
+        score = score + SURE * (weights.meaning + weights.words) * self._asked(question)
         order = np.argsort(-score, kind="stable")[: weights.count]
         best = float(score[order[0]])
-        if best < weights.least:
+        if best < weights.confidence * (weights.meaning + weights.words):
             return []
         return [(int(c), (float(score[c]) / best) ** weights.steepness) for c in order if score[c] > weights.min_score]
 

@@ -12,7 +12,7 @@ from cudal2_agent.knowledge.embedding.embedder import Vectors
 from cudal2_agent.knowledge.lexical.analysis import FIELDS, words_of
 from cudal2_agent.knowledge.lexical.lexical_index import LexicalIndex, Mask
 from cudal2_agent.knowledge.lexical.word_index import Scores
-from cudal2_agent.knowledge.search.concepts import Concepts, ConceptWeights
+from cudal2_agent.knowledge.search.concepts import SURE, Concepts, ConceptWeights
 from cudal2_agent.knowledge.search.fusion import by_rank, by_score
 from cudal2_agent.knowledge.search.names import emphasis, named_places
 from cudal2_agent.knowledge.search.variants import factors
@@ -58,7 +58,8 @@ class Scoring:
             return np.zeros(len(self._index), np.float32)
         factor = mask * self._variants(query) * self._targets(query) * self._versions(query, mask)
         lexical = self._lexical(_asked_words(query.words)) * factor
-        named, concepts = self._named(query.words, mask, lexical), self._concept_places(query.words) * factor
+        named = self._named(query.words, mask, lexical)
+        concepts = self._concept_places(query.words, sure=query.sure or bool(named.any())) * factor
         if query.sure and not named.any() and not concepts.any():
             return np.zeros(len(self._index), np.float32)
         signals = [
@@ -83,12 +84,16 @@ class Scoring:
         places = named_places(self._index, question, mask)
         return places * (1 + _WORDS_OF_PLACE * lexical / max(float(lexical.max()), 1e-6))
 
-    def _concept_places(self, question: str) -> Scores:
-        """Scores of the definitions that the matched concepts name, and of pieces with the words of their code."""
+    def _concept_places(self, question: str, *, sure: bool) -> Scores:
+        """Scores of the definitions that the matched concepts name, and of pieces with the words of their code.
+
+        `sure`: only above a confidence. Without a name in the question, a weak match is still the best that there is.
+        """
         total = np.zeros(len(self._index), np.float32)
         if not self._weights.concepts:
             return total
-        for concept, weight in self._concepts.match(question, ConceptWeights(meaning=self._weights.meaning)):
+        weights = ConceptWeights(meaning=self._weights.meaning, confidence=SURE if sure else 0.0)
+        for concept, weight in self._concepts.match(question, weights):
             places, shares = self._anchors.of(concept)
             total[places] += weight * shares
             if self._weights.concept_words:

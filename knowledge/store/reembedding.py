@@ -6,6 +6,7 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from cudal2_agent.contract.records.knowledge import Piece
 from cudal2_agent.knowledge.embedding.embedder import Embedder
+from cudal2_agent.knowledge.store.rows import unpack
 from cudal2_agent.knowledge.store.staging import document
 from cudal2_agent.knowledge.store.tables import files, pieces
 from cudal2_agent.knowledge.store.vectors import Document, VectorStore
@@ -33,9 +34,14 @@ def plan(connection: Connection) -> tuple[dict[str, Document], dict[int, str]]:
     """All documents by id, and the new vector ids of pieces whose recorded id differs."""
     documents: dict[str, Document] = {}
     changed: dict[int, str] = {}
-    statement = select(pieces.c.id, files.c.path, pieces.c.record, pieces.c.vector_id).join(files)
-    for piece_id, path, record, recorded in connection.execute(statement):
-        found = document(path, Piece.model_validate_json(record))
+    statement = select(pieces.c.id, pieces.c.file_id, files.c.path, pieces.c.record, pieces.c.vector_id).join(files)
+    latest, lines = 0, list[str]()  # the file that was read last: its pieces are consecutive
+    for piece_id, file_id, path, record, recorded in connection.execute(statement.order_by(pieces.c.file_id, pieces.c.id)):
+        piece = Piece.model_validate_json(record)
+        if file_id != latest:
+            text = connection.execute(select(files.c.text).where(files.c.id == file_id)).scalar_one()
+            latest, lines = file_id, unpack(text).split("\n")
+        found = document(path, piece, "\n".join(lines[piece.start_line - 1 : piece.end_line]))
         if found:
             documents.setdefault(found.id, found)
         if recorded != (found.id if found else ""):

@@ -39,13 +39,13 @@ def prepare(split: SplitFile) -> StagedFile:
         split=split,
         terms=split.terms,
         digests=[text_sha256(text)[:16] for text in texts],
-        documents=[document(split.path, piece) for piece in split.pieces],
+        documents=[document(split.path, piece, text) for piece, text in zip(split.pieces, texts, strict=True)],
     )
 
 
-def document(path: str, piece: Piece) -> Document | None:
+def document(path: str, piece: Piece, text: str) -> Document | None:
     """The document of a piece for Chroma; None for a piece without a vector."""
-    embedded = embedded_text(piece)
+    embedded = embedded_text(piece, text)
     if not embedded:
         return None
     return Document(id=text_sha256(embedded)[:32], text=embedded, path=path, symbol=piece.symbol, kind=piece.kind)

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.retrieval.score import (
     KINDS,
     MAX_LINES,
+    PARAPHRASE,
     AnswerSpan,
     ScoredQuestion,
     by_kind,
@@ -19,6 +20,9 @@ from benchmarks.retrieval.score import (
     score,
     table,
 )
+from cudal2_agent.knowledge.glossary import load_glossary
+from cudal2_agent.knowledge.search.concepts import Concepts, ConceptWeights
+from tests.knowledge.indexes import Meanings
 
 FOLDER = Path(__file__).parents[2] / "benchmarks/retrieval"
 ASKED = ScoredQuestion(id="q", kind="concept", query="?", answers=(AnswerSpan(path="a.hpp", start_line=10, end_line=20),))
@@ -37,6 +41,17 @@ def test_a_question_set_is_whole(name: str, least: int) -> None:
     for question in questions:
         assert question.answers
         assert all(1 <= span.start_line <= span.end_line < span.start_line + MAX_LINES for span in question.answers)
+
+
+def test_the_paraphrases_have_answers_of_the_sets_and_no_name_of_the_glossary() -> None:
+    sets = [question for name in ("dev", "heldout", "final") for question in read_questions(FOLDER / f"questions_{name}.jsonl")]
+    known = {question.answers for question in sets}
+    questions = read_questions(FOLDER / "questions_paraphrased.jsonl")
+    assert len({question.query for question in questions}) == len(questions) == 100
+    assert all(question.kind == PARAPHRASE and question.answers in known for question in questions)
+    concepts = Concepts(load_glossary(), Meanings({}).embed)
+    names_alone = ConceptWeights(meaning=0, words=0, names=1, min_score=0)
+    assert [question.query for question in questions if concepts.match(question.query, names_alone)] == []
 
 
 def test_the_sets_share_nothing_but_an_identifier() -> None:

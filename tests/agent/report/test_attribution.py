@@ -258,7 +258,8 @@ def test_replies_are_summed_up_by_reason() -> None:
             exchange(1, "no code block: nothing", turn=1),
             exchange(2, "the connection broke", "cut", "estimate"),
             exchange(3, status="refused"),
-        ]
+        ],
+        {},
     )
     assert replies is not None
     assert (replies.requests, replies.candidates, replies.prompt_tokens, replies.reply_tokens) == (5, 1, 500, 50)
@@ -273,12 +274,14 @@ def test_replies_are_summed_up_by_reason() -> None:
 def test_what_was_cited_of_what_was_shown_is_counted() -> None:
     asked = exchange(0).model_copy(update={"reply": "As [K1] says.", "shown": ("a", "b", "c"), "cited": ("a",)})
     unanswered = exchange(1, status="failed").model_copy(update={"shown": ("a", "b")})
-    replies = sum_up([asked, unanswered])
+    replies = sum_up([asked, unanswered], {"o": Observation(task=TASK, chip=CHIP, round=1, seed=0)})
     assert replies is not None
-    assert (replies.shown, replies.cited) == (3, 1)
-    assert "knowledge: 1 of 3 pieces shown were cited as used" in why_lines([], [], replies)
-    assert not any("knowledge" in line for line in why_lines([], [], sum_up([exchange(0)])))
+    assert (replies.shown, replies.cited, replies.used) == (3, 1, 0)
+    assert any(
+        line.startswith("knowledge: of 3 pieces shown, 1 were cited as used, and 0") for line in why_lines([], [], replies)
+    )
+    assert not any("knowledge" in line for line in why_lines([], [], sum_up([exchange(0)], {})))
 
 
 def test_without_requests_nothing_is_said() -> None:
-    assert sum_up([]) is None
+    assert sum_up([], {}) is None

@@ -146,8 +146,10 @@ def test_each_piece_is_analysed_with_its_own_lines() -> None:
 
 
 def test_generated_siblings_have_no_vector() -> None:
-    assert embedded_text(PIECE) == PIECE.card
-    assert embedded_text(PIECE.model_copy(update={"family": "mma"})) == ""
+    assert embedded_text(PIECE, "int stageCount;") == PIECE.card
+    assert embedded_text(PIECE.model_copy(update={"family": "mma"}), "") == ""
+    section = PIECE.model_copy(update={"kind": "section", "symbol": "Rings Slots"})
+    assert embedded_text(section, "A slot is free.") == "Rings Slots\nA slot is free."
 
 
 def test_the_target_does_not_tell_signatures_apart() -> None:

@@ -165,5 +165,14 @@ def test_a_stored_index_takes_in_a_release_without_splitting_or_embedding(folder
         assert store.verify() == []
 
 
+def test_a_rebuild_embeds_the_text_of_sections_and_the_cards_of_code(folder: Path) -> None:
+    model = TinyModel()
+    with open_store(folder, model) as store:
+        store.reembed()
+        assert any(text.startswith("The ring library") and "when the last read of it is done" in text for text in model.asked)
+        assert not any("full_barrier[stage]" in text for text in model.asked)
+        assert store.verify() == []
+
+
 def test_the_identifiers_in_every_stored_index_stay() -> None:
-    assert SPLITTER == "syntax-5 words-4"
+    assert SPLITTER == "syntax-5 words-5"
