@@ -15,6 +15,7 @@ from cudal2_agent.contract.settings.run_settings import HANDED_IN
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.chat.account import Account
 from cudal2_agent.policies.chat.policy import ChatPolicy
+from cudal2_agent.policies.chat.prompts.schedules import ScheduleAdvice
 from cudal2_agent.policies.chat.server.chat_server import ChatServer
 from cudal2_agent.policies.chat.server.connection import open_server
 from cudal2_agent.policies.chat.server.key import checked_base_url, resolve_key
@@ -24,7 +25,7 @@ from cudal2_agent.policies.fusion.policy import FusionPolicy
 from cudal2_agent.policies.lm.needs import SAMPLING, require
 from cudal2_agent.policies.portfolio.policy import Portfolio
 from cudal2_agent.policies.schedule.families.registry import families
-from cudal2_agent.policies.schedule.policy import SchedulePolicy
+from cudal2_agent.policies.schedule.policy import Precedents, SchedulePolicy
 from cudal2_agent.sandbox.building.headers import OWN_ROOT
 from cudal2_agent.sandbox.building.toolchain import builds_cutlass
 from cudal2_agent.store.precedents import StoredPrecedents
@@ -100,8 +101,12 @@ def _refusal(policy: str, task: Task, known: Sequence[str]) -> str:
 
 
 def _open_schedule(task: GemmTask, settings: Settings, store: Store) -> SchedulePolicy:
-    near = partial(StoredPrecedents(store).near, count=settings.precedents)
+    near = _precedents(settings, store)
     return SchedulePolicy(families(task.arch), settings.seed, precedents=near, prior_of=open_prior(settings))
+
+
+def _precedents(settings: Settings, store: Store) -> Precedents:
+    return partial(StoredPrecedents(store).near, count=settings.precedents)
 
 
 def _open_lm(settings: Settings, emit: Emit) -> Policy:
@@ -120,7 +125,7 @@ def _open_lm(settings: Settings, emit: Emit) -> Policy:
 
 @contextmanager
 def _open_chat(
-    task: Task, settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit, workbench: Workbench | None
+    task: Task, settings: Settings, store: Store, run_id: str, emit: Emit, workbench: Workbench | None
 ) -> Iterator[ChatPolicy]:
     options = _options_for(task, settings.chat)
     if not options.model:
@@ -141,6 +146,7 @@ def _open_chat(
             primitives(),
             workbench,
             cutlass=builds_cutlass(settings.nvcc),
+            advice=ScheduleAdvice(open_prior(settings), _precedents(settings, store)),
         )
 
 
