@@ -4,18 +4,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
+from cudal2_agent.agent.library.near_entries import near_entries
 from cudal2_agent.agent.wiring.schedule_prior import open_prior
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Emit, Notice
+from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.protocols import Policy, TrajectoryStore, Workbench
+from cudal2_agent.contract.records.candidate import ScheduleValue
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.library import LibraryEntry
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Precedent
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.contract.settings.run_settings import HANDED_IN
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.chat.account import Account
 from cudal2_agent.policies.chat.policy import ChatPolicy
-from cudal2_agent.policies.chat.prompts.schedules import ScheduleAdvice
+from cudal2_agent.policies.chat.prompts.schedules import WINNERS, ScheduleAdvice
 from cudal2_agent.policies.chat.server.chat_server import ChatServer
 from cudal2_agent.policies.chat.server.connection import open_server
 from cudal2_agent.policies.chat.server.key import checked_base_url, resolve_key
@@ -109,6 +115,29 @@ def _precedents(settings: Settings, store: Store) -> Precedents:
     return partial(StoredPrecedents(store).near, count=settings.precedents)
 
 
+def _known_schedules(settings: Settings, store: Store) -> Precedents:
+    """What a model is told: schedules of the shipped library, then those that led runs of the store."""
+    stored = _precedents(settings, store)
+
+    def near(task: GemmTask, chip: Chip) -> list[Precedent]:
+        shipped = near_entries(task, chip.name, WINNERS) if settings.precedents else ()
+        return [*(_of_entry(one, one.schedule) for one in shipped if one.schedule), *stored(task, chip)]
+
+    return near
+
+
+def _of_entry(entry: LibraryEntry, schedule: dict[str, ScheduleValue]) -> Precedent:
+    """With the ratio of the race that chose it, of plain launches."""
+    measured = entry.evaluation
+    return Precedent(
+        run_id=measured.run_id,
+        task=entry.task,
+        schedule=schedule,
+        speedup=measured.speedup.ratio,
+        baseline_us=measured.baselines_us.get(AUTOTUNED),
+    )
+
+
 def _open_lm(settings: Settings, emit: Emit) -> Policy:
     """The model of an adapter in this process: on the GPU of the settings, else on the CPU."""
     if settings.lm is None:
@@ -146,7 +175,7 @@ def _open_chat(
             primitives(),
             workbench,
             cutlass=builds_cutlass(settings.nvcc),
-            advice=ScheduleAdvice(open_prior(settings), _precedents(settings, store)),
+            advice=ScheduleAdvice(open_prior(settings), _known_schedules(settings, store)),
         )
 
 
