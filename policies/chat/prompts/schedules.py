@@ -68,8 +68,9 @@ def _up_to(schedules: int) -> str:
     return "one schedule" if schedules == 1 else f"a list of up to {schedules} schedules"
 
 
-def schedule_values(observation: Observation, tokens: int, advice: ScheduleAdvice) -> dict[str, str]:
-    """The values of the short prompt's template, for replies that hold schedules only."""
+def schedule_values(observation: Observation, tokens: int, advice: ScheduleAdvice | None = None) -> dict[str, str]:
+    """The values of the short prompt's template, for replies that hold schedules only. `advice`: the analytic prior if None."""
+    advice = advice or ScheduleAdvice()
     schedules = _schedules(observation)
     families = f"# Kernel families\n\n{_families(schedules, advice, explained=True)}"
     findings = fenced("\n".join(_findings(observation.diagnosis))) if observation.diagnosis else ""

@@ -215,7 +215,7 @@ def test_the_time_left_bounds_a_request() -> None:
 
 
 def test_a_cap_ends_the_asking_and_exhausts_the_policy() -> None:
-    table = Table(lambda prompt, place: ended("complete", written(place[1]), prompt), tokens=9000, reply_tokens=600)
+    table = Table(lambda prompt, place: ended("complete", written(place[1]), prompt), tokens=10_000, reply_tokens=600)
     assert table.policy.exhausted == ""
     assert 1 <= len(table.propose()) < 3
     assert "cap of 9000 tokens" in table.policy.exhausted
