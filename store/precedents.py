@@ -143,14 +143,22 @@ def _best_of_run(connection: Connection, reader: PlainReader, key: int) -> Seque
         return ()
     task = GemmTask.model_validate(plain)
     own = tables.steps.c
-    measured = select(own.index, own.speedup).where((own.run == key) & own.speedup.is_not(None))
-    speedups: dict[int, float] = {row[0]: row[1] for row in connection.execute(measured)}
+    measured = select(own.index, own.speedup, own.time_us).where((own.run == key) & own.speedup.is_not(None))
+    rows = connection.execute(measured).all()
+    speedups: dict[int, float] = {row.index: row.speedup for row in rows}
+    baselines_us = {row.index: row.speedup * row.time_us for row in rows if row.time_us is not None}
     fastest = sorted(speedups, key=lambda index: -speedups[index])[:RUN_STEPS]
     last = sorted(speedups)[-RUN_STEPS:]  # a race is at the end
     best: dict[frozenset[tuple[str, ScheduleValue]], _Leader] = {}
     for index, parts in reader.step_parts(key, {*fastest, *last}):
         if schedule := parts["origin"]["schedule"]:  # the later step of a schedule counts
-            precedent = Precedent(run_id=run.run_id, task=task, schedule=schedule, speedup=speedups[index])
+            precedent = Precedent(
+                run_id=run.run_id,
+                task=task,
+                schedule=schedule,
+                speedup=speedups[index],
+                baseline_us=baselines_us.get(index),
+            )
             raced = parts["evaluation"].get("effort") in ("race", "full")
             plain = _plain_speedup(parts["evaluation"]) or speedups[index]
             best[frozenset(schedule.items())] = _Leader(raced, speedups[index], plain, precedent)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cudal2.library.kernel_library import KernelLibrary, key_of, shipped_library
 from cudal2_agent.agent.library.entry_source import candidate_of
+from cudal2_agent.agent.library.near_entries import near_entries
 from cudal2_agent.contract.errors import LibraryError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.module_task import Task
-from cudal2_agent.contract.records.task import GemmTask, Layout
-from cudal2_agent.store.precedents import REACH, best_steps_near, doublings
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.store.precedents import best_steps_near
 from cudal2_agent.store.store import Store
 
 COUNT = 4  # of the library, and of the store
@@ -25,8 +25,7 @@ class KnownWinner:
 
 def winners(task: Task, chip: Chip, store: Store) -> list[KnownWinner]:
     """The nearest first. A library's kernel was measured on the chip of that name, in races of its campaign."""
-    library = shipped_library(chip.name) if isinstance(task, GemmTask) else None
-    shipped = list(_of_library(library, task)) if library and isinstance(task, GemmTask) else []
+    shipped = list(_of_library(task, chip)) if isinstance(task, GemmTask) else []
     stored = [
         KnownWinner(
             one.step.candidate.source,
@@ -37,22 +36,15 @@ def winners(task: Task, chip: Chip, store: Store) -> list[KnownWinner]:
     return [*shipped, *stored]
 
 
-def _of_library(library: KernelLibrary, task: GemmTask) -> Iterator[KnownWinner]:
+def _of_library(task: GemmTask, chip: Chip) -> Iterator[KnownWinner]:
     """Of the same layout, element and accumulator. Stale entries are left out."""
-    own = tuple(key_of(task))[3:]
-    keys = library.keys()
-    alike = [key for key in keys if tuple(key)[3:] == own]
-    sizes = (task.m, task.n, task.k)
-    near = sorted((distance, key) for key in alike if (distance := doublings((key.m, key.n, key.k), sizes)) <= REACH)
-    for _, key in near[:COUNT]:
-        entry = library.find(key)
-        assert entry is not None
+    for entry in near_entries(task, chip.name, COUNT):
         try:
             source = candidate_of(entry).source
         except LibraryError:
             continue
         figures = _figures(entry.evaluation.time_us, entry.evaluation.speedup.ratio)
-        yield KnownWinner(source, f"{entry.task.shape} {Layout(key.layout)}, of library {library.manifest.name}: {figures}")
+        yield KnownWinner(source, f"{entry.task.shape} {entry.task.layout}, of the library for {entry.chip}: {figures}")
 
 
 def _figures(time_us: float, speedup: float) -> str:

@@ -4,17 +4,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
+from cudal2_agent.agent.library.near_entries import near_entries
 from cudal2_agent.agent.wiring.schedule_prior import open_prior
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Emit, Notice
+from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.protocols import Policy, TrajectoryStore, Workbench
+from cudal2_agent.contract.records.candidate import ScheduleValue
+from cudal2_agent.contract.records.evaluation import AUTOTUNED
+from cudal2_agent.contract.records.library import LibraryEntry
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.trajectory import Precedent
 from cudal2_agent.contract.settings.options import ChatOptions
 from cudal2_agent.contract.settings.run_settings import HANDED_IN
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.policies.chat.account import Account
 from cudal2_agent.policies.chat.policy import ChatPolicy
+from cudal2_agent.policies.chat.prompts.schedules import WINNERS, ScheduleAdvice
 from cudal2_agent.policies.chat.server.chat_server import ChatServer
 from cudal2_agent.policies.chat.server.connection import open_server
 from cudal2_agent.policies.chat.server.key import checked_base_url, resolve_key
@@ -24,7 +31,7 @@ from cudal2_agent.policies.fusion.policy import FusionPolicy
 from cudal2_agent.policies.lm.needs import SAMPLING, require
 from cudal2_agent.policies.portfolio.policy import Portfolio
 from cudal2_agent.policies.schedule.families.registry import families
-from cudal2_agent.policies.schedule.policy import SchedulePolicy
+from cudal2_agent.policies.schedule.policy import Precedents, SchedulePolicy
 from cudal2_agent.sandbox.building.headers import OWN_ROOT
 from cudal2_agent.store.precedents import StoredPrecedents
 from cudal2_agent.store.store import RunExchanges, Store
@@ -99,8 +106,35 @@ def _refusal(policy: str, task: Task, known: Sequence[str]) -> str:
 
 
 def _open_schedule(task: GemmTask, settings: Settings, store: Store) -> SchedulePolicy:
-    near = partial(StoredPrecedents(store).near, count=settings.precedents)
+    near = _precedents(settings, store)
     return SchedulePolicy(families(task.arch), settings.seed, precedents=near, prior_of=open_prior(settings))
+
+
+def _precedents(settings: Settings, store: Store) -> Precedents:
+    return partial(StoredPrecedents(store).near, count=settings.precedents)
+
+
+def _known_schedules(settings: Settings, store: Store) -> Precedents:
+    """What a model is told: schedules of the shipped library, then those that led runs of the store."""
+    stored = _precedents(settings, store)
+
+    def near(task: GemmTask, chip: Chip) -> list[Precedent]:
+        shipped = near_entries(task, chip.name, WINNERS) if settings.precedents else ()
+        return [*(_of_entry(one, one.schedule) for one in shipped if one.schedule), *stored(task, chip)]
+
+    return near
+
+
+def _of_entry(entry: LibraryEntry, schedule: dict[str, ScheduleValue]) -> Precedent:
+    """With the ratio of the race that chose it, of plain launches."""
+    measured = entry.evaluation
+    return Precedent(
+        run_id=measured.run_id,
+        task=entry.task,
+        schedule=schedule,
+        speedup=measured.speedup.ratio,
+        baseline_us=measured.baselines_us.get(AUTOTUNED),
+    )
 
 
 def _open_lm(settings: Settings, emit: Emit) -> Policy:
@@ -119,7 +153,7 @@ def _open_lm(settings: Settings, emit: Emit) -> Policy:
 
 @contextmanager
 def _open_chat(
-    task: Task, settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit, workbench: Workbench | None
+    task: Task, settings: Settings, store: Store, run_id: str, emit: Emit, workbench: Workbench | None
 ) -> Iterator[ChatPolicy]:
     options = _options_for(task, settings.chat)
     if not options.model:
@@ -130,7 +164,9 @@ def _open_chat(
     with _open_server(options, settings, store, emit) as server:
         account = Account(options, log.recorded(), replayed=settings.replay is not None)
         asked_once = RecordedFirst(server, log)
-        yield ChatPolicy(options, asked_once, log, account, emit, settings.seed, primitives(), workbench)
+        advice = ScheduleAdvice(open_prior(settings), _known_schedules(settings, store))
+        headers = primitives()
+        yield ChatPolicy(options, asked_once, log, account, emit, settings.seed, headers, workbench, advice=advice)
 
 
 def _options_for(task: Task, options: ChatOptions) -> ChatOptions:

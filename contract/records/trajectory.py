@@ -78,12 +78,16 @@ class Attempt(Record):
 
 
 class Precedent(Record):
-    """A schedule that was among the best of an earlier run. `speedup`: over cuBLASLt-AutoTuning on `task`."""
+    """A schedule that was among the best of an earlier run. `speedup`: over cuBLASLt-AutoTuning on `task`.
+
+    `baseline_us`: what AutoTuning took there, by its time and its speedup; None in records of older versions.
+    """
 
     run_id: RunId
     task: GemmTask
     schedule: dict[str, ScheduleValue]
     speedup: float
+    baseline_us: float | None = None
 
     def carries_over(self, task: GemmTask) -> bool:
         """Whether its run searched the same product under another name: offline for a server, or in the other element type.

@@ -17,7 +17,7 @@ from cudal2_agent.policies.chat.assignment import POLICY, Assignment, assign
 from cudal2_agent.policies.chat.conversation import ConversationEnd, Conversations, Round, Topic
 from cudal2_agent.policies.chat.prompts.composition import Prompts
 from cudal2_agent.policies.chat.prompts.primitives import Header
-from cudal2_agent.policies.chat.prompts.schedules import PromptedReplies
+from cudal2_agent.policies.chat.prompts.schedules import PromptedReplies, ScheduleAdvice
 from cudal2_agent.policies.chat.replies.candidates import shown_kernels
 from cudal2_agent.policies.chat.server.chat_server import ChatServer
 from cudal2_agent.policies.chat.toolbox import Toolbox
@@ -27,7 +27,7 @@ class ChatPolicy:
     """Requests several replies per round in parallel. Deterministic in (seed, observation) and the server's replies.
 
     `primitives`: name and text of the headers that candidates may include. Call `propose` once per round: (round, sample,
-    turn) identifies a reply. `workbench`: the tools that a model may use; None for none.
+    turn) identifies a reply. `workbench`: the tools that a model may use; None for none. `advice`: as for `Prompts`.
     """
 
     name = POLICY
@@ -43,9 +43,12 @@ class ChatPolicy:
         seed: int,
         primitives: Sequence[Header] = (),
         workbench: Workbench | None = None,
+        *,
+        advice: ScheduleAdvice | None = None,
     ) -> None:
         self._options, self._server, self._emit, self._seed = options, server, emit, seed
-        self._prompts = Prompts(options.prompt_tokens, primitives, PromptedReplies(options.replies, options.schedules))
+        replies = PromptedReplies(options.replies, options.schedules)
+        self._prompts = Prompts(options.prompt_tokens, primitives, replies, advice=advice)
         tools = workbench if options.tools != "off" else None
         toolbox = Toolbox(tools, options.tool_s, options.tool_tokens) if tools is not None else None
         self._conversations = Conversations(options, server, log, account, emit, self._prompts, toolbox)

@@ -19,9 +19,9 @@ from cudal2_agent.contract.records.candidate import Candidate, ScheduleValue
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.policies.schedule.families.kernel_family import Family, Schedule
 from cudal2_agent.policies.schedule.families.registry import families
-from cudal2_agent.policies.schedule.optimiser.pool_entry import Values
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry, Values, entry_of
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import MAX_OF_FAMILY
-from cudal2_agent.policies.schedule.prior import predict_many_us
 
 MAX_COMPLETIONS = 64  # schedules of the space that lend their other axes to a combination that the space does not hold
 _SHOWN_CHARS = 40
@@ -36,12 +36,18 @@ class Unwritable:
 
 @dataclass(frozen=True)
 class PredictedSchedule:
-    """A schedule of a family's space with the prior's time. Unit: microseconds."""
+    """A schedule of a family's space with a prior's time. Unit: microseconds."""
 
-    schedule: Schedule
-    values: Values
+    entry: PoolEntry
     predicted_us: float
-    group: tuple[str | int, ...]
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.entry.schedule
+
+    @property
+    def values(self) -> Values:
+        return self.entry.values
 
 
 class FamilySchedules:
@@ -54,13 +60,9 @@ class FamilySchedules:
         self.family, self.task = family, task
         self.axes = _axes(space)
         sample = random.Random(0).sample(space, MAX_OF_FAMILY) if len(space) > MAX_OF_FAMILY else space
-        works = [family.work(schedule, task, chip) for schedule in sample]
-        predicted = predict_many_us(works, task, chip)
-        entries = (
-            PredictedSchedule(schedule, schedule.values(), float(time_us), (family.name, *work.tile, work.ctas))
-            for schedule, work, time_us in zip(sample, works, predicted, strict=True)
-        )
-        self.ranked = sorted(entries, key=_time_us)
+        entries = [entry_of(family, schedule, task, chip) for schedule in sample]
+        predicted = ANALYTIC.predict_us(entries, task, chip)
+        self.ranked = sorted(map(PredictedSchedule, entries, map(float, predicted)), key=_time_us)
 
     @property
     def name(self) -> str:
@@ -149,11 +151,15 @@ class TaskSchedules:
         made = [FamilySchedules(family, space, task, chip) for family, space in spaces if space]
         self.families = {one.name: one for one in sorted(made, key=lambda one: one.ranked[0].predicted_us)}
 
-    def best(self, count: int) -> list[PredictedSchedule]:
-        """The prior's best schedules: of each family the best, then one of each tile and number of CTAs. Fastest first."""
-        found = {one.ranked[0].group: one.ranked[0] for one in self.families.values()}
-        for one in sorted((one for family in self.families.values() for one in family.ranked), key=_time_us):
-            found.setdefault(one.group, one)
+    def best(self, count: int, prior: Prior = ANALYTIC) -> list[PredictedSchedule]:
+        """A prior's best schedules: of each family the best, then one of each tile and parts of K. Fastest first."""
+        entries = [one.entry for family in self.families.values() for one in family.ranked]
+        predicted = prior.predict_us(entries, self.task, self.chip)
+        ranked = sorted(map(PredictedSchedule, entries, map(float, predicted)), key=_time_us)
+        of_family = {one.entry.family.name: one for one in reversed(ranked)}
+        found = {one.entry.group: one for one in sorted(of_family.values(), key=_time_us)}
+        for one in ranked:
+            found.setdefault(one.entry.group, one)
         return sorted(list(found.values())[:count], key=_time_us)
 
     def brief(self, values: Mapping[str, ScheduleValue]) -> Values | None:

@@ -48,6 +48,7 @@ def test_near_shapes_come_first_and_raced_schedules_before_screened_ones(store: 
     found = StoredPrecedents(store).near(GemmTask(m=512, n=512, k=512), CHIP, 12)
     assert numbers(found) == [2, 1, 7, 3]
     assert found[0].speedup == pytest.approx(10 / 5.5)
+    assert found[0].baseline_us == pytest.approx(10.0)
     assert found[0].task.shape == "512x512x512"
     assert numbers(StoredPrecedents(store).near(GemmTask(m=512, n=512, k=512), CHIP, 2)) == [2, 1]
 

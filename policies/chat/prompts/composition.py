@@ -2,7 +2,8 @@
 
 Required sections: rules, task, form, the current source, its result and its diagnosis; of a module its buffers and operations.
 Sources and logs are shortened to fair shares if they do not fit. Optional sections take whole pieces of the remaining tokens,
-in this order: attempts (up to 0.4 of the rest), exemplars (up to 0.3 of the rest), device primitives (up to 0.8 of the rest),
+in this order: attempts (up to 0.4 of the rest), exemplars (up to 0.3 of the rest), device primitives (up to 0.85 of the rest,
+0.6 beside a kernel),
 the latest right kernels as differences (up to 0.35 of the rest), chunks (all of the rest). Of a module, executed examples and
 the problem's file come before the primitives.
 Sections that seldom change come first, so that servers can cache prefixes. A prompt depends on neither time nor chance.
@@ -44,7 +45,7 @@ from cudal2_agent.policies.chat.prompts.modules import (
 from cudal2_agent.policies.chat.prompts.primitives import Digest, Header, primitives_for
 from cudal2_agent.policies.chat.prompts.quoting import fenced, mark_of, plain
 from cudal2_agent.policies.chat.prompts.rendering import chunk_text, diagnosis_text, result_text, source_text
-from cudal2_agent.policies.chat.prompts.schedules import PromptedReplies, families_section, schedule_values
+from cudal2_agent.policies.chat.prompts.schedules import PromptedReplies, ScheduleAdvice, families_section, schedule_values
 from cudal2_agent.policies.chat.tokens import estimate_tokens, fair_shares, shorten, take
 
 CUTE = "A skeleton with CuTe"
@@ -53,7 +54,8 @@ _UNBOUNDED = 10**9
 OPENING_TOKENS = 9_000  # for the first prompt of a run: 28,800 characters
 LATER_TOKENS = 10_000  # for later ones, unless the required sections leave less than `OPTIONAL_TOKENS` of it: 32,000 characters
 OPTIONAL_TOKENS = 3_000
-_TRIED, _EXEMPLARS, _PRIMITIVES, _RECENT, _CHUNKS = 0.4, 0.3, 0.8, 0.35, 1.0  # maximum shares of the tokens that are left
+_TRIED, _EXEMPLARS, _PRIMITIVES, _RECENT, _CHUNKS = 0.4, 0.3, 0.85, 0.35, 1.0  # maximum shares of the tokens that are left
+_KNOWN_PRIMITIVES = 0.6  # the same for primitives where a kernel shows some of them
 _CUTE = 0.5  # the same for the skeleton of CuTe in a later prompt, which comes first
 _EXAMPLES, _PROBLEM, _MODULE_PRIMITIVES = 0.5, 0.4, 0.25  # the same for a module
 # Other sections (the failure, the diagnosis) follow these in the order in which they are made.
@@ -114,12 +116,21 @@ class _Rest:
 class Prompts:
     """Makes prompts of at most `tokens`, unless the required sections need more. `headers`: the device primitives.
 
-    `replies`: the forms of a reply that they teach; None teaches whole files alone.
+    `replies`: the forms of a reply that they teach; None teaches whole files alone. `advice`: what is known of schedules, the
+    analytic prior if None.
     """
 
-    def __init__(self, tokens: int, headers: Sequence[Header], replies: PromptedReplies | None = None) -> None:
+    def __init__(
+        self,
+        tokens: int,
+        headers: Sequence[Header],
+        replies: PromptedReplies | None = None,
+        *,
+        advice: ScheduleAdvice | None = None,
+    ) -> None:
         self.tokens = tokens  # of a prompt; lowered by `shorten`
         self._replies = replies
+        self._advice = advice or ScheduleAdvice()
         self._headers = tuple(headers)
 
     def shorten(self, tokens: int) -> None:
@@ -144,7 +155,7 @@ class Prompts:
         cute = _skeleton(values, "cute_") if offered else ""
         skeleton = cute or _skeleton(values) if name == "write" else ""
         example = skeleton or (_render("example.md", values) if name == "write" and not module else "")
-        families = families_section(observation, replies) if replies and not assignment.failure else ""
+        families = families_section(observation, replies, self._advice) if replies and not assignment.failure else ""
         used = sum(estimate_tokens(text) for text in (system, task, families, example, turn)) + _OVERHEAD
         required = _required(observation, best, assignment.failure)
         beside = cute.removeprefix(f"# {CUTE}\n\n") if name == "improve" else ""
@@ -177,7 +188,7 @@ class Prompts:
         """The short prompt for replies that hold schedules only: no primitives, no sources, no chunks."""
         system = _render("schedule_system.md", values)
         left = max(self.tokens - estimate_tokens(system), MIN_TOKENS)
-        task = _render("schedule_task.md", values | schedule_values(observation, left))
+        task = _render("schedule_task.md", values | schedule_values(observation, left, self._advice))
         messages = Message(role="system", content=system), Message(role="user", content=task.strip("\n"))
         return ComposedPrompt(Prompt(messages=messages), (), (), ())
 
@@ -197,12 +208,12 @@ class Prompts:
         return min(self.tokens, max(LATER_TOKENS, needed + OPTIONAL_TOKENS))
 
     def _primitives(self, rest: _Rest, task: Task, hand: str, skeleton: str) -> None:
-        """The device primitives that fit: comments, where they fit beside all declarations. `hand`, `skeleton`: as shown."""
+        """The device primitives that fit. `hand`, `skeleton`: sources that the prompt shows."""
         module = task if isinstance(task, ModuleTask) else None
         halves = module is None or module.arithmetic in (Arithmetic.F16, Arithmetic.BF16)
         headers = [header for header in self._headers if halves or header[0] not in _OF_HALVES]
         digests = primitives_for(task.arch, headers, hand=hand, skeleton=skeleton)
-        share = _MODULE_PRIMITIVES if module else _PRIMITIVES
+        share = _MODULE_PRIMITIVES if module else _KNOWN_PRIMITIVES if hand else _PRIMITIVES
         pieces = _commented(digests, int(rest.tokens * share) - _OVERHEAD)
         taken = rest.fill("Device primitives", pieces, share, _primitives)
         if left_out := [one.name for position, one in enumerate(digests) if position not in taken]:
@@ -273,13 +284,14 @@ def _shortened(required: dict[str, Callable[[int], str]], tokens: int) -> dict[s
 
 
 def _commented(digests: Sequence[Digest], tokens: int) -> list[str]:
-    """Each header by its declarations, and in their order by its comments too, as far as the tokens allow."""
-    left = tokens - sum(estimate_tokens(_headed(one.name, one.brief)) + 1 for one in digests)
-    pieces = []
+    """The headers in their order, each with its comments where they fit, else by its declarations alone."""
+    left, pieces = tokens, list[str]()
     for one in digests:
-        more = estimate_tokens(_headed(one.name, one.text)) - estimate_tokens(_headed(one.name, one.brief))
-        left -= more if (fits := more <= left) else 0
-        pieces.append(_headed(one.name, one.text if fits else one.brief))
+        piece = _headed(one.name, one.text)
+        if estimate_tokens(piece) + 1 > left:
+            piece = _headed(one.name, one.brief)
+        left -= estimate_tokens(piece) + 1 if estimate_tokens(piece) + 1 <= left else 0
+        pieces.append(piece)
     return pieces
 
 

@@ -11,7 +11,7 @@ from cudal2_agent.contract.records.candidate import axes_in_use
 from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
 from cudal2_agent.contract.records.trajectory import Attempt, Exemplar, Observation
-from cudal2_agent.contract.reward.speedup import TIE, tied
+from cudal2_agent.contract.reward.speedup import TIE, median_us, tied, yardstick_of
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
 from cudal2_agent.policies.chat.prompts.rendering import launches_text, remainder_text, terms_text
 
@@ -69,8 +69,10 @@ def exemplar_text(exemplar: Exemplar, shown: Sequence[tuple[str, str]], task: Ta
 def yardstick_text(observation: Observation) -> str:
     """What 'faster than the best kernel' is measured by: a measured time, a prediction, or nothing."""
     match observation.best_evaluation:
-        case Measured(time_us=time_us):
-            return f"Its time is measured: {time_us:.2f} us. Yours is measured beside it."
+        case Measured(time_us=time_us) as measured:
+            beaten = yardstick_of(measured)
+            target = f" To be beaten: {beaten.name}, {median_us(beaten):.2f} us." if beaten else ""
+            return f"Its time is measured: {time_us:.2f} us. Yours is measured beside it.{target}"
         case Unmeasured(prediction=prediction) if prediction.is_floor:
             return (
                 "There is no measure: its time is neither measured nor predicted here, so that no kernel can be shown to be "

@@ -37,6 +37,8 @@ class Digest:
 def primitives_for(arch: Arch, headers: Sequence[Header], *, hand: str = "", skeleton: str = "") -> list[Digest]:
     """The headers for a target: first those that a kernel shown includes, then those for the newest targets.
 
+    Of the first the longest come first: what needs most words is the hardest to guess.
+
     `hand`: the source of the kernel in hand; `skeleton`: that of an example. Of a header that the kernel in hand includes, the
     comments are of what the kernel uses. Headers for older targets than one that either of the two includes have none.
     """
@@ -52,7 +54,7 @@ def primitives_for(arch: Arch, headers: Sequence[Header], *, hand: str = "", ske
         brief = "\n".join(line for line in lines if not line.startswith("//"))
         whole = _of_used(lines, used) if name in known else "\n".join(lines)
         made.append(Digest(name, brief if name not in known and _needs(text)[0] < newest else whole, brief))
-    return made
+    return sorted(made, key=lambda one: -len(one.text) if one.name in shown else 1)
 
 
 def digest_of(text: str) -> str:

@@ -20,8 +20,11 @@ from cudal2_agent.policies.chat.prompts.history import time_us
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
 from cudal2_agent.policies.chat.tokens import estimate_tokens, take
 from cudal2_agent.policies.schedule.named_schedules import FamilySchedules, TaskSchedules, schedules_for
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, PriorOf
+from cudal2_agent.policies.schedule.policy import Precedents
 
 EXAMPLES = 5
+WINNERS = 4
 SLOWER = 3.0  # times the best predicted time, from which on a family is not worth its tokens
 SHOWN_ATTEMPTS = 12
 SHOWN_FINDINGS = 2
@@ -41,7 +44,15 @@ class PromptedReplies:
     max_schedules: int
 
 
-def families_section(observation: Observation, replies: PromptedReplies) -> str:
+@dataclass(frozen=True)
+class ScheduleAdvice:
+    """What is known of schedules: the prior of a task and chip, and those that led earlier runs, the nearest first."""
+
+    prior_of: PriorOf = lambda *_: ANALYTIC
+    precedents: Precedents = lambda *_: ()
+
+
+def families_section(observation: Observation, replies: PromptedReplies, advice: ScheduleAdvice) -> str:
     """The section of a prompt whose reply may hold schedules, among other forms; empty where it may not."""
     if replies.kind != "any":
         return ""
@@ -50,17 +61,18 @@ def families_section(observation: Observation, replies: PromptedReplies) -> str:
         "with values from the lists below. Axes that are left out take the values of the fastest predicted "
         "schedule that has the others."
     )
-    return f"# Kernel families\n\n{said}\n\n{_families(_schedules(observation), explained=False)}"
+    return f"# Kernel families\n\n{said}\n\n{_families(_schedules(observation), advice, explained=False)}"
 
 
 def _up_to(schedules: int) -> str:
     return "one schedule" if schedules == 1 else f"a list of up to {schedules} schedules"
 
 
-def schedule_values(observation: Observation, tokens: int) -> dict[str, str]:
-    """The values of the short prompt's template, for replies that hold schedules only."""
+def schedule_values(observation: Observation, tokens: int, advice: ScheduleAdvice | None = None) -> dict[str, str]:
+    """The values of the short prompt's template, for replies that hold schedules only. `advice`: the analytic prior if None."""
+    advice = advice or ScheduleAdvice()
     schedules = _schedules(observation)
-    families = f"# Kernel families\n\n{_families(schedules, explained=True)}"
+    families = f"# Kernel families\n\n{_families(schedules, advice, explained=True)}"
     findings = fenced("\n".join(_findings(observation.diagnosis))) if observation.diagnosis else ""
     tried = list(_tried(observation.attempts, schedules))
     taken = take(tried, tokens - TASK_TOKENS - estimate_tokens(families) - estimate_tokens(findings))
@@ -72,17 +84,34 @@ def _schedules(observation: Observation) -> TaskSchedules:
     return schedules_for(gemm(observation.task, "a schedule of a reply"), observation.chip)
 
 
-def _families(schedules: TaskSchedules, *, explained: bool) -> str:
-    """The families that are worth their tokens, and the prior's best schedules. `explained`: with the meaning of each axis."""
+def _families(schedules: TaskSchedules, advice: ScheduleAdvice, *, explained: bool) -> str:
+    """The families that are worth their tokens, the prior's best schedules, and those that led earlier runs.
+
+    `explained`: with the meaning of each axis.
+    """
+    prior = advice.prior_of(schedules.task, schedules.chip)
     fastest_us = min(family.ranked[0].predicted_us for family in schedules.families.values())
     shown = [one for one in schedules.families.values() if one.ranked[0].predicted_us <= SLOWER * fastest_us]
     best = [
         f"{one.predicted_us:.2f} us {json.dumps(schedules.families[one.schedule.family].brief(one.values))}"
-        for one in schedules.best(EXAMPLES)
+        for one in schedules.best(EXAMPLES, prior)
         if one.schedule.family in {family.name for family in shown}
     ]
-    said = "Predicted by an analytic model, and neither measured nor tried yet, unless what was tried has them:"
-    return "\n\n".join([*(_family(one, explained=explained) for one in shown), f"{said}\n\n{fenced(chr(10).join(best))}"])
+    said = f"Predicted by the {prior.name} prior, and neither measured nor tried yet, unless what was tried has them:"
+    told = [*(_family(one, explained=explained) for one in shown), f"{said}\n\n{fenced(chr(10).join(best))}"]
+    return "\n\n".join([*told, *_winners(schedules, advice)])
+
+
+def _winners(schedules: TaskSchedules, advice: ScheduleAdvice) -> Iterator[str]:
+    """The schedules of earlier runs that can be written for the task, and what cuBLASLt takes on its very shape."""
+    found = list(advice.precedents(schedules.task, schedules.chip))
+    named = [(one, brief) for one in found if (brief := schedules.brief(one.schedule)) is not None][:WINNERS]
+    if named:
+        lines = [f"{one.speedup:.3f} at {one.task.shape} {json.dumps(brief)}" for one, brief in named]
+        said = "Measured on this chip, speedup over cuBLASLt-AutoTuning. Name one to have it tried; what leads is shown whole:"
+        yield f"{said}\n\n{fenced(chr(10).join(lines))}"
+    if own := [one.baseline_us for one in found if one.task.shape == schedules.task.shape and one.baseline_us]:
+        yield f"cuBLASLt-AutoTuning, which is to be beaten, took {own[0]:.2f} us on this shape there."
 
 
 def _family(one: FamilySchedules, *, explained: bool) -> str:

@@ -91,7 +91,7 @@ def _patched(patch: Patch, context: ReplyContext) -> Candidate | Malformed:
         return Malformed(f"the patched kernel is not whole: {problem}")
     parents = tuple(dict.fromkeys((*context.origin.parents, base.id)))
     kept = base.origin.note.rpartition(PATCH_OF)[2]
-    note = PATCH_OF.join(part for part in (_idea(patch.note), kept) if part)
+    note = PATCH_OF.join(part for part in (_idea(patch.note).removesuffix(".") if kept else _idea(patch.note), kept) if part)
     return _from_source(source, context.origin.model_copy(update={"parents": parents}), note)
 
 

@@ -18,7 +18,7 @@ def test_the_shipped_library_s_kernels_of_the_task_and_near_it_come_with_their_s
         found = winners(GemmTask(m=64, n=64, k=64), CHIP, store)
         other = winners(GemmTask(m=64, n=64, k=64), CHIP.model_copy(update={"name": "no such chip"}), store)
     assert 1 < len(found) <= 4
-    assert found[0].said.startswith("64x64x64 nn, of library h200")
+    assert found[0].said.startswith("64x64x64 nn, of the library for H200")
     assert "us measured" in found[0].said
     assert '"requires": ["M==64", "N==64", "K==64"]' in found[0].source
     assert other == []

@@ -58,7 +58,7 @@ def test_a_patch_keeps_the_idea_that_the_kernel_began_with() -> None:
     best = candidate(3)
     best = best.model_copy(update={"origin": best.origin.model_copy(update={"note": "K over a cluster of 16."})})
     [first] = only(patch("// kernel 3", "// kernel 4")).propose(best=best)
-    assert first.origin.note == "One line.; in the kernel whose idea is: K over a cluster of 16."
+    assert first.origin.note == "One line; in the kernel whose idea is: K over a cluster of 16."
     [second] = only(patch("// kernel 4", "// kernel 5")).propose(best=first)
     assert second.origin.note == first.origin.note, "of a chain of patches the first idea and the last change"
 

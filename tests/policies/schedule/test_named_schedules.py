@@ -165,7 +165,7 @@ def test_the_best_are_of_every_family_and_differ() -> None:
     best = of().best(5)
     assert [one.predicted_us for one in best] == sorted(one.predicted_us for one in best)
     assert {one.schedule.family for one in best} == set(of().families)
-    assert len({one.group for one in best}) == 5
+    assert len({one.entry.group for one in best}) == 5
 
 
 def test_what_is_written_is_what_the_schedule_policy_would_write() -> None:

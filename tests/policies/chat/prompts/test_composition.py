@@ -290,7 +290,7 @@ def test_the_floor_says_what_it_is_made_of(shape: tuple[int, int, int], bound: s
     assert bound in text
     assert sum(words in text for words in ("Launch and latency are most", "by arithmetic", "by memory")) == 1
     assert "132, 66, 43, 30, 23, 20, 15, 7 clusters of 1, 2, 3, 4, 5, 6, 8, 16 CTAs" in text
-    assert "The floor counts A, B and D once and nothing of a workspace." in text
+    assert "The floor counts A, B and D once, and no workspace." in text
 
 
 def test_only_what_was_measured_is_told_of_a_chip() -> None:

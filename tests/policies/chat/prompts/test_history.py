@@ -180,7 +180,10 @@ def test_what_is_left_of_the_run_stands_in_the_request(left: dict[str, Any], sai
 @pytest.mark.parametrize(
     ("evaluation", "said"),
     [
-        (measured(2.4), "Its time is measured: 2.40 us."),
+        (
+            measured(2.4),
+            "Its time is measured: 2.40 us. Yours is measured beside it. To be beaten: cublaslt-autotuning, 10.00 us.",
+        ),
         (modelled(3.2), "Its time is a prediction: 3.20 us by a model. Nothing is measured here."),
         (unmeasured(1.0, "emulator"), "There is no measure: its time is neither measured nor predicted here"),
     ],

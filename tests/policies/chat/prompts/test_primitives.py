@@ -73,7 +73,7 @@ def test_a_skeletons_headers_have_all_comments_and_older_ones_none() -> None:
     whole, skeleton = digests(), digests(skeleton=INCLUDES)
     assert {name for name in whole if skeleton[name] != whole[name]} >= {"mma", "ldmatrix", "cp_async", "swizzle"}
     assert all(skeleton[name] == whole[name] for name in ("cluster", "wgmma", "mbarrier", "tma"))
-    assert [*skeleton][:3] == ["cluster", "wgmma", "bulk"], "what a kernel shown includes comes first"
+    assert [*skeleton][:3] == ["wgmma", "cluster", "bulk"], "what a kernel shown includes comes first"
 
 
 def test_what_the_kernel_in_hand_uses_keeps_its_comments_and_the_rest_of_its_headers_is_brief() -> None:

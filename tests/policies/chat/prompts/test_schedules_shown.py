@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -9,12 +10,13 @@ from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.diagnosis import Diagnosis, Finding
 from cudal2_agent.contract.records.task import Arch, GemmTask
-from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.contract.records.trajectory import Attempt, Observation, Precedent
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.composition import Prompts
-from cudal2_agent.policies.chat.prompts.schedules import EXAMPLES, SHOWN_ATTEMPTS, PromptedReplies
+from cudal2_agent.policies.chat.prompts.schedules import EXAMPLES, SHOWN_ATTEMPTS, PromptedReplies, ScheduleAdvice
 from cudal2_agent.policies.chat.tokens import chars_of
 from cudal2_agent.policies.schedule.named_schedules import schedules_for
+from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC
 from tests.policies.chat.conversing import candidate
 
 SHAPES = ((64, 128, 2048), (512, 512, 16384), (4096, 4096, 2048), (16384, 16384, 512), (1000, 1001, 999))
@@ -76,6 +78,53 @@ def test_the_axes_and_examples_are_those_of_the_spaces() -> None:
         family = schedules.families[str((made.origin.schedule or {})["family"])]
         found = next(one for one in family.ranked if one.values == made.origin.schedule)
         assert f"{found.predicted_us:.2f}" == time_us
+    assert "Predicted by the analytic prior" in user
+
+
+class Reversed:
+    """A prior that predicts the reverse of the analytic one."""
+
+    name = "h200"
+
+    def predict_us(self, entries: Any, task: GemmTask, chip: Any) -> Any:
+        return 1000.0 / ANALYTIC.predict_us(entries, task, chip)
+
+
+@pytest.mark.parametrize("kind", ["any", "schedule"])
+def test_the_best_schedules_are_those_of_the_runs_prior(kind: Any) -> None:
+    seen = observe()
+    schedules, reverse = schedules_for(seen.task, seen.chip), Reversed()
+    advice = ScheduleAdvice(prior_of=lambda *_: reverse)  # type: ignore[arg-type,return-value]
+    [_, user] = (
+        Prompts(24_000, [], PromptedReplies(kind, 4), advice=advice).first(seen, Assignment(0, None, ())).prompt.messages
+    )
+    assert "Predicted by the h200 prior" in user.content
+    told = [float(us) for us in re.findall(r"^([\d.]+) us \{", user.content, re.MULTILINE)]
+    slowest = max(one.predicted_us for family in schedules.families.values() for one in family.ranked)
+    assert told[0] == pytest.approx(1000 / slowest, abs=0.01)
+    assert "Measured on this chip" not in user.content
+
+
+def test_what_led_earlier_runs_is_told_with_its_shape_and_what_cublas_took_on_this_one() -> None:
+    seen = observe()
+    schedules = schedules_for(seen.task, seen.chip)
+    one, two = (entry.values for entry in schedules.best(2))
+    near = seen.task.model_copy(update={"k": 4096})
+    found = [
+        Precedent(run_id="r", task=near, schedule=two, speedup=1.25, baseline_us=9.0),
+        Precedent(run_id="r", task=seen.task, schedule=one, speedup=1.5, baseline_us=5.31),
+        Precedent(run_id="r", task=near, schedule={"family": "gone"}, speedup=2.0),
+    ]
+    advice = ScheduleAdvice(precedents=lambda *_: found)
+    [_, user] = (
+        Prompts(24_000, [], PromptedReplies("any", 4), advice=advice).first(seen, Assignment(0, None, ())).prompt.messages
+    )
+    lines = re.findall(r"^([\d.]+) at (\S+) (\{.*\})$", user.content, re.MULTILINE)
+    assert [line[:2] for line in lines] == [("1.250", near.shape), ("1.500", seen.task.shape)]
+    made = schedules.expand(json.loads(lines[1][2]))
+    assert isinstance(made, Candidate)
+    assert made.origin.schedule == one
+    assert "cuBLASLt-AutoTuning, which is to be beaten, took 5.31 us on this shape there." in user.content
 
 
 def test_what_was_tried_is_shown_fastest_first_and_can_be_named_again() -> None:
