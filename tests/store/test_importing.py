@@ -184,7 +184,7 @@ def test_a_truncated_piece_is_named_and_nothing_of_it_is_imported(store: Store, 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"format": "cudal2-sweep", "version": 2, "product": "9.1"}', "line 1: sweep version 2 of cudal2-agent 9.1; this"),
+        ('{"format": "cudal2-sweep", "version": 3, "product": "9.1"}', "line 1: sweep version 3 of cudal2-agent 9.1; this"),
         ('{"index": 0, "round": 1}', "line 2: "),
         ('{"unknown": 0}', "line 2: not a line of a sweep"),
         ("[1]", "line 2: not a line of a sweep"),
