@@ -40,10 +40,10 @@ class SweepReader:
         """Raises: ValueError for a line that is not of this form, or that names what no line before it declares."""
         plain = parse_json(line)
         kind = next(iter(plain), None) if isinstance(plain, dict) else None
-        if kind in ("environment", "axes", "baseline"):
+        if kind in ("environment", "axes", "baseline", "exchange"):
             self._declared[kind] += len(line)
             if self._declared.total() > MAX_LINE_BYTES:
-                raise ValueError(f"environments, axes and baselines of more than {MAX_LINE_BYTES:,} bytes")
+                raise ValueError(f"environments, axes, baselines and exchanges of more than {MAX_LINE_BYTES:,} bytes")
         match kind:
             case "format":
                 _check_version(plain)
@@ -58,11 +58,10 @@ class SweepReader:
                 self._seen = observation.round, observation, observation.id
             case "exchange":
                 self._exchanges.append(Exchange.model_validate(SweepExchange.model_validate(plain).exchange))
-                self._declared[kind] += len(line)
             case "run":
                 self._run, self._baselines, self._seen = SweepRun.model_validate(plain).run, [], None
                 self._exchanges = []
-                del self._declared["baseline"]
+                del self._declared["baseline"], self._declared["exchange"]
                 return [self._run]
             case "index":
                 return [self._step(SweepStep.model_validate(plain))]
