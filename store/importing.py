@@ -194,10 +194,11 @@ class _Import:
         self._batch.record_step(step)
         self._marks[step.index] = incoming.mark
         self.steps += 1
-        if incoming.exchange is not None and incoming.exchange.place not in self._places:
-            self._places.add(incoming.exchange.place)  # several candidates of one reply
-            self._batch.record_exchange(step.run_id, incoming.exchange)
-            self.exchanges += 1
+        for exchange in incoming.exchanges:
+            if exchange.place not in self._places:  # several candidates of one reply
+                self._places.add(exchange.place)
+                self._batch.record_exchange(step.run_id, exchange)
+                self.exchanges += 1
 
 
 def _packed(marks: dict[int, bytes]) -> bytes:

@@ -20,11 +20,14 @@ from cudal2_agent.store.steps import ExportedStep, export_steps, to_line
 
 
 class IncomingStep(NamedTuple):
-    """A step with what it was proposed from. `mark`: a hash of all that its form holds of it."""
+    """A step with what it was proposed from, and the exchanges that travel with it.
+
+    `mark`: a hash of what its form holds of the step itself.
+    """
 
     step: Step
     observation: Observation
-    exchange: Exchange | None
+    exchanges: tuple[Exchange, ...]
     mark: bytes
 
 
@@ -60,14 +63,20 @@ class StepLineReader:
         if exported.candidate_id not in (exported.candidate.id, candidate_id(parse_json(line)["candidate"])):
             raise ValueError(f"candidate_id {exported.candidate_id} is not the hash of the candidate: the line was changed")
         exported = exported.model_copy(update={"candidate_id": exported.candidate.id})  # as the store will hold it
-        step = IncomingStep(_step(exported), exported.observation, exported.exchange, mark_of(to_line(exported)))
+        own = (exported.exchange,) if exported.exchange else ()
+        step = IncomingStep(_step(exported), exported.observation, (*own, *exported.others), _mark(exported))
         if exported.run_id == self._run_id:
             return [step]
         self._run_id = exported.run_id
         return [_run(exported), step]
 
     def marks(self, trajectory: Trajectory) -> dict[int, bytes]:
-        return {exported.index: mark_of(to_line(exported)) for exported in export_steps(trajectory)}
+        return {exported.index: _mark(exported) for exported in export_steps(trajectory)}
+
+
+def _mark(exported: ExportedStep) -> bytes:
+    """Without what an older version's line of the same step lacks."""
+    return mark_of(to_line(exported.model_copy(update={"others": ()})))
 
 
 def _step(exported: ExportedStep) -> Step:

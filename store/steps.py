@@ -16,7 +16,11 @@ from cudal2_agent.contract.records.trajectory import Observation, Trajectory
 
 
 class ExportedStep(Record):
-    """One line of an export: task, observation, candidate, evaluation and reward of a step."""
+    """One line of an export: task, observation, candidate, evaluation and reward of a step.
+
+    `exchange`: the one that gave the candidate. `others`: those that gave none and belong here, such as calls of tools and
+    replies in a wrong form; empty in lines of older versions.
+    """
 
     schema_version: Literal[1] = 1
     run_id: RunId
@@ -32,6 +36,7 @@ class ExportedStep(Record):
     diagnosis: Diagnosis | None
     profile: Profile | None = None
     exchange: Exchange | None = None
+    others: tuple[Exchange, ...] = ()
     reward: float | None
     seconds: dict[str, float]
     versions: dict[str, str]
@@ -42,6 +47,7 @@ def export_steps(trajectory: Trajectory) -> Iterator[ExportedStep]:
     """The steps of a trajectory in order, each with its observation, its exchange and the fields of its run."""
     run = trajectory.run
     exchange_of = {id_: exchange for exchange in trajectory.exchanges for id_ in exchange.candidate_ids}
+    others = exchanges_without_candidate(trajectory)
     for step in trajectory.steps:
         yield ExportedStep(
             run_id=step.run_id,
@@ -57,11 +63,32 @@ def export_steps(trajectory: Trajectory) -> Iterator[ExportedStep]:
             diagnosis=step.diagnosis,
             profile=step.profile,
             exchange=exchange_of.get(step.candidate.id),
+            others=others.get(step.index, ()),
             reward=step.reward,
             seconds=step.seconds,
             versions=run.versions,
             created_at=step.created_at,
         )
+
+
+def exchanges_without_candidate(trajectory: Trajectory) -> dict[int, tuple[Exchange, ...]]:
+    """Step's index → the exchanges that gave no candidate and travel with it: of its round, and of rounds without a candidate
+    before it. The first step of a round has them; those behind the last one travel with the last step.
+
+    Of a round whose candidates are not in the trajectory they are left out.
+    """
+    first: dict[int, int] = {}
+    for step in trajectory.steps:
+        first.setdefault(step.round, step.index)
+    fruitful = {exchange.round for exchange in trajectory.exchanges if exchange.candidate_ids}
+    found: dict[int, tuple[Exchange, ...]] = {}
+    for exchange in trajectory.exchanges:
+        if exchange.candidate_ids or not first or (exchange.round in fruitful and exchange.round not in first):
+            continue
+        later = [number for number in first if number >= exchange.round]
+        place = first[min(later)] if later else trajectory.steps[-1].index
+        found[place] = (*found.get(place, ()), exchange)
+    return found
 
 
 def to_line(step: ExportedStep) -> str:

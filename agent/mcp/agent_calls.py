@@ -91,6 +91,14 @@ class AgentCalls:
             self._turn.release()
 
 
+@dataclass(frozen=True)
+class Door:
+    """The calls of a run with the thread that serves them to a client."""
+
+    calls: AgentCalls
+    thread: threading.Thread
+
+
 class _Conversation:
     """The calls of one run."""
 

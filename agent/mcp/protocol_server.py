@@ -1,4 +1,4 @@
-"""The Model Context Protocol over a session of calls, by the official SDK.
+"""The Model Context Protocol over the calls of a run, by the official SDK.
 
 The list of tools and the instructions are answered at once, while the run is still being opened. Calls run in a thread, one
 after the other; a call that the client cancels runs to its end there, is recorded, and its answer is dropped.
@@ -7,7 +7,6 @@ after the other; a call that the client cancels runs to its end there, is record
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -16,7 +15,7 @@ from anyio.to_thread import run_sync
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 
-from cudal2_agent.agent.mcp.agent_calls import INSTRUCTIONS, AgentCalls, Said
+from cudal2_agent.agent.mcp.agent_calls import INSTRUCTIONS, AgentCalls, Door, Said
 from cudal2_agent.agent.mcp.agent_tools import AGENT_TOOLS
 from cudal2_agent.agent.run.versions import own_version
 from cudal2_agent.policies.chat.prompts.quoting import inline
@@ -26,8 +25,8 @@ Transport = Callable[[], AbstractAsyncContextManager[tuple[Any, Any]]]  # the st
 PROGRESS_S = 5.0  # between notifications of progress, which keep a client from giving up
 
 
-def make_server(session: AgentCalls, version: str) -> Server[dict[str, Any]]:
-    """The server of one session."""
+def make_server(calls: AgentCalls, version: str) -> Server[dict[str, Any]]:
+    """The server of one run's calls."""
     one_at_a_time = anyio.CapacityLimiter(1)
 
     async def list_tools(_: ServerRequestContext[Any], __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
@@ -38,7 +37,7 @@ def make_server(session: AgentCalls, version: str) -> Server[dict[str, Any]]:
         client = _client(context)
 
         def call() -> Said:
-            return session.call(asked.name, asked.arguments or {}, client)
+            return calls.call(asked.name, asked.arguments or {}, client)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_report_progress, context)
@@ -49,21 +48,13 @@ def make_server(session: AgentCalls, version: str) -> Server[dict[str, Any]]:
     return Server(NAME, version=version, instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-@dataclass(frozen=True)
-class Door:
-    """A session with the thread that serves it to a client."""
-
-    session: AgentCalls
-    thread: threading.Thread
-
-
-def open_door(session: AgentCalls, transport: Transport = stdio_server) -> Door:
-    """Serve one client in a thread until it closes the transport; then the session's run is interrupted.
+def open_door(calls: AgentCalls, transport: Transport = stdio_server) -> Door:
+    """Serve one client in a thread until it closes the transport; then the run is interrupted.
 
     From the return on, nothing else of this process or of its children reads its stdin or writes to its stdout. The thread does
     not keep the process alive: it may wait for the client's next line for ever.
     """
-    server, begun = make_server(session, own_version()), threading.Event()
+    server, begun = make_server(calls, own_version()), threading.Event()
 
     async def serve() -> None:
         async with transport() as (reading, writing):
@@ -75,12 +66,12 @@ def open_door(session: AgentCalls, transport: Transport = stdio_server) -> Door:
             anyio.run(serve)
         finally:
             begun.set()
-            session.desk.leave()
+            calls.desk.leave()
 
     thread = threading.Thread(target=run, name="mcp-server", daemon=True)
     thread.start()
     begun.wait()
-    return Door(session, thread)
+    return Door(calls, thread)
 
 
 async def _report_progress(context: ServerRequestContext[Any]) -> None:

@@ -88,6 +88,8 @@ def with_budget(settings: Settings, task: Task, chip: Chip, *, measures: bool = 
     """
     if "minutes" not in settings.model_fields_set and settings.policy in ("chat", "portfolio", HANDED_IN):
         settings = settings.model_copy(update={"minutes": CHAT_MINUTES})
+    if settings.policy == HANDED_IN:
+        return settings
     if isinstance(task, ModuleTask) and not measures and "budget" not in settings.model_fields_set:
         return settings.model_copy(update={"budget": UNTIMED_BUDGET})
     if "budget" in settings.model_fields_set or settings.policy != "schedule" or not isinstance(task, GemmTask):

@@ -22,6 +22,11 @@ _EARNED: Columns = {
     "provenance": _PROVENANCE,
 }
 _SCORES: Columns = {"shape": "string", **_EARNED}
+# Records as JSON text. `hits`: what was retrieved; `seen_profile`: of the candidate that the prompt's diagnosis is of.
+_RECORDS = (
+    *("schedule", "plan", "evaluation", "diagnosis", "profile", "exchange"),
+    *("hits", "seen_profile", "seconds", "versions"),
+)
 PARQUET: Columns = {
     "run_id": "string",
     "index": "int64",
@@ -43,7 +48,7 @@ PARQUET: Columns = {
     "verified": "bool",
     **dict.fromkeys(("reward", "gap_closed", "speedup", "time_us", "baseline_us", "predicted_us", "roofline_us"), "float64"),
     "source": "string",
-    **dict.fromkeys(("schedule", "plan", "evaluation", "diagnosis", "profile", "exchange", "seconds", "versions"), "string"),
+    **dict.fromkeys(_RECORDS, "string"),
 }
 
 _TRAINERS: dict[str, Columns] = {

@@ -16,6 +16,7 @@ from cudal2_agent.contract.reward.speedup import speedup_that_counts
 from cudal2_agent.policies.exports.columns import PARQUET, Column, Columns
 from cudal2_agent.policies.exports.formats import Row
 from cudal2_agent.policies.exports.samples import baseline_us, environments, exchanges_by_candidate, is_verified, latest_steps
+from cudal2_agent.policies.exports.seen import hits_of, retrieved_json
 from cudal2_agent.policies.exports.task_columns import task_columns
 
 ROW_GROUP = 512  # rows that are held in memory
@@ -26,6 +27,7 @@ def table_rows(trajectory: Trajectory) -> Iterator[Row]:
     latest = {step.index for step in latest_steps(trajectory.steps)}
     places = environments(trajectory.steps)
     written = exchanges_by_candidate(trajectory)
+    hits = hits_of(trajectory)
     for step in trajectory.steps:
         exchange = written.get(step.candidate.id)
         row = {
@@ -35,6 +37,8 @@ def table_rows(trajectory: Trajectory) -> Iterator[Row]:
             "environment": places[step.index],
             "latest": step.index in latest,
             "exchange": _json(exchange),
+            "hits": retrieved_json(exchange, trajectory.observations[step.observation_id], hits),
+            "seen_profile": _json(trajectory.observations[step.observation_id].profile),
         }
         yield {name: row[name] for name in PARQUET}
 

@@ -22,6 +22,7 @@ from cudal2_agent.policies.chat.prompts.composition import Prompts
 from cudal2_agent.policies.chat.prompts.quoting import inline
 from cudal2_agent.policies.exports.counts import ExportCounts
 from cudal2_agent.policies.exports.schedule_reply import write_reply
+from cudal2_agent.policies.exports.seen import counters_json, hits_of, shown_json
 
 OWN_LICENCE = "Apache-2.0"
 FIRST_ROUND = 1
@@ -35,7 +36,8 @@ class Provenance(Record):
 
     `model`: empty where no language model wrote it. `environment`: empty where nothing was measured.
     `versions`: JSON object of package versions. `cutlass`: the release that the run could retrieve from.
-    `licence`: of the kernel and of what the prompt quotes.
+    `licence`: of the kernel and of what the prompt quotes. `turn`: of the request in its conversation. `shown`: JSON list of
+    the pieces of knowledge in the prompt with their marks. `counters`: JSON list of the counters that its diagnosis rests on.
     """
 
     run_id: str
@@ -52,6 +54,9 @@ class Provenance(Record):
     versions: str
     created_at: str
     licence: str
+    turn: int = 0
+    shown: str = "[]"
+    counters: str = "[]"
 
 
 class TrainingSample(Record):
@@ -169,6 +174,7 @@ class _SampledRun:
         self._environments = environments(trajectory.steps)
         self._exchanges = exchanges_by_candidate(trajectory)
         self._rendered: dict[str, _Asked | None] = {}
+        self._hits = hits_of(trajectory)
 
     def sample(self, step: Step) -> TrainingSample | None:
         """None where nothing was asked, or where the candidate cannot be written as a reply, such as a host candidate."""
@@ -243,6 +249,9 @@ class _SampledRun:
             versions=json.dumps(run.versions, sort_keys=True),
             created_at=step.created_at.isoformat(timespec="microseconds"),  # whole seconds would be read as a time, not as text
             licence=_licence(step, exchange, quoted),
+            turn=exchange.turn if exchange else 0,
+            shown=shown_json(exchange, self._hits),
+            counters=counters_json(self._trajectory.observations[step.observation_id].profile),
         )
 
 
@@ -262,11 +271,12 @@ def _sent(exchange: Exchange, step: Step, observation: Observation) -> _Asked:
 
 
 def _by_tools(exchange: Exchange) -> bool:
-    """Whether the model called tools before this reply, which may then name a kernel of a call in place of its code.
+    """Whether the model called tools before this reply, which may then name a kernel of a call in place of its code, or
+    handed the kernel in by a call.
 
     Such a sample has the prompt before the first call, and the candidate as a whole reply.
     """
-    return any(message.calls for message in exchange.prompt.messages)
+    return bool(exchange.calls) or any(message.calls for message in exchange.prompt.messages)
 
 
 def _measurement(evaluation: Evaluation) -> Measured | None:

@@ -6,25 +6,31 @@ from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.evaluation import Environment, Measured
-from cudal2_agent.contract.records.trajectory import RunRecord, Step, Trajectory
+from cudal2_agent.contract.records.exchange import Exchange
+from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
 from cudal2_agent.contract.whole_file import whole_file
 from cudal2_agent.store.packing import zstd
+from cudal2_agent.store.steps import exchanges_without_candidate
 from cudal2_agent.store.sweep.sweep_lines import (
+    SEEN_VERSION,
+    VERSION,
     SweepAxes,
     SweepBaseline,
     SweepEnvironment,
+    SweepExchange,
     SweepHeader,
     SweepLine,
     SweepRun,
+    SweepSeen,
     SweepTimes,
     encoded,
 )
-from cudal2_agent.store.sweep.sweep_steps import compact, nanoseconds, reduced
+from cudal2_agent.store.sweep.sweep_steps import compact, nanoseconds, reduced, whole
 
 SUFFIX = ".sweep.zst"
 MIN_PIECE_BYTES = 256 * 1024
@@ -75,14 +81,14 @@ def write_sweep(trajectories: Iterable[Trajectory], file: BinaryIO) -> int:
     """Write the steps of trajectories as one sweep file to an open stream; the number of steps. Raises: OSError."""
     piece = _SweepFile(file)
     for trajectory in trajectories:
-        for step in trajectory.steps:
-            piece.add(piece.lines(trajectory.run, step))
+        for seen in map(_Seen(trajectory).of, trajectory.steps):
+            piece.add(piece.lines(trajectory.run, seen))
     piece.finish()
     return piece.steps
 
 
 def _written(trajectories: Iterable[Trajectory], target: Path, piece_bytes: int | None) -> SweepSummary:
-    steps = ((trajectory.run, step) for trajectory in trajectories for step in trajectory.steps)
+    steps = ((trajectory.run, seen) for trajectory in trajectories for seen in map(_Seen(trajectory).of, trajectory.steps))
     pending = next(steps, None)
     files: list[str] = []
     runs: set[str] = set()
@@ -105,6 +111,28 @@ def _written(trajectories: Iterable[Trajectory], target: Path, piece_bytes: int 
     return SweepSummary(files=tuple(files), runs=len(runs), steps=count, bytes=size)
 
 
+class _SeenStep(NamedTuple):
+    """A step, and of a run in which a model was asked what was seen and said. `exchanges`: those that travel with the step."""
+
+    step: Step
+    observation: Observation | None = None
+    exchanges: tuple[Exchange, ...] = ()
+
+
+class _Seen:
+    """The steps of a trajectory with what was seen before them."""
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        self._observations = trajectory.observations if trajectory.exchanges else {}
+        self._others = exchanges_without_candidate(trajectory)
+        self._gave = {id_: one for one in trajectory.exchanges for id_ in one.candidate_ids}
+
+    def of(self, step: Step) -> _SeenStep:
+        gave = self._gave.get(step.candidate.id)  # again with each candidate of a reply: the next file may begin there
+        exchanges = (*((gave,) if gave else ()), *self._others.get(step.index, ()))
+        return _SeenStep(step, self._observations.get(step.observation_id), exchanges)
+
+
 class _SweepFile:
     """One file: its header is written at once, and what a step refers to before the step. `written`: bytes in the file."""
 
@@ -115,16 +143,25 @@ class _SweepFile:
         self._axes: dict[tuple[str, ...], int] = {}
         self._run: RunRecord | None = None
         self._baselines: dict[tuple[str, int, str], int] = {}
+        self._observation: Observation | None = None  # the last one that the file holds
+        self._version: Literal[1, 2] = VERSION
         self.written = self.steps = 0
         self._write(encoded(SweepHeader(product=_product())))
 
-    def lines(self, run: RunRecord, step: Step) -> bytes:
+    def lines(self, run: RunRecord, seen: _SeenStep) -> bytes:
         """The lines that a step takes here. They must be added next, or never."""
-        step = reduced(step)
-        declared: list[SweepLine] = []
+        step = reduced(seen.step, seen=seen.observation is not None)
+        declared: list[SweepHeader | SweepLine] = []
         if run != self._run:
-            self._run, self._baselines = run, {}
+            self._run, self._baselines, self._observation = run, {}, None
             declared.append(SweepRun(run=run.travelled()))
+        if seen.observation is not None and seen.observation is not self._observation:
+            if self._version != SEEN_VERSION:
+                self._version = SEEN_VERSION
+                declared.append(SweepHeader(version=SEEN_VERSION, product=_product()))
+            self._observation = seen.observation
+            declared.append(SweepSeen(seen=whole(seen.observation)))
+        declared += (SweepExchange(exchange=whole(exchange)) for exchange in seen.exchanges)
         axes = None
         if (schedule := step.candidate.origin.schedule) is not None:
             axes = _number(self._axes, tuple(schedule), SweepAxes(axes=tuple(schedule)), declared)
@@ -143,7 +180,7 @@ class _SweepFile:
     def finish(self) -> None:
         self._append(self._compressor.flush())
 
-    def _times(self, measured: Measured, declared: list[SweepLine]) -> SweepTimes:
+    def _times(self, measured: Measured, declared: list[SweepHeader | SweepLine]) -> SweepTimes:
         where = measured.environment
         environment = _number(self._environments, where, SweepEnvironment(environment=where), declared)
         rows = []
@@ -161,7 +198,7 @@ class _SweepFile:
         self.written += len(data)
 
 
-def _number(known: dict[Any, int], key: Hashable, line: SweepLine, declared: list[SweepLine]) -> int:
+def _number(known: dict[Any, int], key: Hashable, line: SweepLine, declared: list[SweepHeader | SweepLine]) -> int:
     """The number of what a step refers to; the line that declares it is added where it is new."""
     if key not in known:
         known[key] = len(known)

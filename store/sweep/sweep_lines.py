@@ -3,6 +3,10 @@
 The header is the first line. An environment or a list of axes is declared before the first step that uses it, and numbered from
 0 in its file. A run opens with its record; the baselines and steps behind it belong to it. Baselines are numbered from 0 in
 their run, whose task gives the shape. So a reader keeps one run in memory.
+
+Of a run in which a model was asked, a file also holds what it saw and said: the observation before the first step of a round,
+and the exchanges before the step that they led to. A header of version 2 stands before the first such line: older versions,
+which do not know them, end there and say why.
 """
 
 from typing import Any, Literal
@@ -14,13 +18,14 @@ from cudal2_agent.contract.records.trajectory import RunRecord
 
 FORMAT: Literal["cudal2-sweep"] = "cudal2-sweep"
 VERSION: Literal[1] = 1
+SEEN_VERSION: Literal[2] = 2
 
 
 class SweepHeader(Record):
     """`product`: the version of cudal2-agent that wrote the file."""
 
     format: Literal["cudal2-sweep"] = FORMAT
-    version: Literal[1] = VERSION
+    version: Literal[1, 2] = VERSION
     product: str
 
 
@@ -46,6 +51,18 @@ class SweepBaseline(Record):
     detail: str = ""
 
 
+class SweepSeen(Record):
+    """What the policy of the steps behind it saw: the whole observation, as JSON holds it."""
+
+    seen: dict[str, Any]
+
+
+class SweepExchange(Record):
+    """An exchange with a model that led to the next step, or belongs to its round, as JSON holds it."""
+
+    exchange: dict[str, Any]
+
+
 class SweepTimes(Record):
     """Samples in nanoseconds. A row of `baselines` is the baseline's number, followed by its samples of the same rounds."""
 
@@ -59,6 +76,7 @@ class SweepStep(Record):
 
     `created_ms`: milliseconds since the start of the run. `axes`: number of the list that names the values of `schedule`.
     `evaluation`: without what `times` holds. `origin`: without the schedule. `candidate`: without the origin.
+    `diagnosis`, `profile`: of runs in which a model was asked.
     """
 
     index: int
@@ -72,9 +90,11 @@ class SweepStep(Record):
     evaluation: dict[str, Any]
     origin: dict[str, Any]
     candidate: dict[str, Any]
+    diagnosis: dict[str, Any] | None = None
+    profile: dict[str, Any] | None = None
 
 
-SweepLine = SweepEnvironment | SweepAxes | SweepRun | SweepBaseline | SweepStep
+SweepLine = SweepEnvironment | SweepAxes | SweepRun | SweepBaseline | SweepSeen | SweepExchange | SweepStep
 
 
 def encoded(line: SweepHeader | SweepLine) -> bytes:

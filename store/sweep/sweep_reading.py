@@ -6,15 +6,19 @@ from typing import Any
 
 from cudal2_agent.contract.foreign import MAX_LINE_BYTES, parse_json
 from cudal2_agent.contract.records.evaluation import Environment
+from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step, Trajectory
 from cudal2_agent.store.incoming import Incoming, IncomingStep, mark_of
 from cudal2_agent.store.sweep.sweep_lines import (
+    SEEN_VERSION,
     VERSION,
     SweepAxes,
     SweepBaseline,
     SweepEnvironment,
+    SweepExchange,
     SweepHeader,
     SweepRun,
+    SweepSeen,
     SweepStep,
 )
 from cudal2_agent.store.sweep.sweep_steps import reduced, restored, seen_in
@@ -29,16 +33,17 @@ class SweepReader:
         self._run: RunRecord | None = None
         self._baselines: list[SweepBaseline] = []
         self._seen: tuple[int, Observation, str] | None = None  # of the last round
+        self._exchanges: list[Exchange] = []  # that travel with the next step
         self._declared: Counter[str] = Counter()  # kind of line → bytes that are kept
 
     def read(self, line: bytes) -> list[Incoming]:
         """Raises: ValueError for a line that is not of this form, or that names what no line before it declares."""
         plain = parse_json(line)
         kind = next(iter(plain), None) if isinstance(plain, dict) else None
-        if kind in ("environment", "axes", "baseline"):
+        if kind in ("environment", "axes", "baseline", "exchange"):
             self._declared[kind] += len(line)
             if self._declared.total() > MAX_LINE_BYTES:
-                raise ValueError(f"environments, axes and baselines of more than {MAX_LINE_BYTES:,} bytes")
+                raise ValueError(f"environments, axes, baselines and exchanges of more than {MAX_LINE_BYTES:,} bytes")
         match kind:
             case "format":
                 _check_version(plain)
@@ -48,9 +53,15 @@ class SweepReader:
                 self._axes.append(SweepAxes.model_validate(plain).axes)
             case "baseline":
                 self._baselines.append(SweepBaseline.model_validate(plain))
+            case "seen":
+                observation = Observation.model_validate(SweepSeen.model_validate(plain).seen)
+                self._seen = observation.round, observation, observation.id
+            case "exchange":
+                self._exchanges.append(Exchange.model_validate(SweepExchange.model_validate(plain).exchange))
             case "run":
                 self._run, self._baselines, self._seen = SweepRun.model_validate(plain).run, [], None
-                del self._declared["baseline"]
+                self._exchanges = []
+                del self._declared["baseline"], self._declared["exchange"]
                 return [self._run]
             case "index":
                 return [self._step(SweepStep.model_validate(plain))]
@@ -69,13 +80,15 @@ class SweepReader:
             self._seen = line.round, observation, observation.id
         _, observation, observation_id = self._seen
         step = restored(line, self._run, observation_id, self._axes, self._environments, self._baselines)
-        return IncomingStep(step, observation, None, _mark(step))
+        exchanges, self._exchanges = tuple(self._exchanges), []
+        del self._declared["exchange"]
+        return IncomingStep(step, observation, exchanges, _mark(reduced(step)))
 
 
 def _check_version(plain: Mapping[str, Any]) -> None:
-    if plain.get("version") != VERSION:
+    if plain.get("version") not in (VERSION, SEEN_VERSION):
         raise ValueError(
-            f"sweep version {plain.get('version')} of cudal2-agent {plain.get('product')}; this version reads {VERSION}: "
+            f"sweep version {plain.get('version')} of cudal2-agent {plain.get('product')}; this version reads {SEEN_VERSION}: "
             "install that one"
         )
     SweepHeader.model_validate(plain)

@@ -3,7 +3,8 @@
 Held: candidate with source, plan and origin; status and fault; samples of the candidate, with and without programmatic
 launch, and of its baselines to 1 ns; effort; side figures, notes and the verdict of the second witness; environment; resources
 and tensor-core instructions of each kernel; reward; seconds and time of day to 1 ms.
-Not held: observation, diagnosis, profile, exchanges; test results but the one that failed and those that say how much of a
+Held of runs in which a model was asked: observation, diagnosis, profile, exchanges; not held of others.
+Not held: test results but the one that failed and those that say how much of a
 large task was run; telemetry; the ruler; opcodes, compiler output, warnings and the hash of the cubin.
 """
 
@@ -47,13 +48,16 @@ def seen_in(run: RunRecord, number: int) -> Observation:
     return Observation(task=run.task, chip=run.chip, round=number, seed=run.seed)
 
 
-def reduced(step: Step) -> Step:
-    """The step with what the form holds of it, which is what an import records. The observation's id is left as it is."""
+def reduced(step: Step, *, seen: bool = False) -> Step:
+    """The step with what the form holds of it, which is what an import records. The observation's id is left as it is.
+
+    `seen`: whether it is of a run in which a model was asked.
+    """
     return step.model_copy(
         update={
             "evaluation": _reduced(step.evaluation, step.candidate.id),
-            "diagnosis": None,
-            "profile": None,
+            "diagnosis": step.diagnosis if seen else None,
+            "profile": step.profile if seen else None,
             "seconds": {name: _ms(value) / 1000 for name, value in step.seconds.items()},
             "created_at": _at(_since_epoch(step.created_at)),
         }
@@ -75,6 +79,8 @@ def compact(step: Step, run: RunRecord, times: SweepTimes | None, axes: int | No
         evaluation=_plain(step.evaluation, _TIMED if times else set()) | {"status": step.evaluation.status},
         origin=_plain(origin, {"schedule"}),
         candidate=_plain(step.candidate, {"origin"}) | {"kind": step.candidate.kind},
+        diagnosis=whole(step.diagnosis) if step.diagnosis else None,
+        profile=whole(step.profile) if step.profile else None,
     )
 
 
@@ -96,12 +102,14 @@ def restored(
             "observation_id": observation_id,
             "candidate": line.candidate | {"origin": line.origin | {"schedule": schedule}},
             "evaluation": line.evaluation | _times(line.times, environments, baselines),
+            "diagnosis": line.diagnosis,
+            "profile": line.profile,
             "reward": line.reward,
             "seconds": {name: value / 1000 for name, value in line.seconds_ms.items()},
             "created_at": _at(_since_epoch(run.created_at) + line.created_ms),
         }
     )
-    return reduced(step)
+    return reduced(step, seen=True)
 
 
 def nanoseconds(timing: Timing) -> tuple[int, ...]:
@@ -198,6 +206,12 @@ def _one_line(faulty: Faulty) -> Faulty:
 def _plain(record: Record, without: set[str]) -> dict[str, Any]:
     """The fields that differ from their defaults, as JSON holds them; NaN and infinities are strings."""
     plain: dict[str, Any] = json.loads(record.model_dump_json(exclude=without, exclude_defaults=True))
+    return plain
+
+
+def whole(record: Record) -> dict[str, Any]:
+    """The record as JSON holds it; NaN and infinities are strings."""
+    plain: dict[str, Any] = json.loads(record.model_dump_json())
     return plain
 
 

@@ -184,7 +184,7 @@ def test_a_truncated_piece_is_named_and_nothing_of_it_is_imported(store: Store, 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"format": "cudal2-sweep", "version": 2, "product": "9.1"}', "line 1: sweep version 2 of cudal2-agent 9.1; this"),
+        ('{"format": "cudal2-sweep", "version": 3, "product": "9.1"}', "line 1: sweep version 3 of cudal2-agent 9.1; this"),
         ('{"index": 0, "round": 1}', "line 2: "),
         ('{"unknown": 0}', "line 2: not a line of a sweep"),
         ("[1]", "line 2: not a line of a sweep"),
@@ -212,11 +212,16 @@ def test_a_time_out_of_range_is_named(store: Store, tmp_path: Path, name: str, v
     assert store.runs() == []
 
 
-def test_what_a_sweep_declares_does_not_fill_the_memory(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["axes", "exchange"])
+def test_what_a_sweep_declares_does_not_fill_the_memory(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     monkeypatch.setattr(sweep_reading, "MAX_LINE_BYTES", 4000)
     lines = [json.dumps(line) for line in _sweep_lines(tmp_path)]
-    lines[1:1] = [json.dumps({"axes": ["x" * 900, str(number)]}) for number in range(5)]
-    with pytest.raises(UsageError, match="line 6: environments, axes and baselines of more than 4,000 bytes"):
+    said = exchange(text="x" * 500).model_dump(mode="json")
+    more = [{"axes": ["x" * 900, str(number)]} if kind == "axes" else {"exchange": said} for number in range(5)]
+    lines[1:1] = [json.dumps(line) for line in more]
+    with pytest.raises(UsageError, match=r"environments, axes, baselines and exchanges of more than 4,000 bytes"):
         import_files(store, [written(tmp_path / "b.sweep", lines)])
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from cudal2_agent.agent.cli.render.progress import Progress
 from cudal2_agent.agent.cli.render.run_answer import outcome_text, unsound
 from cudal2_agent.agent.cli.session import INTERRUPTED, NO_KERNEL, folder_of, write_outcome
+from cudal2_agent.agent.mcp.agent_calls import Door
 from cudal2_agent.agent.mcp.agent_tools import AGENT_TOOLS
 from cudal2_agent.agent.mcp.known_winners import winners
-from cudal2_agent.agent.mcp.protocol_server import Door
 from cudal2_agent.agent.mcp.run_tools import RunTools
 from cudal2_agent.agent.report.output import reserve
 from cudal2_agent.agent.run.dependencies import Dependencies
@@ -28,6 +28,7 @@ from cudal2_agent.contract.records.trajectory import RunRecord
 from cudal2_agent.contract.settings.run_settings import AGENT_CALL_S, AGENT_CALLS, HANDED_IN
 from cudal2_agent.contract.settings.settings import Settings, load_settings
 from cudal2_agent.policies.chat.named_kernels import NamedKernels
+from cudal2_agent.sandbox.building.toolchain import builds_cutlass
 from cudal2_agent.store.store import Store, open_store
 
 
@@ -78,7 +79,7 @@ class _Host:
     """The run behind a door, until the client is gone."""
 
     def __init__(self, door: Door) -> None:
-        self._session, self._desk, self._thread = door.session, door.session.desk, door.thread
+        self._calls, self._desk, self._thread = door.calls, door.calls.desk, door.thread
         self._progress = Progress()
         self._workbench: Workbench | None = None
         self.code = 0
@@ -89,7 +90,7 @@ class _Host:
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _: object) -> None:
         if exc is not None:
-            self._session.close(f"the run has ended: {exc}")
+            self._calls.close(f"the run has ended: {exc}")
         elif self.code != INTERRUPTED:
             self._thread.join()
         self._progress.__exit__(kind, exc, None)
@@ -105,7 +106,7 @@ class _Host:
             try:
                 yield parts
             except BaseException as exc:
-                self._session.close(f"the run has ended: {exc}")
+                self._calls.close(f"the run has ended: {exc}")
                 raise
 
     def _author(self, workbench: Workbench) -> Policy:
@@ -120,14 +121,16 @@ class _Host:
         def known() -> list[Any]:
             return winners(run.task, run.chip, store)
 
-        tools = RunTools(run, store, parts.sandbox, self._workbench, self._desk, kernels, known, primitives())
-        self._session.open(run, store, tools, kernels, self.emit)
+        cutlass = builds_cutlass(run.settings.nvcc)
+        parts_of_tools = run, store, parts.sandbox, self._workbench, self._desk, kernels, known, primitives()
+        tools = RunTools(*parts_of_tools, cutlass=cutlass)
+        self._calls.open(run, store, tools, kernels, self.emit)
 
     def conclude(self, outcome: RunResult, parts: Dependencies, as_json: bool) -> None:
         """Write the result, and tell it to the agent and to the user."""
         folder = write_outcome(outcome, parts)
         said = outcome_text(outcome, folder, as_json=False)
-        self._session.close(f"The run has ended: {outcome.reason}.\n{said}")
+        self._calls.close(f"The run has ended: {outcome.reason}.\n{said}")
         print(outcome_text(outcome, folder, as_json), file=sys.stderr)
         if outcome.run.status == "interrupted":
             resumed = f"continue with: cudal2-agent mcp --resume {outcome.run.run_id}"

@@ -101,9 +101,13 @@ def resources_text(inspection: Inspection, tokens: int) -> str:
 
 def chunk_text(hit: Hit, mark: str = "") -> str:
     """A chunk of the knowledge base with its location, and the mark by which a reply cites it, if it has one."""
+    return fenced(f"{mark} from {place_text(hit)}\n{hit.chunk.text}".lstrip())
+
+
+def place_text(hit: Hit) -> str:
+    """Where a chunk stands, on one line."""
     chunk = hit.chunk
-    place = inline(f"{chunk.release} {chunk.path}:{chunk.start_line}-{chunk.end_line} {chunk.symbol}")
-    return fenced(f"{mark} from {place}\n{chunk.text}".lstrip())
+    return inline(f"{chunk.release} {chunk.path}:{chunk.start_line}-{chunk.end_line} {chunk.symbol}")
 
 
 def resource_lines(inspection: Inspection | None) -> Iterator[str]:

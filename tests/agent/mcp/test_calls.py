@@ -41,6 +41,19 @@ def test_a_kernel_that_is_handed_in_is_a_step_with_its_time_its_counters_and_its
     assert [result.text for one in exchanges for result in one.results] == [timed.text, again.text, second.text]
 
 
+def test_an_idea_cites_the_notes_of_the_task_by_their_marks(tmp_path: Path) -> None:
+    at = Driven(tmp_path, ScriptedSandbox({1: 5.0}))
+    with at.running():
+        task = at.call("read_task").text
+        mark = task.partition(" from builtin x.md")[0].rpartition("[")[2]
+        at.call("submit_kernel", kernel=kernel(1), idea=f"As in [{mark}.")
+        at.call("submit_kernel", kernel=kernel(2), idea="My own.")
+    steps, exchanges = stored(at)
+    assert len(exchanges[1].shown) == 1
+    assert [one.cited for one in exchanges] == [(), exchanges[1].shown, ()]
+    assert steps[0].candidate.origin.chunk_ids == exchanges[1].shown
+
+
 def test_tools_that_try_a_kernel_make_no_step(tmp_path: Path) -> None:
     at = Driven(tmp_path, ScriptedSandbox({1: 5.0}, failures=(3,)))
     with at.running():

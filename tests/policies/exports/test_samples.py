@@ -292,5 +292,9 @@ def test_the_prompt_of_a_model_is_the_one_that_was_sent_or_none(tmp_path: Path) 
     [sample] = samples(run.trajectory)
     assert (sample.prompt, sample.completion) == (asked.prompt.messages, written)
     counts = ExportCounts()
-    assert samples(through_a_sweep(run.trajectory, tmp_path), counts) == []
+    (tmp_path / "seen").mkdir()
+    [travelled] = samples(through_a_sweep(run.trajectory, tmp_path / "seen"))
+    assert (travelled.prompt, travelled.completion) == (asked.prompt.messages, written)
+    older = run.trajectory.model_copy(update={"exchanges": ()})  # as a sweep of an older version has it
+    assert samples(through_a_sweep(older, tmp_path), counts) == []
     assert counts.left_out["unseen"] == 1
