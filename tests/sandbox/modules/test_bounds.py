@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ from cudal2_agent.sandbox.modules.cases import (
 )
 from cudal2_agent.sandbox.modules.evaluations import REFERENCE
 from cudal2_agent.sandbox.modules.executor import Run, filled
+from cudal2_agent.sandbox.modules.noise import Noise
 from tests.sandbox.modules import small_tasks as small
 
 CPU = torch.device("cpu")
@@ -354,6 +356,32 @@ def test_attention_may_round_scores_that_are_larger_than_what_is_left_of_them() 
 
     assert [verdict(task, kernel, case, seed).describe() for case in (NORMAL, LOW, HIGH) for seed in (1, 2)] == [""] * 6
     assert not any(verdict(task, lambda v: kernel(v, narrow=True), case).right for case in (NORMAL, LOW, HIGH))
+
+
+MASKS = {
+    "none": {},
+    "causal": {"is_causal": True},
+    "scaled": {"scale": 0.25},
+    "chosen": {"attn_mask": torch.arange(40).reshape(5, 8) % 3 > 0},
+    "row hidden": {"attn_mask": torch.arange(40).reshape(5, 8) >= 8},
+    "added": {"attn_mask": torch.linspace(-3, 3, 40).reshape(5, 8)},
+}
+
+
+@pytest.mark.parametrize("options", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("element", [torch.float32, torch.float16])
+def test_attention_with_noise_is_attention(options: dict[str, Any], element: torch.dtype) -> None:
+    node = small.node("out", "aten.scaled_dot_product_attention.default", [small.of(name) for name in "qkv"], (2, 5, 16))
+    options = {
+        name: each.to(element) if name == "attn_mask" and each.is_floating_point() else each for name, each in options.items()
+    }
+    q, k, v = (torch.randn(2, size, 16, generator=torch.Generator().manual_seed(size)).to(element) for size in (5, 8, 8))
+    function = torch.ops.aten.scaled_dot_product_attention.default
+    noisy = Noise(1, CPU, Arithmetic.F32)(node, function, [q, k, v], options)
+    right = function(q, k, v, **options)
+    assert noisy.dtype == element
+    assert torch.allclose(noisy, right, rtol=0, atol=1e-5 if element is torch.float32 else 1e-2)
+    assert not torch.equal(noisy, right)
 
 
 def convolved(groups: int = 1) -> ModuleTask:

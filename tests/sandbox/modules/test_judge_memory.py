@@ -70,7 +70,16 @@ def loss():
     return task(nodes, {"x": shape, "y": shape})
 
 
+def attention(rows, width):
+    """Scores of rows x rows."""
+    shape = (8, rows, width)
+    args = [of(name) for name in "qkv"]
+    return task([node("out", "aten.scaled_dot_product_attention.default", args, shape)], dict.fromkeys("qkv", shape))
+
+
 MADE = {
+    "long attention": lambda: attention(128, 16),
+    "wide attention": lambda: attention(32, 128),
     "chain": chain,
     "loss": loss,
     "softmax": lambda: softmax(ROWS, COLUMNS),
@@ -96,6 +105,21 @@ def test_no_more_is_allocated_than_the_account_says(made, count, monkeypatch):
     account = judge_bytes(made, graph_of(made), axis, count)
     assert allocations.peak < SHARE * account
     assert account < 3 * allocations.peak
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+def test_a_second_look_takes_no_more(made, monkeypatch):
+    made = made()
+    values = draw(made, NORMAL, 1, CPU)
+    monkeypatch.setattr(bounds, "BLOCK_ELEMENTS", 256)
+    with Allocations(values.values()) as allocations:
+        judge = Judge(made, values, 1)
+        out = judge.eager["out"]
+        beyond = judge.expected["out"].reference.view(-1)[0] + 1.5 * judge.expected["out"].bound.view(-1)[0]
+        out.view(-1)[0] = beyond
+        judge.judge(Run({"out": out}))
+    assert judge._final, "it was looked at again"
+    assert allocations.peak < SHARE * judge_bytes(made, graph_of(made))
 
 
 LARGE = (32768, 32768)
