@@ -145,8 +145,8 @@ def _best_of_run(connection: Connection, reader: PlainReader, key: int) -> Seque
     own = tables.steps.c
     measured = select(own.index, own.speedup, own.time_us).where((own.run == key) & own.speedup.is_not(None))
     rows = connection.execute(measured).all()
-    speedups: dict[int, float] = {row.index: row.speedup for row in rows}
-    baselines_us = {row.index: row.speedup * row.time_us for row in rows if row.time_us is not None}
+    speedups: dict[int, float] = {row[0]: row[1] for row in rows}
+    baselines_us: dict[int, float] = {row[0]: row[1] * row[2] for row in rows if row[2] is not None}
     fastest = sorted(speedups, key=lambda index: -speedups[index])[:RUN_STEPS]
     last = sorted(speedups)[-RUN_STEPS:]  # a race is at the end
     best: dict[frozenset[tuple[str, ScheduleValue]], _Leader] = {}
