@@ -37,7 +37,7 @@ SOURCE_TOKENS = 20_000  # of a source that is shown: more than any kernel of the
 class RunTools(Toolbox):
     """The tools of one run. `kernels`: by their names; `winners`: reads what is known of near tasks.
 
-    `primitives`, `cutlass`: what a candidate may include here.
+    `primitives`: what a candidate may include here.
     """
 
     def __init__(
@@ -50,15 +50,13 @@ class RunTools(Toolbox):
         kernels: NamedKernels,
         winners: Callable[[], Sequence[KnownWinner]],
         primitives: Sequence[Header],
-        *,
-        cutlass: bool = False,
     ) -> None:
         options: ChatOptions = run.settings.chat
         super().__init__(workbench, options.tool_s, options.tool_tokens)
         self._run, self._store, self._sandbox, self._desk = run, store, sandbox, desk
         self._kernels, self._winners = kernels, winners
         tokens = min(options.prompt_tokens, OPENING_TOKENS)
-        self._prompts = Prompts(tokens, primitives, PromptedReplies("call", 1), cutlass=cutlass)
+        self._prompts = Prompts(tokens, primitives, PromptedReplies("call", 1))
         self.told: ComposedPrompt | None = None
         """The task as it was read last."""
         self.tried = len(self._steps())

@@ -28,7 +28,6 @@ from cudal2_agent.contract.records.trajectory import RunRecord
 from cudal2_agent.contract.settings.run_settings import AGENT_CALL_S, AGENT_CALLS, HANDED_IN
 from cudal2_agent.contract.settings.settings import Settings, load_settings
 from cudal2_agent.policies.chat.named_kernels import NamedKernels
-from cudal2_agent.sandbox.building.toolchain import builds_cutlass
 from cudal2_agent.store.store import Store, open_store
 
 
@@ -121,9 +120,7 @@ class _Host:
         def known() -> list[Any]:
             return winners(run.task, run.chip, store)
 
-        cutlass = builds_cutlass(run.settings.nvcc)
-        parts_of_tools = run, store, parts.sandbox, self._workbench, self._desk, kernels, known, primitives()
-        tools = RunTools(*parts_of_tools, cutlass=cutlass)
+        tools = RunTools(run, store, parts.sandbox, self._workbench, self._desk, kernels, known, primitives())
         self._calls.open(run, store, tools, kernels, self.emit)
 
     def conclude(self, outcome: RunResult, parts: Dependencies, as_json: bool) -> None:
