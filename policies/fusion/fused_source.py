@@ -50,7 +50,7 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
         + headers
         + PREAMBLE
         + (CLUSTERS if any("cluster_sync" in kernel for kernel in kernels) else "")
-        + (KEEPING if any("keep_async" in kernel for kernel in kernels) else "")
+        + (KEEPING if any("wait_for_kept" in kernel for kernel in kernels) else "")
         + loops
         + "\n"
         + "\n".join(kernels)

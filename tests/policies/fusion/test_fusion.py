@@ -22,6 +22,7 @@ from cudal2_agent.policies.fusion.values import Unplanned
 from tests.policies.fusion.emulated import Array, emulated, inputs_of
 from tests.policies.fusion.graphs import linear_norm_relu, node, softmax, task
 from tests.sandbox.emulator.compiled import PtxCompiler
+from tests.sandbox.emulator.modules import graphs
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 
@@ -114,6 +115,14 @@ def test_a_schedule_is_written_again_at_other_sizes(compiler: PtxCompiler) -> No
     inputs = inputs_of(small)
     assert np.isfinite(emulated(again, small, inputs, compiler)["out"]).all()
     assert again.source != first(large).source
+
+
+def test_a_source_defines_what_it_waits_for() -> None:
+    """Rows of f16 that no asynchronous copy fits are kept by plain ones."""
+    candidates = FusionPolicy().propose(Observation(task=graphs.row_softmax(4, 75, "f16"), chip=CHIP, round=0, seed=0), 3)
+    waiting = [each.source for each in candidates if "wait_for_kept();" in each.source]
+    assert waiting
+    assert all("void wait_for_kept()" in source for source in waiting)
 
 
 def test_an_operation_without_a_rule_is_named() -> None:
