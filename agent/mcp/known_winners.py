@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cudal2_agent.agent.library.entry_source import candidate_of
-from cudal2_agent.agent.library.near_entries import near_entries
+from cudal2_agent.agent.observe.near_entries import near_entries
 from cudal2_agent.contract.errors import LibraryError
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.module_task import Task

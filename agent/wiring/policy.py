@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
-from cudal2_agent.agent.library.near_entries import near_entries
+from cudal2_agent.agent.observe.near_entries import near_entries
 from cudal2_agent.agent.wiring.schedule_prior import open_prior
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Emit, Notice
