@@ -2,7 +2,6 @@
 
 from functools import lru_cache
 
-from cudal2.library.kernel_library import key_of, shipped_library
 from cudal2_agent.contract.records.library import LibraryEntry
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.store.precedents import REACH, doublings
@@ -14,6 +13,8 @@ def near_entries(task: GemmTask, chip: str, count: int) -> tuple[LibraryEntry, .
 
     Raises: LibraryError where the library is damaged.
     """
+    from cudal2.library.kernel_library import key_of, shipped_library  # loads torch
+
     library = shipped_library(chip)
     if library is None:
         return ()

@@ -32,9 +32,13 @@ def used_pieces(exchange: Exchange, hits: Sequence[Hit]) -> tuple[str, ...]:
 
 
 def count_used(exchanges: Iterable[Exchange], observations: Mapping[str, Observation]) -> int:
-    """The number of pieces that replies used, of those that are counted as shown."""
+    """The number of pieces that replies used, of those that are counted as shown.
+
+    `observations`: of rounds with steps, at least. A round without one is left out.
+    """
     asked = (exchange for exchange in exchanges if answered(exchange) and exchange.shown)
-    return sum(len(used_pieces(exchange, observations[exchange.observation_id].hits)) for exchange in asked)
+    known = ((exchange, observations[exchange.observation_id]) for exchange in asked if exchange.observation_id in observations)
+    return sum(len(used_pieces(exchange, observation.hits)) for exchange, observation in known)
 
 
 def answered(exchange: Exchange) -> bool:

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from threading import Event as Flag
 
@@ -314,7 +315,7 @@ def test_a_batch_raises_what_its_builds_raised_after_what_they_finished() -> Non
         def build(
             self, candidates: Sequence[AnyCandidate], task: GemmTask, cancel: Flag | None = None
         ) -> Iterator[tuple[int, Built | Evaluation]]:
-            yield from list(super().build(candidates, task, cancel))[:2]
+            yield from islice(super().build(candidates, task, cancel), 2)
             raise MachineError("no space left on the device")
 
     builds = BatchBuild(Full(), TASK, lambda: RoundProposal([candidate(number) for number in range(3)]))

@@ -101,5 +101,5 @@ def test_a_model_that_only_names_schedules_gets_proved_kernels(capsys: pytest.Ca
         assert again is not None
         assert again.source == step.candidate.source
     assert max(map(len, prompts)) < 8000
-    assert max(estimate_tokens(exchange.reply) for exchange in exchanges) <= 100
+    assert max(estimate_tokens(exchange.reply) for exchange in exchanges) <= 120
     assert "# What was tried" in prompts[-1]
