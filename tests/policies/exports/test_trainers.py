@@ -77,7 +77,7 @@ def model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
             num_hidden_layers=1,
             num_attention_heads=2,
             num_key_value_heads=1,
-            max_position_embeddings=8192,
+            max_position_embeddings=16384,
             bos_token_id=tokenizer.eos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
@@ -119,7 +119,7 @@ def test_one_file_loads_without_its_card(exports: Path, tmp_path: Path, name: st
 def test_a_step_of_supervised_training(
     load: Any, name: str, model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    arguments = SFTConfig(str(tmp_path), max_length=4096, per_device_train_batch_size=2, learning_rate=0.1, **ONE_STEP)
+    arguments = SFTConfig(str(tmp_path), max_length=16384, per_device_train_batch_size=2, learning_rate=0.1, **ONE_STEP)
     trained(SFTTrainer(model, arguments, train_dataset=load(name)["train"], processing_class=tokenizer), model)
 
 
@@ -127,7 +127,7 @@ def test_a_step_of_supervised_training(
 def test_a_step_of_direct_preference(
     load: Any, model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    arguments = DPOConfig(str(tmp_path), max_length=4096, per_device_train_batch_size=2, learning_rate=0.1, **ONE_STEP)
+    arguments = DPOConfig(str(tmp_path), max_length=16384, per_device_train_batch_size=2, learning_rate=0.1, **ONE_STEP)
     rows, reference = load("preference")["train"], copy.deepcopy(model)
     trained(DPOTrainer(model, reference, args=arguments, train_dataset=rows, processing_class=tokenizer), model)
 
@@ -138,7 +138,7 @@ def test_a_step_of_labelled_answers(
 ) -> None:
     rows = load("kto")["train"]
     assert set(rows["label"]) == {True, False}
-    arguments = KTOConfig(str(tmp_path), max_length=4096, per_device_train_batch_size=2, learning_rate=0.1, **ONE_STEP)
+    arguments = KTOConfig(str(tmp_path), max_length=16384, per_device_train_batch_size=2, learning_rate=0.1, **ONE_STEP)
     reference = copy.deepcopy(model)
     trained(KTOTrainer(model, reference, args=arguments, train_dataset=rows, processing_class=tokenizer), model)
 
