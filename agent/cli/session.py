@@ -9,7 +9,7 @@ from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.lifecycle import check_resumable, name_run, resume_run, start_run
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.agent.wiring.parts import open_dependencies
-from cudal2_agent.agent.wiring.policy import told_limits, with_policy_of
+from cudal2_agent.agent.wiring.policy import chat_limits, with_policy_of
 from cudal2_agent.agent.wiring.schedule_prior import with_budget
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.events import Notice
@@ -39,7 +39,7 @@ def optimize_task(task: Task, settings: Settings, out: Path | None, *, as_json: 
     ):
         settings = with_budget(settings, task, parts.sandbox.chip, measures=parts.sandbox.can_measure)
         reserve(folder)
-        limits = told_limits(settings)
+        limits = chat_limits(settings)
         for line in (*([limits + (UNASKED if unasked else "")] if limits else []), *unsound(task)):
             progress.emit(Notice(message=line))
         outcome = start_run(run_id, task, settings, parts, progress.emit, folder)

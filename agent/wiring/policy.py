@@ -53,7 +53,7 @@ def with_policy_of(settings: Settings, task: Task, *, may_ask: bool = False) -> 
     return settings.model_copy(update={"policy": "portfolio" if may_ask and settings.chat.model else search})
 
 
-def told_limits(settings: Settings) -> str:
+def chat_limits(settings: Settings) -> str:
     """What a chat server may cost a run, in a line; empty where none is asked. The settings' policy is resolved."""
     options = settings.chat
     if settings.policy not in ("chat", "portfolio") or settings.replay is not None:

@@ -65,6 +65,11 @@ def users_own(name: str, value: object) -> bool:
     return name in USERS_OWN or (name == "device" and str(value).startswith(REMOTE_DEVICES))
 
 
+def from_folder(name: str, value: object) -> bool:
+    """Whether a file in the working folder may set this."""
+    return name not in NOT_FROM_FOLDER and not users_own(name, value)
+
+
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by flat or nested names, with every flat one moved to its group. A flat name wins over a nested one."""
     found = {name: value for name, value in values.items() if name not in FLAT}

@@ -38,11 +38,10 @@ from cudal2_agent.contract.settings.run_settings import (
     FLAT,
     FLAT_NAME,
     GROUPS,
-    NOT_FROM_FOLDER,
     RETIRED,
     RunSettings,
+    from_folder,
     nested,
-    users_own,
 )
 from cudal2_agent.contract.whole_file import whole_file
 
@@ -119,12 +118,12 @@ def _without_users_own(values: Mapping[str, Any]) -> dict[str, Any]:
     own: list[str] = []
     kept: dict[str, Any] = {}
     for name, value in values.items():
-        if name in NOT_FROM_FOLDER or users_own(name, value) or name.upper() == _OPENAI:
+        if not from_folder(name, value) or name.upper() == _OPENAI:
             own.append(name)
         elif name in GROUPS and isinstance(value, Mapping):
             flat = {inner: FLAT_NAME.get((name, inner), inner) for inner in value}
-            own += [flat[inner] for inner in value if flat[inner] in NOT_FROM_FOLDER]
-            kept[name] = {inner: held for inner, held in value.items() if flat[inner] not in NOT_FROM_FOLDER}
+            own += [flat[inner] for inner in value if not from_folder(flat[inner], value[inner])]
+            kept[name] = {inner: held for inner, held in value.items() if from_folder(flat[inner], held)}
         else:
             kept[name] = value
     if own:

@@ -12,6 +12,7 @@ from cudal2_agent.contract.errors import DeviceUnavailable
 
 PROTOCOL = 1
 OWN = "cudal2-agent"
+RECORDS = ("calls.py", "far_answers.py", "spool_folder.py")  # of this room, besides those of the contract
 _SOURCES = frozenset({".py", ".cuh", ".cu", ".hpp", ".cpp"})
 
 
@@ -28,8 +29,7 @@ def own_version() -> str:
 def records_hash() -> str:
     """Of all that decides how a record reads: the same for equal sources, whatever pydantic is installed."""
     folder = Path(cudal2_agent.contract.__file__ or "").parent
-    files = [*folder.rglob("*.py"), Path(__file__).with_name("calls.py")]
-    return _hash(files)
+    return _hash([*folder.rglob("*.py"), *(Path(__file__).with_name(name) for name in RECORDS)])
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cudal2_agent.agent.wiring.policy import open_policy, told_limits, with_policy_of
+from cudal2_agent.agent.wiring.policy import chat_limits, open_policy, with_policy_of
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.protocols import Policy
@@ -84,7 +84,7 @@ def test_a_model_that_is_named_shares_the_rounds_unless_a_policy_is(
 
 def test_what_a_model_may_cost_is_reported_where_one_is_asked(tmp_path: Path) -> None:
     def line(**flags: Any) -> str:
-        return told_limits(load_settings(home=tmp_path, model="any", **flags))
+        return chat_limits(load_settings(home=tmp_path, model="any", **flags))
 
     assert line(policy="schedule") == ""
     assert line(policy="portfolio", replay="run-1") == ""
