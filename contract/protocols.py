@@ -116,9 +116,10 @@ class MeasuresAhead(Protocol):
     """A sandbox so far away that what it builds is measured before that is asked: one answer then brings both."""
 
     def build_to_measure(
-        self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
+        self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None, *, counters: bool
     ) -> Iterator[tuple[int, Built | Evaluation]]:
-        """As `Sandbox.build`. The caller will screen candidates of trusted writers, evaluate others, and have these proved."""
+        """As `Sandbox.build`. The caller will screen candidates of trusted writers, evaluate others, and have these proved
+        and, with `counters`, profiled."""
         ...
 
 

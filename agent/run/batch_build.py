@@ -34,7 +34,8 @@ class Finished(NamedTuple):
 class BatchBuild:
     """Proposes a batch and builds it, both in the background. An error of either is raised to the caller that waits for it.
 
-    Candidates for which `skip` holds are not built: they are steps already.
+    Candidates for which `skip` holds are not built: they are steps already. `counters`: those of a model's kernels are asked
+    at the end of the round.
     """
 
     def __init__(
@@ -43,8 +44,11 @@ class BatchBuild:
         task: Task,
         propose: Callable[[], RoundProposal],
         skip: Callable[[AnyCandidate], bool] = lambda _: False,
+        *,
+        counters: bool = False,
     ) -> None:
         self._sandbox, self._task, self._propose, self._skip = sandbox, task, propose, skip
+        self._counters = counters
         self._proposal: Future[RoundProposal] = Future()
         self._finished: SimpleQueue[Finished | None] = SimpleQueue()  # None follows the last one
         self._failure: BaseException | None = None
@@ -120,8 +124,11 @@ class BatchBuild:
         if not places or self._cancel.is_set():
             return
         candidates = [batch[place] for place in places]
-        build = self._sandbox.build_to_measure if isinstance(self._sandbox, MeasuresAhead) else self._sandbox.build
-        for number, outcome in build(candidates, self._task, self._cancel):
+        if isinstance(self._sandbox, MeasuresAhead):
+            outcomes = self._sandbox.build_to_measure(candidates, self._task, self._cancel, counters=self._counters)
+        else:
+            outcomes = self._sandbox.build(candidates, self._task, self._cancel)
+        for number, outcome in outcomes:
             seconds = outcome.seconds if isinstance(outcome, Built) else time.monotonic() - begin_s
             self._finished.put(Finished(places[number], candidates[number], outcome, seconds))
             self._ended += 1

@@ -242,7 +242,8 @@ class Nodes:
             batch = _CANDIDATES.validate_python(state["batch"])
             skip = {candidate.id for candidate in batch if self.history.first(candidate.id) is not None}
             proposal = RoundProposal([candidate for candidate in batch if candidate.id not in skip])
-            self._builds = BatchBuild(self._parts.sandbox, self._run.task, lambda: proposal)
+            counters = self._profiler.able and self._parts.policy.reads_code
+            self._builds = BatchBuild(self._parts.sandbox, self._run.task, lambda: proposal, counters=counters)
         return self._builds
 
     @property

@@ -11,15 +11,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager as Context
-from contextlib import ExitStack, contextmanager
-from typing import Literal
+from contextlib import ExitStack, contextmanager, suppress
 
-from cudal2_agent.contract.errors import Cudal2Error, MachineError
+from cudal2_agent.contract.errors import Cudal2Error, MachineError, ProfileFailed, ProfilerUnavailable
 from cudal2_agent.contract.events import Event, Notice, StageStarted, WorkerRestarted
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate
-from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Measured
+from cudal2_agent.contract.records.evaluation import Environment, Evaluation, Measured, Wrong
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.reward import beyond_roofline
@@ -40,6 +39,7 @@ from cudal2_agent.sandbox.remote.calls import (
 )
 from cudal2_agent.sandbox.remote.far_answers import (
     MAX_ARTIFACT_BYTES,
+    Ahead,
     AheadAnswer,
     ArtifactAnswer,
     BuiltAnswer,
@@ -239,7 +239,7 @@ class CallService:
                 if deed.ahead and ready_at:
                     opened.baselines.bring(deed.tuned)
                     with clock.alone(self._alone, sandbox):
-                        yield from _measured_ahead(opened, ready_at, task, cancel, clock)
+                        yield from _measured_ahead(opened, ready_at, task, cancel, clock, counters=deed.counters)
             case ExecuteCall():
                 opened.baselines.bring(deed.tuned)
                 ready_at = {}
@@ -349,15 +349,19 @@ def _executed(opened: _OpenedHere, ready: Mapping[int, Built], task: Task, how: 
 
 
 def _measured_ahead(
-    opened: _OpenedHere, ready: Mapping[int, Built], task: Task, cancel: threading.Event, clock: _CallClock
+    opened: _OpenedHere, ready: Mapping[int, Built], task: Task, cancel: threading.Event, clock: _CallClock, *, counters: bool
 ) -> Iterator[AheadAnswer]:
-    """What a run asks next: a screen of trusted writers' candidates on a GPU; of others a quick evaluation, and its proof."""
+    """What a run asks next: a screen of trusted writers' candidates on a GPU; of others a quick evaluation, and of those
+    that pass the proof, counters and the compiled code."""
     sandbox, before_s = opened.sandbox, clock()
 
-    def told(position: int, how: Execution | Literal["prove"], evaluation: Evaluation) -> AheadAnswer:
+    def told(position: int, how: Ahead, found: Evaluation | ProfileAnswer | ArtifactAnswer) -> AheadAnswer:
         nonlocal before_s
         took_s, before_s = clock() - before_s, clock()
-        return AheadAnswer(position=position, how=how, evaluation=evaluation, worked_s=took_s)
+        known = (
+            found if isinstance(found, ProfileAnswer | ArtifactAnswer) else JudgedAnswer(position=position, evaluation=found)
+        )
+        return AheadAnswer(position=position, how=how, found=known, worked_s=took_s)
 
     screened = {place: one for place, one in ready.items() if sandbox.can_measure and one.candidate.origin.trusted_writer}
     for position, evaluation in _executed(opened, screened, task, "screen"):
@@ -365,10 +369,19 @@ def _measured_ahead(
     for position in sorted(ready.keys() - screened.keys()):
         if cancel.is_set():
             return
-        evaluation = sandbox.evaluate(ready[position], task, "quick")
+        built = ready[position]
+        evaluation = sandbox.evaluate(built, task, "quick")
         yield told(position, "quick", evaluation)
-        if isinstance(evaluation, Measured) and not beyond_roofline(evaluation, task, sandbox.chip):
-            yield told(position, "prove", sandbox.witness(ready[position], task))
+        if not isinstance(evaluation, Measured) or beyond_roofline(evaluation, task, sandbox.chip):
+            continue
+        proof = sandbox.witness(built, task)
+        yield told(position, "prove", proof)
+        if not isinstance(proof, Wrong):
+            if counters:
+                with suppress(ProfileFailed, ProfilerUnavailable):  # asked again, the reason is an answer
+                    yield told(position, "profile", ProfileAnswer(profile=sandbox.profile(built, task)))
+            if (content := sandbox.artifact(built)) is not None and len(content) <= MAX_ARTIFACT_BYTES:
+                yield told(position, "artifact", ArtifactAnswer.of(content))
 
 
 def _named(environment: Environment | None) -> str:

@@ -57,13 +57,15 @@ class CloseCall(Record):
 class BuildCall(Record):
     """Check, compile and inspect: a `BuiltAnswer` or a `JudgedAnswer` for each.
 
-    `ahead`: measure them, too, as their caller will ask next: an `AheadAnswer` for each verdict. `tuned`: as of `ExecuteCall`.
+    `ahead`: measure them, too, as their caller will ask next: an `AheadAnswer` for each verdict. `counters`: so are the
+    hardware counters of what is not from a schedule. `tuned`: as of `ExecuteCall`.
     """
 
     do: Literal["build"] = "build"
     candidates: Annotated[tuple[AnyCandidate, ...], Field(min_length=1)]
     task: Task
     ahead: bool = False
+    counters: bool = False
     tuned: TunedBaseline | None = None
 
 

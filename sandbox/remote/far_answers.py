@@ -25,6 +25,9 @@ from cudal2_agent.contract.records.profile import Profile
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.sandbox.remote.calls import CallId, Execution
 
+# What is asked of a candidate once it is built.
+Ahead = Execution | Literal["prove", "profile", "artifact"]
+
 MAX_ARTIFACT_BYTES = 40 << 20  # as base64 it fits in a line of `frames.MAX_FRAME_BYTES`
 
 
@@ -83,16 +86,6 @@ class JudgedAnswer(Record):
     worked_s: float = 0.0
 
 
-class AheadAnswer(Record):
-    """What a later call would be answered. `worked_s`: on this one verdict."""
-
-    message: Literal["ahead"] = "ahead"
-    position: int
-    how: Execution | Literal["prove"]
-    evaluation: Evaluation
-    worked_s: float
-
-
 class ProfileAnswer(Record):
     message: Literal["profiled"] = "profiled"
     profile: Profile
@@ -111,6 +104,16 @@ class ArtifactAnswer(Record):
     @property
     def content(self) -> bytes:
         return base64.b64decode(self.packed + "=" * (-len(self.packed) % 4))
+
+
+class AheadAnswer(Record):
+    """What a later call would be answered. `worked_s`: on this one."""
+
+    message: Literal["ahead"] = "ahead"
+    position: int
+    how: Ahead
+    found: Annotated[JudgedAnswer | ProfileAnswer | ArtifactAnswer, Field(discriminator="message")]
+    worked_s: float
 
 
 class DoctorAnswer(Record):

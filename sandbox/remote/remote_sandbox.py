@@ -39,6 +39,7 @@ from cudal2_agent.sandbox.remote.calls import (
     ProveCall,
 )
 from cudal2_agent.sandbox.remote.far_answers import (
+    Ahead,
     AheadAnswer,
     ArtifactAnswer,
     BuiltAnswer,
@@ -73,7 +74,7 @@ class RemoteSandbox:
         self._baselines = baselines
         self._internal = InternalErrors()
         self._waited_s = 0.0
-        self._ahead: dict[tuple[str, str, str], tuple[Evaluation, float]] = {}  # by candidate, task and how
+        self._ahead: dict[tuple[str, str, Ahead], AheadAnswer] = {}  # by candidate, task and how
         self._built: dict[tuple[str, str], Built] = {}
         self._pin: str | None = None
         self._host = link.where
@@ -119,7 +120,13 @@ class RemoteSandbox:
         return self._builds(candidates, task, cancel, ahead=False)
 
     def _builds(
-        self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None, *, ahead: bool
+        self,
+        candidates: Sequence[AnyCandidate],
+        task: Task,
+        cancel: Event | None,
+        *,
+        ahead: bool,
+        counters: bool = False,
     ) -> Iterator[tuple[int, Built | Evaluation]]:
         """What this process has built is not asked again."""
         known = [None if ahead else self._built.get((one.id, task.id)) for one in candidates]
@@ -131,7 +138,7 @@ class RemoteSandbox:
         outcomes = self._of_each(
             [candidates[position] for position in left],
             "build",
-            lambda some: BuildCall(candidates=some, task=task, ahead=ahead, tuned=tuned),
+            lambda some: BuildCall(candidates=some, task=task, ahead=ahead, counters=counters, tuned=tuned),
             cancel,
         )
         for place, outcome in list(outcomes) if ahead else outcomes:  # verdicts come behind builds, and are awaited with them
@@ -153,8 +160,8 @@ class RemoteSandbox:
         """See `Sandbox.screen`. Raises: as `build`."""
         left = []
         for position, one in enumerate(built):
-            if (known := self._foreseen(one, task, "screen")) is not None:
-                yield position, known
+            if (known := self._foreseen(one, task, "screen", JudgedAnswer)) is not None:
+                yield position, known.evaluation
             else:
                 left.append(position)
         candidates = [built[position].candidate for position in left]
@@ -175,8 +182,8 @@ class RemoteSandbox:
 
     def witness(self, built: Built, task: Task, seconds: float | None = None) -> Evaluation:
         """See `Sandbox.witness`. A lost worker is a reason, too, and so is one that does not answer in `seconds`."""
-        if (known := self._foreseen(built, task, "prove")) is not None:
-            return known
+        if (known := self._foreseen(built, task, "prove", JudgedAnswer)) is not None:
+            return known.evaluation
         deed, late = ProveCall(candidate=built.candidate, task=task, seconds=seconds), Event()
         timer = Timer(math.inf if seconds is None else seconds + LATE_S, late.set)
         timer.daemon = True
@@ -198,6 +205,8 @@ class RemoteSandbox:
 
     def profile(self, built: Built, task: Task) -> Profile:
         """See `Sandbox.profile`. Raises: as `build`; ProfilerUnavailable, ProfileFailed."""
+        if (known := self._foreseen(built, task, "profile", ProfileAnswer)) is not None:
+            return known.profile
         return self._profiled(ProfileCall(candidate=built.candidate, task=task))
 
     def profile_library(self, detail: str, task: Task) -> Profile:
@@ -208,6 +217,8 @@ class RemoteSandbox:
         """See `Sandbox.artifact`. Raises: as `build`."""
         if built.task is None:
             return None
+        if (known := self._foreseen(built, built.task, "artifact", ArtifactAnswer)) is not None:
+            return known.content
         deed = ArtifactCall(candidate=built.candidate, task=built.task)
         answers = self._twice(lambda: list(self._answers(deed)), lambda exc: WorkerError(f"the compiled code was lost: {exc}"))
         return next((answer.content for answer in answers if isinstance(answer, ArtifactAnswer)), None)
@@ -221,15 +232,17 @@ class RemoteSandbox:
         tuned = self._tuned(task)
         return lambda some: ExecuteCall(candidates=some, task=task, how=how, tuned=tuned)
 
-    def _foreseen(self, built: Built, task: Task, how: str) -> Evaluation | None:
+    def _foreseen(self, built: Built, task: Task, how: Ahead, kind: type[Outcome]) -> Outcome | None:
         """What came ahead of being asked. It counts once; asked again, the far side answers again."""
-        evaluation, worked_s = self._ahead.pop((built.candidate.id, task.id, how), (None, 0.0))
-        self._waited_s -= worked_s  # the work was done before
-        return evaluation
+        answer = self._ahead.pop((built.candidate.id, task.id, how), None)
+        if answer is None or not isinstance(answer.found, kind):
+            return None
+        self._waited_s -= answer.worked_s  # the work was done before
+        return answer.found
 
     def _executed(self, built: Built, task: Task, how: Execution) -> Evaluation:
-        if (known := self._foreseen(built, task, how)) is not None:
-            return known
+        if (known := self._foreseen(built, task, how, JudgedAnswer)) is not None:
+            return known.evaluation
         [(_, evaluation)] = _evaluations(self._of_each([built.candidate], how, self._execution(task, how)))
         return evaluation
 
@@ -294,7 +307,7 @@ class RemoteSandbox:
                     self._waited_s = before_s + self._working_s() - begin_s - answer.worked_s
                 if isinstance(answer, AheadAnswer) and isinstance(deed, BuildCall) and 0 <= answer.position < len(candidates):
                     key = candidates[answer.position].id, deed.task.id, answer.how
-                    self._ahead[key] = answer.evaluation, answer.worked_s
+                    self._ahead[key] = answer
                 if not isinstance(answer, BuiltAnswer | JudgedAnswer):
                     continue
                 if answer.position not in missing:
@@ -345,10 +358,10 @@ class AheadSandbox(RemoteSandbox):
     """Over a link whose answers take long, whatever is asked: one brings all that a run asks of a candidate next."""
 
     def build_to_measure(
-        self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None
+        self, candidates: Sequence[AnyCandidate], task: Task, cancel: Event | None = None, *, counters: bool
     ) -> Iterator[tuple[int, Built | Evaluation]]:
         """See `MeasuresAhead`. Raises: as `build`."""
-        return self._builds(candidates, task, cancel, ahead=True)
+        return self._builds(candidates, task, cancel, ahead=True, counters=counters)
 
 
 def open_over(

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,14 @@ from cudal2_agent.contract.protocols import MeasuresAhead
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate, Origin
-from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation
+from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, TestResult, Wrong
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.sandbox.remote.calls import DoctorCall, FarCall
 from cudal2_agent.sandbox.remote.command_link import CommandLink
 from cudal2_agent.sandbox.remote.far_answers import DoctorAnswer
 from cudal2_agent.sandbox.remote.remote_sandbox import RemoteSandbox, open_over
 from tests.doubles import TASK, ScriptedSandbox, candidate, measured, profile, unmeasured
-from tests.doubles.scripted import ENVIRONMENT
+from tests.doubles.scripted import ENVIRONMENT, INSPECTION
 from tests.sandbox.remote.test_command_link import HELLO, OPENING
 from tests.sandbox.remote.through_json import CHECK, ThroughJson, raising, service_over
 
@@ -40,6 +41,7 @@ TUNED = TunedBaseline(
     task=TASK, environment=ENVIRONMENT.key, layout="nn", algorithm="00", detail="scripted", suggestions=1, time_us=1.0
 )
 TRUSTED, OTHER = candidate(1), candidate(2)
+FAILED = TestResult(tier="races", name="full", passed=False, message="a race")
 
 
 class Book:
@@ -89,22 +91,42 @@ def test_every_method_says_what_the_far_sandbox_says() -> None:
 
 
 def test_one_answer_over_a_slow_link_brings_all_that_a_run_asks() -> None:
-    """A screen of what was written from a schedule; of a model's kernel the evaluation and its proof. Each counts once."""
+    """A screen of what was written from a schedule; of a model's kernel the evaluation, proof, counters and code, once each."""
     far = Far(ScriptedSandbox({1: 4.0, 2: 6.0}, failures=[3]), is_slow=True)
     model = candidate(2).model_copy(update={"origin": Origin(policy="chat")})
-    outcomes = dict(far.sandbox.build_to_measure([candidate(1), model, candidate(3)], TASK))
+    outcomes = dict(far.sandbox.build_to_measure([candidate(1), model, candidate(3)], TASK, counters=True))
     calls = len(far.link.calls)
     built = [outcome for _, outcome in sorted(outcomes.items()) if isinstance(outcome, Built)]
     waited_s = far.sandbox.waited_s
     assert list(far.sandbox.screen(built[:1], TASK)) == [(0, measured(4.0, effort="screen"))]
     assert far.sandbox.evaluate(built[1], TASK, "quick") == measured(6.0, effort="quick")
     assert far.sandbox.witness(built[1], TASK) == unmeasured(20.0, "emulator")
+    assert far.sandbox.profile(built[1], TASK) == profile(6000.0)
+    assert far.sandbox.artifact(built[1].model_copy(update={"task": TASK})) == b"cubin of 2"
     assert len(far.link.calls) == calls
     assert far.sandbox.waited_s < waited_s, "the work was done before it was asked for"
     assert (far.scripted.evaluated, far.scripted.witnessed) == ([(1, "screen"), (2, "quick")], [2])
     far.sandbox.evaluate(built[1], TASK, "quick")
     assert far.scripted.evaluated[-1] == (2, "quick")
     assert len(far.scripted.evaluated) == 3
+
+
+@pytest.mark.parametrize("error", [None, ProfileFailed("not this kernel"), ProfilerUnavailable("not here")])
+def test_counters_that_did_not_come_ahead_are_asked_for(error: Cudal2Error | None) -> None:
+    far = Far(ScriptedSandbox({2: 6.0}, profile_error=error), is_slow=True)
+    model = candidate(2).model_copy(update={"origin": Origin(policy="chat")})
+    [(_, built)] = far.sandbox.build_to_measure([model], TASK, counters=error is not None)
+    calls = len(far.link.calls)
+    with nullcontext() if error is None else pytest.raises(type(error)):
+        far.sandbox.profile(built, TASK)
+    assert len(far.link.calls) == calls + 1
+
+
+def test_a_refused_kernel_is_not_profiled_ahead() -> None:
+    far = Far(ScriptedSandbox({2: 6.0}, witness={2: Wrong(test=FAILED, tests=(FAILED,), inspection=INSPECTION)}), is_slow=True)
+    model = candidate(2).model_copy(update={"origin": Origin(policy="chat")})
+    list(far.sandbox.build_to_measure([model], TASK, counters=True))
+    assert (far.scripted.witnessed, far.scripted.profiled) == ([2], [])
 
 
 def test_a_build_of_this_process_is_known() -> None:
