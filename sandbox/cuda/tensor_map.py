@@ -102,13 +102,16 @@ def encode_tensor_map(spec: TensorMapSpec, layout: MapLayout, pointer: int) -> b
 
 
 def tensor_map_arguments(spec: TensorMapSpec, layout: MapLayout, pointer: int) -> tuple[Any, ...]:
-    """Arguments of cuTensorMapEncodeTiled: sizes and box with the fastest dimension first, strides in bytes."""
+    """Arguments of cuTensorMapEncodeTiled: sizes and box with the fastest dimension first, strides in bytes.
+
+    Of one dimension there are no strides, and the driver refuses an empty array of them; it reads none.
+    """
     return (
         _TYPE[layout.element],
         len(layout.sizes),
         pointer + layout.offset_bytes,
         [driver.cuuint64_t(size) for size in layout.sizes],
-        [driver.cuuint64_t(stride) for stride in layout.strides],
+        [driver.cuuint64_t(stride) for stride in layout.strides or (ADDRESS_ALIGNMENT,)],
         [driver.cuuint32_t(size) for size in spec.box],
         [driver.cuuint32_t(1) for _ in layout.sizes],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
