@@ -61,8 +61,10 @@ class WaitTold:
         self._begin_s = time.monotonic()
         self._due_s = FIRST_TOLD_S
 
-    def look(self) -> None:
+    def look(self, beside: str = "") -> None:
+        """`beside`: why one that was there cannot be used."""
         waited_s = time.monotonic() - self._begin_s
         if waited_s >= self._due_s:
             self._due_s = waited_s + min(waited_s, MOST_TOLD_S)
-            self._logger.warning("still waiting for %s of %s, for %.0f s so far", self._what, self._where, waited_s)
+            more = f"; {beside}" if beside else ""
+            self._logger.warning("still waiting for %s of %s, for %.0f s so far%s", self._what, self._where, waited_s, more)

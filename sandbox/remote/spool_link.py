@@ -148,11 +148,12 @@ class SpoolLink:
         while True:
             fits = list[SpooledWorker]()
             refusal: DeviceUnavailable | None = None
+            ended = ""  # why one that has ended could not be used
             for worker in self._folder.workers().values():
                 try:
                     require_same(_hello_of(worker), f"a worker of {self.where}")
                 except DeviceUnavailable as exc:
-                    refusal = exc if not _has_ended(worker) else refusal
+                    refusal, ended = (refusal, str(exc)) if _has_ended(worker) else (exc, ended)
                 else:
                     fits += [worker] if isinstance(worker, SpooledWorker) and _serves(worker, arch) else []
             chosen = next((one for one in reversed(fits) if not one.ended), fits[-1] if fits else None)
@@ -162,7 +163,7 @@ class SpoolLink:
                 raise refusal
             if time.monotonic() > end_s:
                 raise self._nobody(f"no worker came within {self._wait_s:.0f} s (worker_wait_s)")
-            told.look()
+            told.look(ended)
             time.sleep(LAST_POLL_S / 2)
 
     def _nobody(self, reason: str) -> MachineError:

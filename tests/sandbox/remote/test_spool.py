@@ -345,12 +345,16 @@ def test_no_worker_is_waited_for_and_told(far: Far, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("readable", [True, False])
-def test_a_worker_of_another_version_is_refused_and_one_that_ended_is_not_looked_at(readable: bool, far: Far) -> None:
+def test_a_worker_of_another_version_is_refused_and_one_that_ended_is_waited_past(
+    readable: bool, far: Far, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(link_module, "FIRST_TOLD_S", 0.0)
     old = WORKER.model_copy(update={"hello": HELLO.model_copy(update={"version": "9.9.9"})}).model_dump(mode="json")
     old |= {} if readable else {"field": "of another version"}
     (far.path / "workers" / "old.json").write_text(json.dumps(old | {"ended": True}))
     with pytest.raises(DeviceUnavailable, match="no worker came"):
-        far.agent(wait_s=0.1)
+        far.agent(wait_s=0.3)
+    assert "9.9.9" in caplog.messages[0], "a user sees why a worker that was there is not enough"
     (far.path / "workers" / "old.json").write_text(json.dumps(old))
     with pytest.raises(DeviceUnavailable, match=r"9\.9\.9.* install the same wheel or commit on both"):
         far.agent(wait_s=0.1)
