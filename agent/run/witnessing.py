@@ -106,10 +106,10 @@ class SecondWitness:
 
     def prove(self, step: Step, built: Built | None) -> None:
         """Record the verdict with every measured step of the candidate. `built`: None where the rebuild failed."""
-        begin_s = self._clock.spent_s()
+        begin_s = self._clock.spent_s() - self._sandbox.waited_s
         known = known_verdict(step.candidate.id, self._history.ranked)
         verdict, modelled = (known, None) if known else self._verdict(built)
-        took_s = self._clock.spent_s() - begin_s
+        took_s = self._clock.spent_s() - self._sandbox.waited_s - begin_s
         for one in self._history.steps:
             if one.candidate.id == step.candidate.id and isinstance(one.evaluation, Measured):
                 seconds = {**one.seconds, "witness": took_s} if one.index == step.index else one.seconds

@@ -58,7 +58,8 @@ class _WorkerProcess:
         except queue.Empty as exc:
             raise _Gone(f"more than {limit_s:.0f} s") from exc
         if line is None:
-            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            with contextlib.suppress(ChildProcessError):  # the end of the run has reaped it
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
             self.kill()
             raise _Gone(f"the process ended with {self._process.returncode}")
         found: dict[str, Any] = json.loads(line)

@@ -145,7 +145,12 @@ class Conversations:
                     return end
                 prompt = talk.continued(prompt, reply.text, reply.calls, results)
                 continue
-            given = self._given(reply, talk.handed_in(_answer_of(reply)), prompt, topic)
+            try:
+                given = self._given(reply, talk.handed_in(_answer_of(reply)), prompt, topic)
+            except Exception as exc:  # an error of ours must not cost a reply: a resumed run reads it again
+                unread = GivenCandidates(problem=f"the reply could not be read: {type(exc).__name__}")
+                self._record(self._exchange(reply, limit, prompt, turn, topic, unread))
+                raise
             exchange = self._exchange(reply, limit, prompt, turn, topic, given)
             self._record(exchange)
             end = ConversationEnd(exchange, given.candidates)

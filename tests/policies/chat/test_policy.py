@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -13,6 +14,7 @@ from cudal2_agent.contract.protocols import Policy
 from cudal2_agent.contract.records.evaluation import CompileFailed, Rejected
 from cudal2_agent.contract.records.exchange import Exchange, Prompt
 from cudal2_agent.contract.records.trajectory import Attempt, Failure
+from cudal2_agent.policies.chat import conversation
 from cudal2_agent.policies.chat.server.chat_server import ExchangePlace, Limit, Reply
 from cudal2_agent.policies.chat.server.openai_server import OpenAIServer
 from cudal2_agent.policies.chat.server.replay import RecordedFirst, ReplayServer
@@ -26,6 +28,13 @@ REJECTED = Rejected(rule="include", message="header 'cstdlib' is not allowed", l
 
 def by_sample(_: Prompt, place: ExchangePlace) -> str:
     return written(place[1])
+
+
+def raising(error: Exception) -> Callable[..., object]:
+    def fails(*_: object) -> object:
+        raise error
+
+    return fails
 
 
 def last(prompt: Prompt) -> str:
@@ -301,6 +310,20 @@ def test_a_round_that_was_killed_pays_nothing_twice() -> None:
     assert resumed.account.totals.tokens == whole.account.totals.tokens
     assert [e.created_at for e in log.recorded()][:2] == [e.created_at for e in done]
     assert [e.problem for e in log.recorded()] == [e.problem for e in whole.log.recorded()]
+
+
+def test_an_error_of_ours_loses_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply is paid for before it is read. A resumed run reads it again."""
+    broken = Table(by_sample, samples=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(conversation, "candidates_of", raising(FileNotFoundError("a template")))
+        with pytest.raises(FileNotFoundError):
+            broken.propose()
+    [exchange] = broken.log.recorded()
+    assert (exchange.reply, exchange.problem) == (written(0), "the reply could not be read: FileNotFoundError")
+    resumed = Table(RecordedFirst(server := AnsweringServer(by_sample), broken.log), broken.log, samples=1)
+    assert [one.source for one in resumed.propose()] == [source(0)]
+    assert server.asked == []
 
 
 @pytest.mark.parametrize("status", ["truncated", "cut"])
