@@ -7,7 +7,7 @@ and one space (the schedules worth trying). Its subclass of `Family` joins them,
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
@@ -98,9 +98,9 @@ def _share(cluster: int) -> int:
     return next(share for size, share in _CLUSTER_SHARE.items() if size >= cluster)
 
 
-def has_tma_rows(task: GemmTask) -> bool:
-    """Whether the rows of all operands, as they are stored, are multiples of 16 bytes."""
-    return all(operand_shape(task, name)[1] % 8 == 0 for name in ("A", "B", "D"))
+def has_tma_rows(task: GemmTask, *names: Literal["A", "B", "D"]) -> bool:
+    """Whether the rows of these operands, by default of all, are multiples of 16 bytes as they are stored."""
+    return all(operand_shape(task, name)[1] % 8 == 0 for name in names or ("A", "B", "D"))
 
 
 class KernelParts(NamedTuple):

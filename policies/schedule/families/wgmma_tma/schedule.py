@@ -6,8 +6,9 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
-from cudal2_agent.policies.schedule.families.kernel_family import Schedule, cluster_sms
+from cudal2_agent.policies.schedule.families.kernel_family import Schedule, cluster_sms, has_tma_rows
 
 OVERHEAD_REGISTERS = 48  # addresses, descriptors and loop state, beside the accumulators
 INSTRUCTION_OVERHEAD = 24  # ptxas rejects a wgmma whose registers nearly fill the number at launch (C7602)
@@ -18,6 +19,7 @@ EXCLUSIVE_SMEM_BYTES = LIMITS[Arch.SM_90A].smem_per_sm_bytes // 2 - 1024 + 16
 MAX_BOX_ROWS = 96  # of a store box of a kernel with swap_ab
 MAX_SMS = 132  # of the chips that the family is for
 MAX_WORKSPACE_BYTES = 256 * 1024**2
+PACKED_COLUMNS = 64  # of which packed rows are multiples
 
 Axis = Annotated[int, Field(ge=1)]
 Eviction = Literal["normal", "first", "last"]  # from L2
@@ -47,6 +49,9 @@ class WgmmaTmaSchedule(Schedule):
 
     `turned`: the kernel computes columns of D as its rows: Bᵀ takes the place of A, and Aᵀ that of B. So `consumers`, `atoms`
     and `cluster_m` divide the columns of D, and `block_n` and `cluster_n` its rows.
+
+    An operand whose rows are no multiples of 16 bytes is packed by a launch before the kernel, into the workspace. A D with
+    such rows leaves through shared memory in words where `tma_store` is set, and else straight from registers.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -252,7 +257,7 @@ def violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     yield from _limit_violations(s, task)
     yield from _cluster_violations(s, task)
     yield from _split_violations(s, task)
-    yield from _store_violations(s)
+    yield from _store_violations(s, task)
 
 
 def _limit_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
@@ -312,15 +317,15 @@ def _split_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     if s.cluster_k > 1 and not _cluster_sum_fits(s):
         yield "cluster_k needs persistent=false, and sums that fit the pipeline's memory: more stages or a smaller tile"
     if workspace_bytes(s, task) > MAX_WORKSPACE_BYTES:
-        yield f"splits take a workspace of more than {MAX_WORKSPACE_BYTES} bytes"
+        yield f"splits and packed operands take a workspace of more than {MAX_WORKSPACE_BYTES} bytes"
 
 
-def _store_violations(s: WgmmaTmaSchedule) -> Iterator[str]:
+def _store_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     """Of the epilogue, and of consumers that alternate."""
     if not s.persistent and s.tma_store and s.block_m * s.block_n * 2 > s.stages * s.stage_bytes:
         yield "tma_store without persistent needs a pipeline that holds the tile of D: more stages"
-    if s.evict_d != "normal" and not s.tma_store:
-        yield "evict_d needs tma_store"
+    if s.evict_d != "normal" and not (s.tma_store and has_tma_rows(task, "D")):
+        yield "evict_d needs tma_store, and rows of D that are multiples of 16 bytes"
     if s.turned and not (s.tma_store and s.splits * s.cluster_k == 1 and not s.whole_groups):
         yield "turned needs tma_store, splits=1, cluster_k=1 and no whole_groups"
     if s.pingpong and not (s.persistent and s.splits == 1 and s.consumers == 2):
@@ -371,10 +376,20 @@ def _slots(s: WgmmaTmaSchedule, task: GemmTask) -> int:
 
 
 def workspace_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
-    """Counters first, then one f32 slot per tile and split; 0 without split-K."""
-    if s.splits == 1:
-        return 0
-    return counter_bytes(s, task) + _slots(s, task) * s.splits * slot_bytes(s)
+    """Packed operands, and with split-K counters and one f32 slot per tile and split."""
+    split = counter_bytes(s, task) + _slots(s, task) * s.splits * slot_bytes(s) if s.splits > 1 else 0
+    return split + packed_bytes(task)
+
+
+def packed_operands(task: GemmTask) -> tuple[Literal["A", "B"], ...]:
+    """Those that TMA cannot read where they are."""
+    return tuple(name for name in ("A", "B") if not has_tma_rows(task, name))
+
+
+def packed_bytes(task: GemmTask) -> int:
+    """Packed rows begin at multiples of 128 bytes."""
+    shapes = (operand_shape(task, name) for name in packed_operands(task))
+    return sum(2 * rows * ceil_div(columns, PACKED_COLUMNS) * PACKED_COLUMNS for rows, columns in shapes)
 
 
 def slot_bytes(s: WgmmaTmaSchedule) -> int:

@@ -8,7 +8,12 @@
 //@end
 // One thread of the producer keeps a ring of shared-memory stages full with TMA; consumer warpgroups multiply the stages with
 // wgmma, keep the sums in registers, and store them through shared memory with TMA. CTAs of a cluster may share operands by
+//@section aligned-rows
 // multicast, and may each take a part of K. M, N and K are arguments; rows must be multiples of 16 bytes.
+//@section unaligned-rows
+// multicast, and may each take a part of K. M, N and K are arguments. Operands whose rows TMA cannot read are packed by a launch
+// before this one; a D whose rows it cannot write leaves in words.
+//@end
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -454,13 +459,13 @@ __device__ __forceinline__ float4 quad(const unsigned (&d)[BLOCK_N / 4], int gro
 }
 
 // ---- epilogue -----------------------------------------------------------------------------------------------------------------
-//@section upright upright-whole
+//@section upright-aligned-d upright-whole-aligned-d
 // Each warp sends its own 16 rows, one swizzled box at a time, and waits for no other warp.
 template <typename Fragment>
 __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers, const TensorMap& map, int row, int column, int& turn) {
-//@section upright-whole
+//@section upright-whole-aligned-d
   constexpr int kColumns = kBoxColumns, kSwizzle = kBoxSwizzle;
-//@section upright upright-whole
+//@section upright-aligned-d upright-whole-aligned-d
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box) {
@@ -486,13 +491,13 @@ __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers
       tma_store(map, buffer, column + box * kColumns, row);
 //@section upright-hinted-stores
       tma_store(map, buffer, column + box * kColumns, row, l2_policy<kEvictionD>());
-//@section upright upright-whole
+//@section upright-aligned-d upright-whole-aligned-d
       tma_store_commit();
     }
   }
 }
 
-//@section turned
+//@section turned-aligned-d
 // The four warps of a warpgroup hold 64 columns of D, 16 each, and fill one swizzled box after another together.
 template <typename Fragment>
 __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers, const TensorMap& map, int row, int column, int& turn) {
@@ -526,13 +531,143 @@ __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers
       tma_store(map, buffer, row, column + box * kBoxRows);
 //@section turned-hinted-stores
       tma_store(map, buffer, row, column + box * kBoxRows, l2_policy<kEvictionD>());
-//@section turned
+//@section turned-aligned-d
       tma_store_commit();
     }
   }
 }
 
-//@end
+//@section unaligned-d
+__device__ __forceinline__ unsigned load_word(unsigned address) {
+  unsigned word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
+}
+
+__device__ __forceinline__ void store_element(Element* to, unsigned half) {
+  *reinterpret_cast<unsigned short*>(to) = static_cast<unsigned short>(half);
+}
+
+// Stores kWidth neighbouring elements of a row, of which every lane of a group has a word, as whole words of global memory. Where
+// the row begins in the middle of one, the first element and the last go alone. Every lane calls it. `left`: elements to store.
+template <int kWidth>
+__device__ __forceinline__ void store_row(Element* line, long long at, unsigned word, int left) {
+  constexpr int kLanes = kWidth / 2;
+  const int lane = threadIdx.x % kLanes;
+  const unsigned next = __shfl_down_sync(0xffffffff, word, 1, kLanes);
+  const bool odd = at % 2;
+  Element* to = line + at + 2 * lane;
+  if (odd) {
+    if (lane == 0 && left > 0) store_element(to, word & 0xffff);
+    word = lane == kLanes - 1 ? word >> 16 : __byte_perm(word, next, 0x5432);
+    ++to;
+  }
+  const int mine = left - 2 * lane - odd, held = odd && lane == kLanes - 1 ? 1 : 2;
+  if (mine >= 2 && held == 2) {
+    *reinterpret_cast<unsigned*>(to) = word;
+  } else if (mine >= 1) {
+    store_element(to, word & 0xffff);
+  }
+}
+
+//@section upright-unaligned-d upright-whole-unaligned-d
+// Each warp turns its own 16 rows from fragments into rows, one swizzled box at a time, and waits for no other warp.
+template <typename Fragment>
+__device__ __forceinline__ void store_in_words(const Fragment& d, unsigned buffers, Element* out, int row, int column, int m, int n,
+                                               int& turn) {
+//@section upright-whole-unaligned-d
+  constexpr int kColumns = kBoxColumns, kSwizzle = kBoxSwizzle;
+//@section upright-unaligned-d upright-whole-unaligned-d
+  constexpr int kTogether = 64 / kColumns;  // rows that a warp stores at once
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int box = 0; box < kBoxes; ++box) {
+    const unsigned buffer = buffers + turn * kBoxBytes;
+    if (++turn == kStoreBuffers) turn = 0;
+    if constexpr (!kStoreInPlace) __syncwarp();
+#pragma unroll
+    for (int pair = 0; pair < kColumns / 16; ++pair) {
+      const int group = box * (kColumns / 8) + 2 * pair;
+      const unsigned offset = lane % 16 * kSwizzle + (2 * pair + lane / 16) * 16;
+      const unsigned swizzled = offset ^ ((offset >> 7 & (kSwizzle / 16 - 1)) << 4);
+      stmatrix_x4(buffer + swizzled, packed_pair(d, group, 0), packed_pair(d, group, 1), packed_pair(d, group + 1, 0),
+                  packed_pair(d, group + 1, 1));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int first = 0; first < 16; first += kTogether) {
+      const int within = first + lane / (kColumns / 2), x = column + box * kColumns;
+      const unsigned offset = within * kSwizzle + lane % (kColumns / 2) * 4;
+      const unsigned word = load_word(buffer + (offset ^ ((offset >> 7 & (kSwizzle / 16 - 1)) << 4)));
+      store_row<kColumns>(out, static_cast<long long>(row + within) * n + x, word, row + within < m ? n - x : 0);
+    }
+  }
+}
+
+//@section turned-unaligned-d
+// The four warps of a warpgroup hold 64 columns of D, 16 each, fill one swizzled box after another together, and share its rows.
+template <typename Fragment>
+__device__ __forceinline__ void store_in_words(const Fragment& d, unsigned buffers, Element* out, int row, int column, int m, int n,
+                                               int& turn) {
+  constexpr int kGroups = kBoxRows / 8;  // of 8 rows of D
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, barrier = kStoring + threadIdx.x / kWarpgroup;
+#pragma unroll
+  for (int box = 0; box < kBoxes; ++box) {
+    const unsigned buffer = buffers + turn * kBoxBytes;
+    if (++turn == kStoreBuffers) turn = 0;
+    if constexpr (!kStoreInPlace) named_barrier(barrier, kWarpgroup);
+#pragma unroll
+    for (int index = 0; index < kGroups; index += 2) {
+      const int group = box * kGroups + index;
+      const unsigned at = (index + lane / 16) * 8 + lane % 8, chunk = 2 * (thread / 32) + lane / 8 % 2;
+      const unsigned address = buffer + at * 128 + ((chunk ^ (at & 7)) << 4);
+      if (index + 1 < kGroups) {
+        stmatrix_x4_transposed(address, packed_pair(d, group, 0), packed_pair(d, group, 1), packed_pair(d, group + 1, 0),
+                               packed_pair(d, group + 1, 1));
+      } else {
+        stmatrix_x2_transposed(address, packed_pair(d, group, 0), packed_pair(d, group, 1));
+      }
+    }
+    named_barrier(barrier, kWarpgroup);
+#pragma unroll
+    for (int first = 0; first < kBoxRows; first += 4) {
+      const int within = first + thread / 32, y = column + box * kBoxRows + within;
+      const unsigned word = load_word(buffer + within * 128 + (((lane / 4) ^ (within & 7)) << 4) + lane % 4 * 4);
+      store_row<64>(out, static_cast<long long>(y) * m + row, word, y < n ? m - row : 0);
+    }
+  }
+}
+
+//@section unaligned-d
+template <typename Fragment>
+__device__ __forceinline__ void store_directly(const Fragment& d, Element* out, int row, int column, int m, int n) {
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
+  const int upper = row + thread / 32 * 16 + lane / 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int at = upper + 8 * half;
+    if (at >= m) continue;
+    Element* line = out + static_cast<long long>(at) * n;
+#pragma unroll
+    for (int group = 0; group < BLOCK_N / 8; ++group) {
+      const int col = column + group * 8 + lane % 4 * 2;
+      const unsigned pair = packed_pair(d, group, half);
+      if (col < n) store_element(line + col, pair & 0xffff);
+      if (col + 1 < n) store_element(line + col + 1, pair >> 16);
+    }
+  }
+}
+
+// Four neighbouring outputs, of which those outside of D are not stored.
+__device__ __forceinline__ void store_four(Element* out, int row, int column, uint2 four, int n) {
+  Element* line = out + static_cast<long long>(row) * n + column;
+  if (column < n) store_element(line, four.x & 0xffff);
+  if (column + 1 < n) store_element(line + 1, four.x >> 16);
+  if (column + 2 < n) store_element(line + 2, four.y & 0xffff);
+  if (column + 3 < n) store_element(line + 3, four.y >> 16);
+}
+
+//@section aligned-d
 template <typename Fragment>
 __device__ __forceinline__ void store_directly(const Fragment& d, Element* out, int row, int column, int m, int n) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
@@ -550,9 +685,15 @@ __device__ __forceinline__ void store_directly(const Fragment& d, Element* out, 
   }
 }
 
+//@end
 template <typename Fragment>
+//@section unaligned-d
+__device__ __forceinline__ void store_tile(const Fragment (&d)[kAtoms], unsigned smem, Element* out, const Unit& unit, int m, int n,
+                                           int& turn) {
+//@section aligned-d
 __device__ __forceinline__ void store_tile(const Fragment (&d)[kAtoms], unsigned smem, const TensorMap& map, Element* out,
                                            const Unit& unit, int m, int n, int& turn) {
+//@end
   const int warp = threadIdx.x / 32;
 //@section upright upright-whole
   const unsigned buffers = smem + (kStoreInPlace ? 0 : kStages * kStageBytes) + warp * kStoreBytes;
@@ -564,10 +705,14 @@ __device__ __forceinline__ void store_tile(const Fragment (&d)[kAtoms], unsigned
   for (int atom = 0; atom < kAtoms; ++atom) {
     const int row = unit.row + tile_rows() + atom * 64;
     if constexpr (kTmaStore) {
-//@section upright upright-whole
+//@section upright-aligned-d upright-whole-aligned-d
       store_by_tma(d[atom], buffers, map, row + warp % 4 * 16, unit.column, turn);
-//@section turned
+//@section turned-aligned-d
       store_by_tma(d[atom], buffers, map, row, unit.column, turn);
+//@section upright-unaligned-d upright-whole-unaligned-d
+      store_in_words(d[atom], buffers, out, row + warp % 4 * 16, unit.column, m, n, turn);
+//@section turned-unaligned-d
+      store_in_words(d[atom], buffers, out, row, unit.column, m, n, turn);
 //@end
     } else {
       store_directly(d[atom], out, row, unit.column, m, n);
@@ -745,8 +890,12 @@ __device__ __forceinline__ void reduce_cluster(unsigned smem, const Unit& unit, 
   const auto store = [&](int quad, float4 v) {
     const int row = unit.row + first_row + quad / kQuadsPerRow, column = unit.column + quad % kQuadsPerRow * 4;
     if (row >= m || column >= n) return;
+//@section pull-aligned-d
     *reinterpret_cast<uint2*>(out + static_cast<long long>(row) * n + column) =
         make_uint2(pack(v.x, v.y, Element()), pack(v.z, v.w, Element()));
+//@section pull-unaligned-d
+    store_four(out, row, column, make_uint2(pack(v.x, v.y, Element()), pack(v.z, v.w, Element())), n);
+//@section pull
   };
   for (int quad = threadIdx.x; quad < kQuads; quad += kConsumerThreads) {
     const int row = first_row + quad / kQuadsPerRow;
@@ -822,8 +971,12 @@ __device__ __forceinline__ void store_unit(const float4& sum, Element* out, int 
   row += lane / 4 + (lower ? 8 : 0);
   column += lane % 4 / 2 * 4;
   if (row >= m || column >= n) return;
+//@section push-aligned-d spread-aligned-d
   *reinterpret_cast<uint2*>(out + static_cast<long long>(row) * n + column) =
       lower ? make_uint2(other, bottom) : make_uint2(top, other);
+//@section push-unaligned-d spread-unaligned-d
+  store_four(out, row, column, lower ? make_uint2(other, bottom) : make_uint2(top, other), n);
+//@section push sum-spread
 }
 
 //@section push
@@ -966,9 +1119,70 @@ __device__ __forceinline__ void sync_ctas() {
   }
 }
 
+//@section packs packs-both
+// ---- packing: rows that TMA cannot read are copied to rows that begin at 128 bytes -------------------------------------------------
+constexpr int kPackThreads = 256;
+constexpr int kPackColumns = 256;  // of a row that a warp copies at once
+
+// Eight neighbouring elements of `end`. They begin in the middle of a word where their place is odd.
+__device__ __forceinline__ uint4 eight_elements(const Element* from, long long at, long long end) {
+  const int odd = at % 2;
+  unsigned words[5];
+  if (at + 8 + odd <= end) {
+    const unsigned* first = reinterpret_cast<const unsigned*>(from + (at - odd));
+#pragma unroll
+    for (int index = 0; index < 4; ++index) words[index] = first[index];
+    words[4] = odd ? first[4] : 0;
+  } else {
+#pragma unroll
+    for (int index = 0; index < 5; ++index) {
+      const long long low = at - odd + 2 * index, high = low + 1;
+      const unsigned short* halves = reinterpret_cast<const unsigned short*>(from);
+      words[index] = (low < end ? halves[low] : 0u) | (high < end ? halves[high] : 0u) << 16;
+    }
+  }
+  const unsigned shift = 16 * odd;
+  return make_uint4(__funnelshift_r(words[0], words[1], shift), __funnelshift_r(words[1], words[2], shift),
+                    __funnelshift_r(words[2], words[3], shift), __funnelshift_r(words[3], words[4], shift));
+}
+
+// Columns behind the last one are never read: to TMA they are outside of the view.
+__device__ __forceinline__ void pack_operand(const Element* from, Element* to, int rows, int columns) {
+  const int segments = (columns + kPackColumns - 1) / kPackColumns, pitch = (columns + 63) / 64 * 64;
+  const int warps = gridDim.x * (kPackThreads / 32);
+  for (int index = blockIdx.x * (kPackThreads / 32) + threadIdx.x / 32; index < rows * segments; index += warps) {
+    const int row = index / segments, column = index % segments * kPackColumns + threadIdx.x % 32 * 8;
+    if (column >= columns) continue;
+    *reinterpret_cast<uint4*>(to + static_cast<long long>(row) * pitch + column) =
+        eight_elements(from, static_cast<long long>(row) * columns + column, static_cast<long long>(rows) * columns);
+  }
+}
+
+//@section packs
+extern "C" __global__ void __launch_bounds__(kPackThreads) pack_rows(const Element* from, Element* to, int rows, int columns) {
+  launch_dependents();
+  wait_for_dependencies();
+  pack_operand(from, to, rows, columns);
+}
+
+//@section packs-both
+extern "C" __global__ void __launch_bounds__(kPackThreads)
+    pack_rows(const Element* a, Element* packed_a, int rows_a, int columns_a, const Element* b, Element* packed_b, int rows_b,
+              int columns_b) {
+  launch_dependents();
+  wait_for_dependencies();
+  pack_operand(a, packed_a, rows_a, columns_a);
+  pack_operand(b, packed_b, rows_b, columns_b);
+}
+
+//@end
 extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     wgmma_tma_gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+//@section aligned-d
                    const __grid_constant__ TensorMap map_d, Element* d, void* workspace, int m, int n, int k) {
+//@section unaligned-d
+                   Element* d, void* workspace, int m, int n, int k) {
+//@end
   extern __shared__ unsigned char dynamic_smem[];
   const unsigned smem = align_up<1024>(smem_address(dynamic_smem));
   const unsigned flag = smem + kBarriers + 16 * kStages;
@@ -987,7 +1201,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   if (threadIdx.x == kConsumerThreads) {
     tma_prefetch_map(map_a);
     tma_prefetch_map(map_b);
+//@section aligned-d
     if constexpr (kTmaStore) tma_prefetch_map(map_d);
+//@end
   }
   launch_dependents();
   sync_ctas();
@@ -1030,23 +1246,35 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
       } else if constexpr (kSplits > 1) {
 //@section tail-split
         if (unit.split < 0) {
+//@section tail-split-aligned-d
           store_tile(acc, smem, map_d, d, unit, m, n, turn);
+//@section tail-split-unaligned-d
+          store_tile(acc, smem, d, unit, m, n, turn);
+//@section tail-split
           continue;
         }
-//@end
 //@section sum-last
         Packed sums;
+//@section last-aligned-d
         if (combine_fragments(acc, sums, splits, unit, flag)) store_tile(sums, smem, map_d, d, unit, m, n, turn);
+//@section last-unaligned-d
+        if (combine_fragments(acc, sums, splits, unit, flag)) store_tile(sums, smem, d, unit, m, n, turn);
 //@section pull-spread
         spread_sums(acc, splits, unit, d, m, n);
 //@end
       } else {
+//@section aligned-d
         store_tile(acc, smem, map_d, d, unit, m, n, turn);
       }
     }
     if constexpr (kTmaStore) {
       if (threadIdx.x % 32 == 0) tma_store_wait_read<0>();
     }
+//@section unaligned-d
+        store_tile(acc, smem, d, unit, m, n, turn);
+      }
+    }
+//@end
   }
 //@section pull
   if constexpr (kClusterK > 1) {

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from cudal2_agent.contract.plan.plan import (
+    Arg,
     Launch,
     LaunchPlan,
     ScalarArg,
@@ -13,17 +14,22 @@ from cudal2_agent.contract.plan.plan import (
     WorkspaceArg,
 )
 from cudal2_agent.contract.records.task import Arch, GemmTask
-from cudal2_agent.policies.schedule.families.kernel_family import cluster_sms_expression
+from cudal2_agent.policies.schedule.families.kernel_family import cluster_sms_expression, has_tma_rows
 from cudal2_agent.policies.schedule.families.template import KernelConstant
 from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
+    PACKED_COLUMNS,
     KernelView,
     WgmmaTmaSchedule,
     counter_pitch,
+    packed_operands,
     slot_bytes,
     view_of,
 )
 
-ENTRY = "wgmma_tma_gemm"
+ENTRY, PACK_ENTRY = "wgmma_tma_gemm", "pack_rows"
+PACK_THREADS, PACK_COLUMNS = 256, 256  # as in the source
+Operand = Literal["A", "B", "D"]
+_OPERANDS: tuple[Operand, ...] = ("D", "A", "B")
 _EVICTIONS = ("normal", "first", "last")
 _SECTIONS_OF_BOTH = {"push-last", "push-spread", "pull-spread"}
 
@@ -66,8 +72,17 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
     )
     way_out = "turned" if s.turned else "upright-whole" if s.whole_groups else "upright"
     stores = "plain-stores" if s.evict_d == "normal" else "hinted-stores"
+    d = "aligned-d" if has_tma_rows(task, "D") else "unaligned-d"
+    packed = packed_operands(task)
     return {
         way,
+        d,
+        "aligned-rows" if has_tma_rows(task) else "unaligned-rows",
+        *({"packs-both" if len(packed) > 1 else "packs"} if packed else ()),
+        f"{way_out}-{d}",
+        f"{way}-{d}",
+        *({f"spread-{d}"} if s.spread_sum else {f"last-{d}"}),
+        *({f"tail-split-{d}"} if s.split_tail else ()),
         *({"drains"} if s.drains else set() if s.push else {"meets"}),
         f"sum-{combined}",
         *({f"{way}-{combined}"} & _SECTIONS_OF_BOTH),
@@ -80,7 +95,7 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         "whole-groups" if s.whole_groups else "exact-groups",
         "of-turned" if s.turned else f"of-{a}",
         way_out,
-        f"{'turned' if s.turned else 'upright'}-{stores}",
+        *({f"{'turned' if s.turned else 'upright'}-{stores}"} if d == "aligned-d" else ()),
     }
 
 
@@ -102,16 +117,22 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     slots = grid if s.split_tail else f"{tiles}*{s.cluster}"
     counters = f"ceil({slots}*{counter_pitch(s)}/256)*256"
     partials = f"{grid}*{s.splits * slot_bytes(s)}" if s.split_tail else f"{tiles}*{s.cluster * s.splits * slot_bytes(s)}"
-    requires = ["N%8==0", "M%8==0" if task.layout.transposes_a else "K%8==0"]
+    in_place = [name for name in _OPERANDS if has_tma_rows(task, name)]
+    requires = list(dict.fromkeys(f"{_stored(task, name)[1]}%8==0" for name in in_place))
     if s.splits * s.cluster_k > 1:
         requires.append(f"ceil(K/{s.block_k})>={s.splits * s.cluster_k}")
     if s.spread_sum:
         requires.append(f"{ctas}<=({cluster_sms_expression(s.cluster)})*{s.ctas_per_sm}")
     if s.stages == 1:
         requires.append(f"K<={s.block_k * s.parts_of_whole}")
+    behind = f"ceil(({counters}+{partials})/256)*256" if s.splits > 1 else "0"
+    places, whole_bytes = _packed_places(task, behind)
+    split_bytes = f"{counters}+{partials}" if s.splits > 1 else ""
+    stored_d = (TensorMapArg(tensor_map=TensorMapSpec(of="D", box=box_d, swizzle=_swizzle(box_d[0]))),)
     return LaunchPlan(
         arch=Arch.SM_90A,
         launches=(
+            *((_packing(s, task, places),) if places else ()),
             Launch(
                 entry=ENTRY,
                 grid=(grid, 1, 1),
@@ -120,13 +141,9 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 dynamic_smem=s.smem_bytes,
                 programmatic=s.programmatic,
                 args=(
-                    TensorMapArg(
-                        tensor_map=TensorMapSpec(of=view.row_operand, box=_box_a(s, view), swizzle=128, l2=s.promotion)
-                    ),
-                    TensorMapArg(
-                        tensor_map=TensorMapSpec(of=view.column_operand, box=box_b, swizzle=swizzle_b, l2=s.promotion)
-                    ),
-                    TensorMapArg(tensor_map=TensorMapSpec(of="D", box=box_d, swizzle=_swizzle(box_d[0]))),
+                    TensorMapArg(tensor_map=_loaded(task, view.row_operand, places, _box_a(s, view), 128, s.promotion)),
+                    TensorMapArg(tensor_map=_loaded(task, view.column_operand, places, box_b, swizzle_b, s.promotion)),
+                    *(stored_d if has_tma_rows(task, "D") else ()),
                     TensorArg(tensor="D", access="write"),
                     WorkspaceArg(workspace=0),
                     ScalarArg(scalar=rows),
@@ -135,9 +152,81 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 ),
             ),
         ),
-        workspace=Workspace(bytes=f"{counters}+{partials}", zero="restored", zero_bytes=counters) if s.splits > 1 else None,
+        workspace=_workspace(split_bytes, counters, whole_bytes),
         accumulate=task.accumulate,
         requires=tuple(requires),
+    )
+
+
+def _workspace(split_bytes: str, counters: str, whole_bytes: str) -> Workspace | None:
+    """`split_bytes`: of split K, counters first; `whole_bytes`: with packed operands behind, where there are any."""
+    if not split_bytes:
+        return Workspace(bytes=whole_bytes) if whole_bytes else None
+    return Workspace(bytes=whole_bytes or split_bytes, zero="restored", zero_bytes=counters)
+
+
+def _stored(task: GemmTask, name: Operand) -> tuple[str, str]:
+    """Rows and columns of an operand in memory."""
+    if name == "D":
+        return "M", "N"
+    if name == "A":
+        return ("K", "M") if task.layout.transposes_a else ("M", "K")
+    return ("N", "K") if task.layout.transposes_b else ("K", "N")
+
+
+def _packed_places(task: GemmTask, behind: str) -> tuple[dict[str, str], str]:
+    """Where packed operands begin in the workspace, and where the last one ends; empty where none is packed."""
+    places: dict[str, str] = {}
+    end = behind
+    for name in packed_operands(task):
+        rows, columns = _stored(task, name)
+        places[name] = end
+        end = f"{rows}*ceil({columns}/{PACKED_COLUMNS})*{2 * PACKED_COLUMNS}" + ("" if end == "0" else f"+{end}")
+    return places, end if places else ""
+
+
+def _packing(s: WgmmaTmaSchedule, task: GemmTask, places: dict[str, str]) -> Launch:
+    """The launch that copies operands to rows that TMA can read, a warp a part of a row."""
+    shapes = {name: _stored(task, name) for name in packed_operands(task)}
+    parts = "+".join(f"{rows}*ceil({columns}/{PACK_COLUMNS})" for rows, columns in shapes.values())
+    args: list[Arg] = []
+    for name, (rows, columns) in shapes.items():
+        args += [
+            TensorArg(tensor=name),
+            WorkspaceArg(workspace=0 if places[name] == "0" else places[name]),
+            ScalarArg(scalar=rows),
+            ScalarArg(scalar=columns),
+        ]
+    return Launch(
+        entry=PACK_ENTRY,
+        grid=(f"min(ceil(({parts})/{PACK_THREADS // 32}), SMS*{2048 // PACK_THREADS})", 1, 1),
+        block=(PACK_THREADS, 1, 1),
+        programmatic=s.programmatic,
+        args=tuple(args),
+    )
+
+
+def _loaded(
+    task: GemmTask,
+    name: Operand,
+    places: dict[str, str],
+    box: tuple[int, int],
+    swizzle: Literal[32, 64, 128],
+    promotion: Literal[0, 64, 128, 256],
+) -> TensorMapSpec:
+    """An operand where it is, or where it was packed."""
+    if name not in places:
+        return TensorMapSpec(of=name, box=box, swizzle=swizzle, l2=promotion)
+    rows, columns = _stored(task, name)
+    return TensorMapSpec(
+        of="workspace",
+        element=task.element.value,
+        dims=(columns, rows),
+        strides=(f"ceil({columns}/{PACKED_COLUMNS})*{PACKED_COLUMNS}",),
+        offset_bytes=0 if places[name] == "0" else places[name],
+        box=box,
+        swizzle=swizzle,
+        l2=promotion,
     )
 
 

@@ -87,17 +87,6 @@ def test_a_schedule_that_breaks_a_limit_is_not_valid(change: dict[str, int], why
         FAMILY.write(broken, task())
 
 
-@pytest.mark.parametrize(
-    ("shape", "layout"),
-    [((64, 65, 64), "nn"), ((64, 64, 63), "nn"), ((64, 12, 64), "tn"), ((65, 64, 64), "nt"), ((64, 12, 64), "nt")],
-)
-def test_rows_that_tma_cannot_address_are_left_to_other_families(shape: tuple[int, int, int], layout: str) -> None:
-    wanted = task(shape, layout=layout)
-    assert not FAMILY.supports(wanted)
-    assert not list(FAMILY.space(wanted, CHIP))
-    assert FAMILY.violation(SPLIT.model_copy(update={"cluster_k": 1, "splits": 1}), wanted)
-
-
 def test_other_chips_are_left_to_other_families() -> None:
     assert not FAMILY.supports(task(arch=Arch.SM_80))
 
