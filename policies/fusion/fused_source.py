@@ -44,7 +44,7 @@ def written(task: ModuleTask, groups: Groups, choices: Mapping[str, Choice]) -> 
     plan = LaunchPlan(arch=task.arch, launches=tuple(launches), scratch=scratch)
     headers = "".join(f"#include <{HEADERS[each]}>\n" for each in HEADERS if each in groups.elements.values())
     tiled = [(each.product, tile) for each in groups.products if isinstance(tile := choices[each.name], SumTile)]
-    loops = "".join(dict.fromkeys(main_loop(product, tile) for product, tile in tiled))
+    loops = "".join(dict.fromkeys(part for product, tile in tiled for part in main_loop(product, tile)))
     source = (
         render_plan(plan)
         + headers
@@ -65,7 +65,7 @@ def parsed(text: str) -> Choice:
     match text.split(" ")[0]:
         case "library":
             return LibraryChoice.parse(text)
-        case "tile" | "mma" | "wgmma":
+        case "tile" | "dmma" | "mma" | "wgmma":
             return SumTile.parse(text)
     return Axes.parse(text)
 

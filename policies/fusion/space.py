@@ -13,7 +13,14 @@ from cudal2_agent.policies.fusion.fused_source import Choice, fused_products
 from cudal2_agent.policies.fusion.grouping import Groups, ProductStep, ScanStep
 from cudal2_agent.policies.fusion.index_algebra import Var, of
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction, contraction
-from cudal2_agent.policies.fusion.product_kernels.tiles import MATRIX_TILES, TILES, WARPGROUP_TILES, SumTile, tile_kind
+from cudal2_agent.policies.fusion.product_kernels.tiles import (
+    DOUBLE_TILES,
+    MATRIX_TILES,
+    TILES,
+    WARPGROUP_TILES,
+    SumTile,
+    tile_kind,
+)
 from cudal2_agent.policies.fusion.product_kernels.warpgroup_kernel import warpgroup_operands
 from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.row_kernels.row_space import row_axes
@@ -22,7 +29,7 @@ from cudal2_agent.policies.fusion.values import LineWindow, Map, ProductValue
 
 _VECTOR_BYTES = 16
 _F32_SHARE = 1 / 16  # of the rate of tensor cores in half precision
-_OWN_SHARE = {"tile": 0.6, "mma": 0.5, "wgmma": 0.9}  # of a library's rate that our products are expected to have
+_OWN_SHARE = {"tile": 0.6, "dmma": 1.1, "mma": 0.5, "wgmma": 0.9}  # of a library's rate that our products are expected to have
 _PACKED_SHARE = 0.9  # the same of convolutions in f32 whose weight is packed
 _LEAST_TERMS = 512  # of a part of a sum
 _COPIED, _PLACED = 24, 36  # instructions for an element that a thread copies, and for where a window's element lies
@@ -84,6 +91,8 @@ def tiles_of(product: ProductValue, sums: Contraction, buffers: Mapping[int, str
         return waves * tile.resident * tile.m * tile.n * work * math.ceil(terms / tile.split) + adding
 
     tiles = list({"tile": TILES, "mma": MATRIX_TILES, None: ()}[tile_kind(product)])
+    if tile_kind(product) == "tile" and chip.arch is Arch.SM_90A:
+        tiles += DOUBLE_TILES
     for tile in list(tiles):
         most = min(chip.sms * tile.resident // sums.tiles(tile.m, tile.n), sums.k // _LEAST_TERMS)
         tiles += [tile.model_copy(update={"split": split}) for split in dict.fromkeys((most, most // 2)) if split > 1]
@@ -149,14 +158,15 @@ def _own_pays(product: ProductValue, reader: KernelProgram | None, sums: Contrac
 
     `reader`: the kernel behind the product that is fused.
     """
-    if product.call.call == "conv_transpose" and set(product.call.stride) != {1} and tile.kind == "tile":
+    in_f32 = tile_kind(product) == "tile"
+    if product.call.call == "conv_transpose" and set(product.call.stride) != {1} and in_f32:
         return True  # a library's has a few percent of the rate, and is copied to where it belongs
     if reader is None:
-        return False
+        return _OWN_SHARE[tile.kind] > 1 and product.call.call not in CONVOLUTIONS
     value = reader.stores[0].value
     if isinstance(value, Map) and value.triangle is not None:
         return True  # half of the tiles add nothing up
-    rate = chip.tensor_tflops * (_F32_SHARE if tile.kind == "tile" else 1)
+    rate = chip.tensor_tflops * (_F32_SHARE if in_f32 else 1)
     share = _PACKED_SHARE if tile.packed and tile.kind == "tile" else _OWN_SHARE[tile.kind]
     slower_us = sums.flops * sums.existing / rate * (1 / share - 1) / 1e6
     saved_us = 2 * product.bytes / chip.dram_tbps / 1e6

@@ -42,9 +42,9 @@ __device__ __forceinline__ unsigned used_from(const Side& side, unsigned step, u
 }
 """
 
-SIMT = """\
-// A tile of `Rows` rows and `Depth` terms, kept by term in lines of Rows + 4 numbers.
-template <class Side, int Rows, int Depth, int Threads>
+F32_TILES = """\
+// A tile of `Rows` rows and `Depth` terms, kept by term in lines of Rows + Pad numbers.
+template <class Side, int Rows, int Depth, int Threads, int Pad>
 __device__ __forceinline__ void load_tile(const Side& side, float* to, unsigned row0, unsigned step) {
   constexpr int kWide = Side::kWide, kGroups = Rows * Depth / kWide, kLine = Side::kAlongK ? Depth : Rows / kWide;
 #pragma unroll
@@ -55,10 +55,12 @@ __device__ __forceinline__ void load_tile(const Side& side, float* to, unsigned 
     const unsigned k = Side::kAlongK ? place : line, row = (Side::kAlongK ? line : place) * kWide;
     bool inside = Side::kTerms % Depth == 0 || step * Depth + k < Side::kTerms;
     const float* from = side.at(min(row0 + row, Side::kRows - kWide), step, k, inside);
-    copy_async<4 * kWide>(to + k * (Rows + 4) + row, from, inside);
+    copy_async<4 * kWide>(to + k * (Rows + Pad) + row, from, inside);
   }
 }
+"""
 
+SIMT = """\
 // Adds the products of steps, from `step` to below `end`, to the sums of a thread, which are TM / 4 by TN / 4 blocks of 4 by 4.
 template <class A, class B, int M, int N, int Depth, int TM, int TN, int Stages>
 __device__ __forceinline__ void multiply(const A& a, const B& b, unsigned m0, unsigned n0, unsigned ty, unsigned tx,
@@ -70,8 +72,8 @@ __device__ __forceinline__ void multiply(const A& a, const B& b, unsigned m0, un
 #pragma unroll
   for (int stage = 0; stage < Stages - 1; ++stage) {
     if (ahead < end) {
-      load_tile<A, M, Depth, kThreads>(a, shared + stage * kStage, m0, ahead);
-      load_tile<B, N, Depth, kThreads>(b, shared + stage * kStage + kA, n0, ahead);
+      load_tile<A, M, Depth, kThreads, 4>(a, shared + stage * kStage, m0, ahead);
+      load_tile<B, N, Depth, kThreads, 4>(b, shared + stage * kStage + kA, n0, ahead);
       ahead = used_from(a, ahead + 1, end);
     }
     commit_copies();
@@ -81,8 +83,8 @@ __device__ __forceinline__ void multiply(const A& a, const B& b, unsigned m0, un
     wait_for_copies<Stages - 2>();
     __syncthreads();
     if (ahead < end) {
-      load_tile<A, M, Depth, kThreads>(a, shared + next * kStage, m0, ahead);
-      load_tile<B, N, Depth, kThreads>(b, shared + next * kStage + kA, n0, ahead);
+      load_tile<A, M, Depth, kThreads, 4>(a, shared + next * kStage, m0, ahead);
+      load_tile<B, N, Depth, kThreads, 4>(b, shared + next * kStage + kA, n0, ahead);
       ahead = used_from(a, ahead + 1, end);
     }
     commit_copies();
@@ -102,6 +104,92 @@ __device__ __forceinline__ void multiply(const A& a, const B& b, unsigned m0, un
     now = now + 1 == Stages ? 0 : now + 1;
     next = next + 1 == Stages ? 0 : next + 1;
   }
+}
+"""
+
+DOUBLES = """\
+// A block of 16 by 8 sums in f64, to which the products of 16 by 8 and 8 by 8 numbers are added.
+__device__ __forceinline__ void multiply_block(double (&c)[4], double a0, double a1, double a2, double a3, double b0,
+                                               double b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+      : "d"(a0), "d"(a1), "d"(a2), "d"(a3), "d"(b0), "d"(b1));
+}
+
+// The numbers that a lane gives to the blocks of a warp, of two of eight terms. Which row of a block is which of the tile is
+// free: a lane reads four neighbours at once, and the lanes that read together meet all banks.
+template <int WM, int WN>
+struct Numbers {
+  Pack<float, 4> a[2][WM / 32], b[2][WN / 32];
+  __device__ __forceinline__ void load(const float* as, const float* bs, int line_a, int line_b) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < WM / 32; ++i) a[half][i] = load_pack<4>(as + half * 4 * line_a + i * 32);
+#pragma unroll
+      for (int j = 0; j < WN / 32; ++j) b[half][j] = load_pack<4>(bs + half * 4 * line_b + j * 32);
+    }
+  }
+};
+
+// Adds the products of steps, from `step` to below `end`, to the sums of a thread. The sums of all steps are kept in f64.
+template <class A, class B, int M, int N, int Depth, int WM, int WN, int Stages>
+__device__ __forceinline__ void multiply_doubles(const A& a, const B& b, unsigned m0, unsigned n0, unsigned wm, unsigned wn,
+                                                 unsigned step, unsigned end, float (&sum)[WM / 8][WN / 4]) {
+  constexpr int kThreads = M / WM * (N / WN) * 32, kLineA = M + 8, kLineB = N + 8, kA = Depth * kLineA;
+  constexpr int kStage = kA + Depth * kLineB;
+  extern __shared__ float4 shared_memory[];
+  float* const shared = reinterpret_cast<float*>(shared_memory);
+  const unsigned place = threadIdx.x % 32 / 4 * 4, term = threadIdx.x % 4;
+  double sums[WM / 16][WN / 8][4] = {};
+  unsigned ahead = step = used_from(a, step, end), now = 0, next = Stages - 1;
+#pragma unroll
+  for (int stage = 0; stage < Stages - 1; ++stage) {
+    if (ahead < end) {
+      load_tile<A, M, Depth, kThreads, 8>(a, shared + stage * kStage, m0, ahead);
+      load_tile<B, N, Depth, kThreads, 8>(b, shared + stage * kStage + kA, n0, ahead);
+      ahead = used_from(a, ahead + 1, end);
+    }
+    commit_copies();
+  }
+#pragma unroll 1
+  for (; step < end; step = used_from(a, step + 1, end)) {
+    wait_for_copies<Stages - 2>();
+    __syncthreads();
+    const float* as = shared + now * kStage + term * kLineA + wm + place;
+    const float* bs = shared + now * kStage + kA + term * kLineB + wn + place;
+    Numbers<WM, WN> numbers[2];
+    numbers[0].load(as, bs, kLineA, kLineB);
+    if (ahead < end) {
+      load_tile<A, M, Depth, kThreads, 8>(a, shared + next * kStage, m0, ahead);
+      load_tile<B, N, Depth, kThreads, 8>(b, shared + next * kStage + kA, n0, ahead);
+      ahead = used_from(a, ahead + 1, end);
+    }
+    commit_copies();
+#pragma unroll
+    for (int k = 0; k < Depth / 8; ++k) {
+      if (k + 1 < Depth / 8) numbers[(k + 1) % 2].load(as + (k + 1) * 8 * kLineA, bs + (k + 1) * 8 * kLineB, kLineA, kLineB);
+      const Numbers<WM, WN>& own = numbers[k % 2];
+#pragma unroll
+      for (int j = 0; j < WN / 8; ++j) {
+        const double b0 = own.b[0][j / 4].v[j % 4], b1 = own.b[1][j / 4].v[j % 4];
+#pragma unroll
+        for (int i = 0; i < WM / 16; ++i) {
+          const int low = 2 * i % 4;
+          multiply_block(sums[i][j], own.a[0][i / 2].v[low], own.a[0][i / 2].v[low + 1], own.a[1][i / 2].v[low],
+                         own.a[1][i / 2].v[low + 1], b0, b1);
+        }
+      }
+    }
+    now = now + 1 == Stages ? 0 : now + 1;
+    next = next + 1 == Stages ? 0 : next + 1;
+  }
+  // Block column 2 * term + e of block j is column 8 * term + 4 * e + j of 32.
+#pragma unroll
+  for (int i = 0; i < WM / 8; ++i)
+#pragma unroll
+    for (int j = 0; j < WN / 4; ++j)
+      sum[i][j] = static_cast<float>(sums[i / 2][j / 8 * 4 + j % 4][i % 2 * 2 + j % 8 / 4]);
 }
 """
 

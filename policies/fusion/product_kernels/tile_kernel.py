@@ -11,14 +11,23 @@ from cudal2_agent.policies.fusion.expressions import Expr
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, flat, of, unflat
 from cudal2_agent.policies.fusion.kernel_text import KernelText, Parameter, buffer_args, kernel_source, kernel_text
 from cudal2_agent.policies.fusion.product_kernels.contraction import Contraction
-from cudal2_agent.policies.fusion.product_kernels.mainloops import COPIES, EXCHANGE, MATRIX, SIMT, WARPGROUP_HEADERS, WARPGROUPS
+from cudal2_agent.policies.fusion.product_kernels.mainloops import (
+    COPIES,
+    DOUBLES,
+    EXCHANGE,
+    F32_TILES,
+    MATRIX,
+    SIMT,
+    WARPGROUP_HEADERS,
+    WARPGROUPS,
+)
 from cudal2_agent.policies.fusion.product_kernels.operand_copies import OperandSource, side
 from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
 from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue
 from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Value
 from cudal2_agent.policies.fusion.writer import StatementWriter
 
-_STAGES = {"tile": 3, "mma": 4, "wgmma": 4}  # tiles in shared memory
+_STAGES = {"tile": 3, "dmma": 3, "mma": 4, "wgmma": 4}  # tiles in shared memory
 
 Operands = tuple[OperandSource, OperandSource]
 _ADDING = 256  # threads of a CTA that adds parts
@@ -152,6 +161,18 @@ def _multiply(
             m="m0_at + y_at + i_at / 2u * 16u + i_at % 2u * 8u + lane_at / 4u",
             n="(n0_at + x_at) / 2u + j_at * 4u + lane_at % 4u",
         )
+    if tile.kind == "dmma":
+        across = tile.n // tile.tn
+        writer.line(f"const unsigned x_at = warp_at % {across}u * {tile.tn}u, y_at = warp_at / {across}u * {tile.tm}u;")
+        writer.line(f"float sum_of[{tile.tm // 8}][{tile.tn // 4}];")
+        writer.line(f"multiply_doubles{loop}{given};")
+        return SumLayout(
+            rows=tile.tm // 8,
+            groups=tile.tn // 16,
+            wide=4,
+            m="m0_at + y_at + i_at / 4u * 32u + lane_at / 4u * 4u + i_at % 4u",
+            n="(n0_at + x_at) / 4u + j_at / 2u * 8u + lane_at % 4u * 2u + j_at % 2u",
+        )
     across = tile.n // tile.tn // 8
     writer.line("// A warp computes the sums of 4 by 8 threads.")
     place = f"y_at = warp_at / {across}u * 4u + lane_at / 8u"
@@ -188,8 +209,12 @@ def _filled_tables(writer: StatementWriter, name: str, tile: SumTile, operands: 
 
 def _tile_bytes(tile: SumTile) -> int:
     """Of the tiles in shared memory."""
-    stage = {"mma": 2 * tile.k * (tile.m + tile.n), "tile": 4 * tile.k * (tile.m + tile.n + 8)}[tile.kind]
-    return stage * _STAGES[tile.kind]
+    stages = {
+        "mma": 2 * tile.k * (tile.m + tile.n),
+        "tile": 4 * tile.k * (tile.m + tile.n + 8),
+        "dmma": 4 * tile.k * (tile.m + tile.n + 16),
+    }
+    return stages[tile.kind] * _STAGES[tile.kind]
 
 
 def _stored_together(sums: Contraction, wide: int) -> bool:
@@ -303,15 +328,17 @@ def _in_parts(
     return KernelText(sides + source, launch, (before,), (scratch,))
 
 
-def main_loop(product: ProductValue, tile: SumTile) -> str:
-    """The C++ that a product's kernel needs before it."""
+def main_loop(product: ProductValue, tile: SumTile) -> tuple[str, ...]:
+    """The parts of C++ that a product's kernel needs before it."""
     match tile.kind:
         case "tile":
-            return COPIES + SIMT + EXCHANGE
+            return COPIES, F32_TILES, SIMT, EXCHANGE
+        case "dmma":
+            return COPIES, F32_TILES, DOUBLES
         case "mma":
-            return COPIES + MATRIX.replace("KIND", "f16" if product.element is BufferElement.F16 else "bf16")
+            return COPIES, MATRIX.replace("KIND", "f16" if product.element is BufferElement.F16 else "bf16")
         case "wgmma":
-            return "".join(f"#include <cudal2/{header}.cuh>\n" for header in WARPGROUP_HEADERS) + WARPGROUPS
+            return *(f"#include <cudal2/{header}.cuh>\n" for header in WARPGROUP_HEADERS), WARPGROUPS
 
 
 def steps_of(product: ProductValue, sums: Contraction, tile: SumTile, store: StoredValue) -> str:

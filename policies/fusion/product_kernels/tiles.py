@@ -16,11 +16,12 @@ class SumTile(Record):
 
     `split`: CTAs that share the terms, whose sums a second launch adds. `packed`: a launch before copies the weight of a
     convolution as its tiles are read, with the terms by tap.
-    `tile`: in f32, a thread tm x tn of it. `mma`: in half precision by matrix instructions, a warp tm x tn of it.
+    `tile`: in f32, a thread tm x tn of it. `dmma`: in f32 by matrix instructions in f64, which multiply exactly and at the rate
+    of f32 on the chips that have them; a warp tm x tn of it. `mma`: the same in half precision.
     `wgmma`: by those of warpgroups, of which each computes tm x tn; operands are whole matrices.
     """
 
-    kind: Literal["tile", "mma", "wgmma"] = "tile"
+    kind: Literal["tile", "dmma", "mma", "wgmma"] = "tile"
     m: int
     n: int
     k: int
@@ -31,7 +32,7 @@ class SumTile(Record):
 
     @property
     def threads(self) -> int:
-        lanes = {"tile": 1, "mma": 32, "wgmma": 128}[self.kind]
+        lanes = {"tile": 1, "dmma": 32, "mma": 32, "wgmma": 128}[self.kind]
         return self.m // self.tm * (self.n // self.tn) * lanes + (32 if self.kind == "wgmma" else 0)
 
     @property
@@ -39,7 +40,7 @@ class SumTile(Record):
         """CTAs of an SM together, by the registers of their sums."""
         if self.kind == "wgmma":
             return 1
-        sums = self.m * self.n // self.threads
+        sums = self.m * self.n // self.threads * (2 if self.kind == "dmma" else 1)
         return max(min(_THREADS, _SUMS // sums) // self.threads, 1)
 
     def text(self) -> str:
@@ -72,6 +73,19 @@ TILES = tuple(
         (32, 64, 16, 4, 4),
         (16, 128, 8, 4, 4),
         (128, 32, 8, 8, 4),
+    )
+)
+DOUBLE_TILES = tuple(
+    SumTile(kind="dmma", m=m, n=n, k=k, tm=tm, tn=tn)
+    for m, n, k, tm, tn in (
+        (128, 128, 32, 64, 32),
+        (128, 128, 16, 64, 32),
+        (64, 128, 32, 32, 32),
+        (64, 128, 32, 64, 32),
+        (128, 64, 32, 64, 32),
+        (64, 64, 32, 32, 32),
+        (32, 128, 32, 32, 32),
+        (128, 32, 32, 32, 32),
     )
 )
 MATRIX_TILES = tuple(

@@ -63,7 +63,7 @@ def test_a_large_convolution_is_packed_first() -> None:
 
 
 @pytest.mark.parametrize("geometry", [GEOMETRIES[0]._replace(inner=8), GEOMETRIES[-2]])
-@pytest.mark.parametrize("text", ["tile 16x128x8 4x4 packed", "mma 32x128x32 32x16 packed"])
+@pytest.mark.parametrize("text", ["tile 16x128x8 4x4 packed", "dmma 32x128x32 32x32 packed", "mma 32x128x32 32x16 packed"])
 def test_a_packed_convolution_and_what_follows_pass_the_proof(geometry: Geometry, text: str, build: Build) -> None:
     """Two launches: the weight's copy, and the sums with what follows them."""
     plain = geometry.task()

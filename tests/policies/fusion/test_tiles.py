@@ -8,7 +8,7 @@ from cudal2_agent.contract.records.module_task import ModuleTask
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.policies.fusion.fused_source import written
 from cudal2_agent.policies.fusion.grouping import grouped
-from cudal2_agent.policies.fusion.product_kernels.tiles import TILES, SumTile
+from cudal2_agent.policies.fusion.product_kernels.tiles import DOUBLE_TILES, TILES, SumTile
 from cudal2_agent.policies.fusion.space import choices
 from tests.policies.fusion.convolutions import GEOMETRIES, Geometry
 from tests.policies.fusion.emulated import emulated, inputs_of
@@ -23,7 +23,7 @@ def product(m: int, n: int, k: int, *, turned: bool = False) -> ModuleTask:
     return task({"a": (m, k), "b": (n, k) if turned else (k, n)}, nodes, "product")
 
 
-@pytest.mark.parametrize("tile", TILES, ids=SumTile.text)
+@pytest.mark.parametrize("tile", TILES + DOUBLE_TILES, ids=SumTile.text)
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_product_of_uneven_sizes(tile: SumTile, turned: bool, compiler: PtxCompiler) -> None:
     module = product(tile.m + 3, tile.n + 5, 2 * tile.k + 3, turned=turned)
@@ -35,7 +35,13 @@ def test_a_product_of_uneven_sizes(tile: SumTile, turned: bool, compiler: PtxCom
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-@pytest.mark.parametrize("text", ["tile 32x64x16 4x4", "tile 32x128x8 4x8 packed", "tile 16x128x8 4x4 s2 packed"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("tile 32x64x16 4x4", "tile 32x128x8 4x8 packed", "tile 16x128x8 4x4 s2 packed"),
+        *("dmma 32x128x32 32x32", "dmma 64x64x32 32x32 s2 packed"),
+    ],
+)
 def test_a_convolution(geometry: Geometry, text: str, compiler: PtxCompiler) -> None:
     module = geometry.task()
     tile = SumTile.parse(text)
