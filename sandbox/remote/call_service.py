@@ -351,8 +351,8 @@ def _executed(opened: _OpenedHere, ready: Mapping[int, Built], task: Task, how: 
 def _measured_ahead(
     opened: _OpenedHere, ready: Mapping[int, Built], task: Task, cancel: threading.Event, clock: _CallClock, *, counters: bool
 ) -> Iterator[AheadAnswer]:
-    """What a run asks next: a screen of trusted writers' candidates on a GPU; of others a quick evaluation, and of those
-    that pass the proof, counters and the compiled code."""
+    """What a run asks next: a screen of trusted writers' candidates on a GPU, and counters of the fastest; of others a quick
+    evaluation, and of those that pass the proof, counters and the compiled code."""
     sandbox, before_s = opened.sandbox, clock()
 
     def told(position: int, how: Ahead, found: Evaluation | ProfileAnswer | ArtifactAnswer) -> AheadAnswer:
@@ -363,9 +363,18 @@ def _measured_ahead(
         )
         return AheadAnswer(position=position, how=how, found=known, worked_s=took_s)
 
+    def counted(position: int) -> Iterator[AheadAnswer]:
+        with suppress(ProfileFailed, ProfilerUnavailable):  # asked again, the reason is an answer
+            yield told(position, "profile", ProfileAnswer(profile=sandbox.profile(ready[position], task)))
+
     screened = {place: one for place, one in ready.items() if sandbox.can_measure and one.candidate.origin.trusted_writer}
+    times_us: dict[int, float] = {}
     for position, evaluation in _executed(opened, screened, task, "screen"):
         yield told(position, "screen", evaluation)
+        if isinstance(evaluation, Measured) and not beyond_roofline(evaluation, task, sandbox.chip):
+            times_us[position] = evaluation.time_us
+    if counters and times_us and not cancel.is_set():
+        yield from counted(min(times_us, key=times_us.__getitem__))
     for position in sorted(ready.keys() - screened.keys()):
         if cancel.is_set():
             return
@@ -378,8 +387,7 @@ def _measured_ahead(
         yield told(position, "prove", proof)
         if not isinstance(proof, Wrong):
             if counters:
-                with suppress(ProfileFailed, ProfilerUnavailable):  # asked again, the reason is an answer
-                    yield told(position, "profile", ProfileAnswer(profile=sandbox.profile(built, task)))
+                yield from counted(position)
             if (content := sandbox.artifact(built)) is not None and len(content) <= MAX_ARTIFACT_BYTES:
                 yield told(position, "artifact", ArtifactAnswer.of(content))
 

@@ -58,7 +58,7 @@ class BuildCall(Record):
     """Check, compile and inspect: a `BuiltAnswer` or a `JudgedAnswer` for each.
 
     `ahead`: measure them, too, as their caller will ask next: an `AheadAnswer` for each verdict. `counters`: so are the
-    hardware counters of what is not from a schedule. `tuned`: as of `ExecuteCall`.
+    hardware counters of what is not from a schedule, and of the fastest that is. `tuned`: as of `ExecuteCall`.
     """
 
     do: Literal["build"] = "build"

@@ -93,6 +93,7 @@ def child_environment(scratch: Path, extra: Mapping[str, str] | None = None, *, 
     environment.setdefault("PATH", os.defpath)
     environment.update(
         HOME=str(scratch),
+        LOGNAME="worker",  # a jail hides the list of users, which torch's compilers ask for a name
         TMPDIR=str(scratch),
         PYTHONPATH=os.pathsep.join(module_path()),
         PYTHONDONTWRITEBYTECODE="1",

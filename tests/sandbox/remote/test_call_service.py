@@ -99,6 +99,7 @@ def test_one_answer_over_a_slow_link_brings_all_that_a_run_asks() -> None:
     built = [outcome for _, outcome in sorted(outcomes.items()) if isinstance(outcome, Built)]
     waited_s = far.sandbox.waited_s
     assert list(far.sandbox.screen(built[:1], TASK)) == [(0, measured(4.0, effort="screen"))]
+    assert far.sandbox.profile(built[0], TASK) == profile(4000.0), "of the fastest from a schedule"
     assert far.sandbox.evaluate(built[1], TASK, "quick") == measured(6.0, effort="quick")
     assert far.sandbox.witness(built[1], TASK) == unmeasured(20.0, "emulator")
     assert far.sandbox.profile(built[1], TASK) == profile(6000.0)

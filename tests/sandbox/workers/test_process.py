@@ -115,6 +115,7 @@ def test_no_secret_is_inherited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert b"do-not-tell" not in ended.stdout
     assert str(tmp_path).encode() in ended.stdout
     assert child_environment(tmp_path)["HOME"] == str(tmp_path)
+    assert child_environment(tmp_path)["LOGNAME"]
 
 
 def test_no_open_file_is_inherited(tmp_path: Path) -> None:
