@@ -99,6 +99,10 @@ def tiles_of(product: ProductValue, sums: Contraction, buffers: Mapping[int, str
     if _packing_pays(product, sums):
         tiles += [tile.model_copy(update={"packed": True}) for tile in tiles]
     tiles.sort(key=expected)
+    other = next((tile for tile in tiles if tile.kind != tiles[0].kind), None)
+    if other is not None:  # of two kinds, whose rates depend on what is copied, both are tried first
+        tiles.remove(other)
+        tiles.insert(1, other)
     if tile_kind(product) == "mma" and chip.arch is Arch.SM_90A and warpgroup_operands(sums, buffers) is not None:
         whole = sorted(WARPGROUP_TILES, key=expected)
         # A product that fills the chip is faster by warpgroups; a smaller one by what divides it best.

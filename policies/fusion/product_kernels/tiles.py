@@ -9,6 +9,7 @@ from cudal2_agent.policies.fusion.values import ProductValue
 HALVES = (BufferElement.F16, BufferElement.BF16)
 
 _THREADS, _SUMS = 512, 32768  # of an SM, at most: half of its registers hold sums
+_REGISTERS, _BESIDE_DOUBLES = 65536, 88  # of an SM; of a thread, beside its sums in f64
 
 
 class SumTile(Record):
@@ -40,7 +41,9 @@ class SumTile(Record):
         """CTAs of an SM together, by the registers of their sums."""
         if self.kind == "wgmma":
             return 1
-        sums = self.m * self.n // self.threads * (2 if self.kind == "dmma" else 1)
+        sums = self.m * self.n // self.threads
+        if self.kind == "dmma":
+            return max(_REGISTERS // (self.threads * (2 * sums + _BESIDE_DOUBLES)), 1)
         return max(min(_THREADS, _SUMS // sums) // self.threads, 1)
 
     def text(self) -> str:
