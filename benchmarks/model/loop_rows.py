@@ -1,11 +1,12 @@
 """What runs with a language model in the loop, and the searches beside them, came to: one row a run, read from stores.
 
-    python -m benchmarks.model.loop_rows STORE... --out ROWS.jsonl
+    python -m benchmarks.model.loop_rows STORE... --out ROWS.jsonl [--kernels FOLDER]
     python -m benchmarks.model.loop_rows --page ROWS.jsonl...
 
 A store is a home folder. Tasks are those of `tasks.json`; a run of the policy chat or mcp is a model's, any other a search.
 GPU seconds are what evaluations, races and counters took, without compilers, proofs and waiting. A search counts as far as it
-came within the model's GPU seconds; its race follows. Ratios are over cuBLASLt-AutoTuning, of a module over PyTorch's fastest.
+came within the model's GPU seconds; its race follows. `--kernels` keeps a model's best kernels that are faster than the
+library. Ratios are over cuBLASLt-AutoTuning, of a module over PyTorch's fastest.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from cudal2_agent.contract.records.evaluation import Measured
 from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import RunRecord, Step
-from cudal2_agent.contract.reward.speedup import median_us, paired_speedup, yardstick_of
+from cudal2_agent.contract.reward.speedup import median_us, paired_speedup, speedup_that_counts, yardstick_of
 from cudal2_agent.contract.settings.settings import load_settings
 from cudal2_agent.store.store import Store, open_store
 
@@ -48,6 +49,17 @@ def rows_of(store: Store, label: str) -> Iterator[Row]:
         if steps and _key_of(run) in names:
             group, name = names[_key_of(run)]
             yield {"task": name, "group": group, "without": label, **_row(store, run, steps)}
+
+
+def kernels_of(store: Store, folder: Path) -> None:
+    """The source of each model's best kernel that was found faster than the library, named by its task."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for run in store.runs():
+        steps = store.steps(run.run_id)
+        best = leading_step(steps, run.task, run.chip) if run.policy in MODELS and steps else None
+        if best is not None and not best.candidate.origin.schedule and (speedup_that_counts(best.evaluation) or 0.0) > 1:
+            name = _key_of(run).replace("/", "_").replace(" ", "_")
+            (folder / f"{name}.cu").write_text(best.candidate.source, encoding="utf-8")
 
 
 def _key(name: str) -> str:
@@ -214,14 +226,18 @@ def main() -> None:
     parser = script(__file__, __doc__)
     parser.add_argument("stores", nargs="*", type=Path, help="home folders; NAME=FOLDER for runs without the part NAME")
     parser.add_argument("--out", type=Path, help="file of the rows, replaced")
+    parser.add_argument("--kernels", type=Path, metavar="FOLDER", help="keep the kernels that are faster than the library")
     parser.add_argument("--page", type=Path, nargs="+", default=[], help="print the page of these rows")
     asked: argparse.Namespace = parser.parse_args()
     if asked.out is not None:
         asked.out.unlink(missing_ok=True)
         for named in asked.stores:
             label, _, folder = str(named).rpartition("=")
-            for row in rows_of(open_store(load_settings(home=Path(folder)).store_url), label):
+            store = open_store(load_settings(home=Path(folder)).store_url)
+            for row in rows_of(store, label):
                 add_row(asked.out, row)
+            if asked.kernels is not None:
+                kernels_of(store, asked.kernels)
     if asked.page:
         print(page([row for path in asked.page for row in read_rows(path)]))
 
