@@ -23,7 +23,7 @@ from cudal2_agent.agent.run.history import History
 from cudal2_agent.agent.run.measurements import Measurements
 from cudal2_agent.agent.run.state import RunState
 from cudal2_agent.agent.run.stopping import Budget, SearchEnd
-from cudal2_agent.agent.run.witnessing import SecondWitness, proof_fits, unproved_leader, with_what_is_known
+from cudal2_agent.agent.run.witnessing import SecondWitness, proof_fits, unexplained, unproved_leader, with_what_is_known
 from cudal2_agent.contract.events import CandidateBuilt, Emit, Proposed, StepFinished
 from cudal2_agent.contract.protocols import MeasuresAhead
 from cudal2_agent.contract.records.build import Built
@@ -142,13 +142,19 @@ class Nodes:
         return self._changes(batch=[], stop=stop)
 
     def witness(self, state: RunState) -> Changes:
-        """Prove the best kernel that a model wrote on the emulator; after a refusal, the next best one."""
+        """Prove the best kernel that a model wrote on the emulator; after a refusal, the next best one.
+
+        It also looks for the cause of what the GPU refused in this round, which a repair is told.
+        """
         searching = state["phase"] == "search"
         limit_s = self._budget.search_s(self._parts.sandbox.can_measure) if searching else self._budget.total_s
         while step := unproved_leader(self.history.ranked):
             if not proof_fits(self.history.ranked, limit_s - self._clock.spent_s()):
                 break
             self._second_witness.prove(step, self._rebuilt(step.candidate))
+        for step in unexplained(self.history.ranked) if searching and self._parts.sandbox.can_measure else ():
+            if proof_fits(self.history.ranked, limit_s - self._clock.spent_s()):
+                self._second_witness.explain(step, self._rebuilt(step.candidate))
         ended = state["stop"] or not searching
         return self._changes(stop=state["stop"] if ended else self._stop_reason(state["round"], waiting=0))
 

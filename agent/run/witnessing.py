@@ -43,6 +43,22 @@ def unproved_leader(ranked: Sequence[Ranked]) -> Step | None:
     return best.step
 
 
+def unexplained(ranked: Sequence[Ranked]) -> list[Step]:
+    """The last round's kernels of a model that a GPU refused, and in which the emulator has not looked for the cause."""
+    last = max((one.step.round for one in ranked), default=0)
+    written = (one.step for one in ranked if one.step.round == last and not one.step.candidate.origin.trusted_writer)
+    return [step for step in written if _refused_by_gpu(step.evaluation) and "witness" not in step.seconds]
+
+
+def _refused_by_gpu(evaluation: Evaluation) -> bool:
+    match evaluation:
+        case Wrong(refused=refused):
+            return refused is None
+        case Crashed(stage=stage) | TimedOut(stage=stage):
+            return stage != "build"
+    return False
+
+
 def proof_fits(ranked: Sequence[Ranked], left_s: float) -> bool:
     """Whether a proof as long as the longest so far fits in the time left. The first proof is always made."""
     taken_s = [one.step.seconds["witness"] for one in ranked if "witness" in one.step.seconds]
@@ -115,6 +131,19 @@ class SecondWitness:
                 seconds = {**one.seconds, "witness": took_s} if one.index == step.index else one.seconds
                 self._record(one, one.evaluation, verdict, modelled, seconds)
         self._report(step, took_s)
+
+    def explain(self, step: Step, built: Built | None) -> None:
+        """Record what the emulator finds in a kernel that the GPU refused. Raises: what the sandbox raises."""
+        begin_s = self._clock.spent_s() - self._sandbox.waited_s
+        said: Evaluation | None = None
+        if built is not None:
+            with self._clock.outside():
+                said = self._sandbox.witness(built, self._run.task)
+        seconds = {**step.seconds, "witness": self._clock.spent_s() - self._sandbox.waited_s - begin_s}
+        found = {"emulated": said.test} if isinstance(said, Wrong) else {}
+        self._history.replace(
+            step.model_copy(update={"evaluation": step.evaluation.model_copy(update=found), "seconds": seconds})
+        )
 
     def _verdict(self, built: Built | None) -> tuple[WitnessVerdict, Prediction | None]:
         if built is None:

@@ -236,6 +236,10 @@ class CompileFailed(_Faulty):
         return self.message
 
 
+# What the emulator finds in a kernel that a GPU refused; None where it was not asked or finds nothing.
+Emulated = Annotated[TestResult | None, Field(exclude_if=lambda found: found is None)]
+
+
 class Crashed(_Faulty):
     """The candidate ended its worker or poisoned its context."""
 
@@ -245,6 +249,7 @@ class Crashed(_Faulty):
     stage: str
     message: str
     inspection: Inspection | None = None
+    emulated: Emulated = None
 
     def _reason(self) -> str:
         return f"while {self.stage}: {self.message}"
@@ -261,6 +266,7 @@ class TimedOut(_Faulty):
     message: str = ""
     inspection: Inspection | None = None
     symptoms: Symptoms | None = None
+    emulated: Emulated = None
 
     def _reason(self) -> str:
         return f"{self.stage} took more than {self.limit_s:g} s{f', {self.message}' if self.message else ''}"
@@ -423,6 +429,7 @@ class Wrong(_Faulty):
     tests: tuple[TestResult, ...]
     inspection: Inspection
     refused: Measured | None = None
+    emulated: Emulated = None
 
     @property
     def executed(self) -> bool:

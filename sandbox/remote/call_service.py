@@ -352,7 +352,7 @@ def _measured_ahead(
     opened: _OpenedHere, ready: Mapping[int, Built], task: Task, cancel: threading.Event, clock: _CallClock, *, counters: bool
 ) -> Iterator[AheadAnswer]:
     """What a run asks next: a screen of trusted writers' candidates on a GPU, and counters of the fastest; of others a quick
-    evaluation, and of those that pass the proof, counters and the compiled code."""
+    evaluation and the emulator's verdict, and of those that pass both, counters and the compiled code."""
     sandbox, before_s = opened.sandbox, clock()
 
     def told(position: int, how: Ahead, found: Evaluation | ProfileAnswer | ArtifactAnswer) -> AheadAnswer:
@@ -381,11 +381,13 @@ def _measured_ahead(
         built = ready[position]
         evaluation = sandbox.evaluate(built, task, "quick")
         yield told(position, "quick", evaluation)
-        if not isinstance(evaluation, Measured) or beyond_roofline(evaluation, task, sandbox.chip):
+        if not sandbox.can_measure and not isinstance(evaluation, Measured):
+            continue
+        if isinstance(evaluation, Measured) and beyond_roofline(evaluation, task, sandbox.chip):
             continue
         proof = sandbox.witness(built, task)
         yield told(position, "prove", proof)
-        if not isinstance(proof, Wrong):
+        if isinstance(evaluation, Measured) and not isinstance(proof, Wrong):
             if counters:
                 yield from counted(position)
             if (content := sandbox.artifact(built)) is not None and len(content) <= MAX_ARTIFACT_BYTES:

@@ -56,20 +56,31 @@ def failure_text(evaluation: Evaluation, source: str, tokens: int) -> str:
         case CompileFailed():
             lines = ["the compiler refused it:", shorten_log(evaluation.log or evaluation.message, tokens)]
         case Crashed():
-            lines = [f"crashed in stage {evaluation.stage}: {evaluation.message}", *resource_lines(evaluation.inspection)]
+            said = f"crashed in stage {evaluation.stage}: {evaluation.message}"
+            lines = [said, *_emulated(evaluation.emulated, source), *resource_lines(evaluation.inspection)]
         case TimedOut():
             said = f"did not end in stage {evaluation.stage}: stopped after {evaluation.limit_s:g} s"
             seen = [*_symptoms(evaluation.symptoms)]
             hint = _SLOW if evaluation.message else _HANG if evaluation.stage != "compile" else ""
-            lines = [said, evaluation.message, hint, *seen, *_named(source, seen), *resource_lines(evaluation.inspection)]
+            found = [*seen, *_named(source, seen), *_emulated(evaluation.emulated, source)]
+            lines = [said, evaluation.message, hint, *found, *resource_lines(evaluation.inspection)]
         case Wrong():
             seen = [*_wrong(evaluation.test), *_symptoms(evaluation.test.symptoms)]
-            lines = [*seen, *_named(source, seen), _passed(evaluation.tests), *resource_lines(evaluation.inspection)]
+            found = [*seen, *_named(source, seen), *_emulated(evaluation.emulated, source)]
+            lines = [*found, _passed(evaluation.tests), *resource_lines(evaluation.inspection)]
         case Unmeasured() | Measured():
             lines = ["it did not fail"]
         case _:
             assert_never(evaluation)
     return fenced(shorten("\n".join(line for line in lines if line), tokens))
+
+
+def _emulated(test: TestResult | None, source: str) -> Iterator[str]:
+    """What the emulator found where a GPU refused the kernel, which is nearer to the cause as a rule."""
+    if test is None:
+        return
+    seen = [f"in the same kernel an emulator finds, in test {test.tier}/{test.name}: {test.message}", *_symptoms(test.symptoms)]
+    yield from (*seen, *_named(source, seen))
 
 
 def proven_text(failed: str, proven: AnyCandidate, tokens: int) -> str:

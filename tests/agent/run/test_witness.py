@@ -41,6 +41,7 @@ from cudal2_agent.contract.reward.reward import FLOOR, reward
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.contract.settings.options import Effort
 from cudal2_agent.contract.settings.settings import Settings
+from cudal2_agent.policies.chat.prompts.failures import failure_text
 from cudal2_agent.store.steps import export_steps, to_line
 from cudal2_agent.store.store import Store, open_store
 from tests import doubles
@@ -147,6 +148,34 @@ def test_a_refused_kernel_comes_back_to_its_author_with_the_emulators_words(sett
     assert second.best is not None
     assert second.best.id != free(2).id
     assert all(exemplar.candidate.id != free(2).id for exemplar in second.exemplars)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        Crashed(stage="verify", message="CUDA_ERROR_ILLEGAL_INSTRUCTION"),
+        TimedOut(stage="verify", limit_s=10.0),
+        Wrong(test=PASSED.model_copy(update={"passed": False}), tests=(), inspection=INSPECTION),
+    ],
+)
+def test_the_cause_of_what_a_gpu_refused_is_looked_for_once(refused: Evaluation, settings: Settings, store: Store) -> None:
+    """Its author is told the emulator's words beside the GPU's."""
+    sandbox = ScriptedSandbox({1: 5.0}, outcomes={0: refused, 2: refused}, witness={0: FAULT})
+    made = parts(store, sandbox, [free(number) for number in range(8)])
+    outcome = drive(settings.model_copy(update={"budget": 8}), made)
+    [told], [silent] = steps_of(outcome, 0), steps_of(outcome, 2)
+    assert told.evaluation == refused.model_copy(update={"emulated": RACE})
+    assert silent.evaluation == refused
+    assert (sandbox.witnessed.count(0), sandbox.witnessed.count(2)) == (1, 1)
+    assert RACE.message in failure_text(told.evaluation, free(0).source, 500)
+    assert "emulated" not in silent.evaluation.model_dump()
+    assert store.steps(outcome.run.run_id) == outcome.steps
+
+
+def test_no_cause_is_looked_for_where_the_emulator_gave_the_verdict(settings: Settings, store: Store) -> None:
+    sandbox = ScriptedSandbox(outcomes={0: FAULT}, emulates=True, can_execute=False)
+    drive(settings.model_copy(update={"budget": 4}), parts(store, sandbox, [free(number) for number in range(4)]))
+    assert sandbox.witnessed == []
 
 
 def test_where_all_of_a_round_are_refuted_none_leads(settings: Settings, store: Store) -> None:
