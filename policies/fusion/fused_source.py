@@ -14,6 +14,7 @@ from cudal2_agent.policies.fusion.product_kernels.contraction import contraction
 from cudal2_agent.policies.fusion.product_kernels.tile_kernel import follows, main_loop, tile_kernel
 from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
 from cudal2_agent.policies.fusion.product_kernels.warpgroup_kernel import warpgroup_kernel
+from cudal2_agent.policies.fusion.product_kernels.winograd_kernel import winograd_kernel
 from cudal2_agent.policies.fusion.programs import KernelProgram, StoredValue
 from cudal2_agent.policies.fusion.scan_text import scan_text
 from cudal2_agent.policies.fusion.values import Unplanned
@@ -65,7 +66,7 @@ def parsed(text: str) -> Choice:
     match text.split(" ")[0]:
         case "library":
             return LibraryChoice.parse(text)
-        case "tile" | "dmma" | "mma" | "wgmma":
+        case "tile" | "dmma" | "mma" | "wgmma" | "winograd2d" | "winograd3d":
             return SumTile.parse(text)
     return Axes.parse(text)
 
@@ -88,6 +89,8 @@ def _tiled(product: ProductStep, step: Step, choices: Mapping[str, Choice], grou
     store = StoredValue(value, groups.buffers[id(value)], by_row=True)
     if isinstance(step, KernelProgram):
         (store,) = step.stores
+    if tile.points > 1:
+        return winograd_kernel(step.name, value, tile, store, groups.buffers, groups.elements)
     write = warpgroup_kernel if tile.kind == "wgmma" else tile_kernel
     return write(step.name, value, contraction(value, by_tap=tile.packed), tile, store, groups.buffers, groups.elements)
 

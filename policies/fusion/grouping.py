@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from cudal2_agent.contract.plan.library_call import LibraryCall, View
 from cudal2_agent.contract.plan.plan import Scratch
 from cudal2_agent.contract.records.module_task import ModuleTask
-from cudal2_agent.contract.records.named_buffer import BufferElement
+from cudal2_agent.contract.records.named_buffer import BufferElement, Role
 from cudal2_agent.policies.fusion.expressions import Expr, ExpressionPool
 from cudal2_agent.policies.fusion.graph_values import lowered
 from cudal2_agent.policies.fusion.index_algebra import Index, Var, of
@@ -103,7 +103,10 @@ Step = KernelProgram | ProductStep | ScanStep
 
 @dataclass
 class Groups:
-    """A task's steps. `buffers`: by value's identity, the buffer that holds it. `elements`: by buffer. `values`: kept alive."""
+    """A task's steps. `buffers`: by value's identity, the buffer that holds it. `elements`: by buffer. `values`: kept alive.
+
+    `parameters`: the buffers of the module's weights.
+    """
 
     steps: list[Step]
     buffers: dict[int, str]
@@ -111,6 +114,7 @@ class Groups:
     scratch: tuple[Scratch, ...]
     values: list[Value] = field(default_factory=list)
     algebra: bool = False
+    parameters: frozenset[str] = frozenset()
 
     def weight(self, name: str) -> int:
         """Bytes that a kernel moves, by its name."""
@@ -307,7 +311,8 @@ class _Cut:
             if name not in outputs and name in used
         )
         values = [*self._stored.values(), *self._values.sources.values()]
-        return Groups(steps, self._buffers, elements, scratch, values, self._algebra)
+        parameters = frozenset(each.name for each in self._task.buffers if each.role is Role.PARAMETER)
+        return Groups(steps, self._buffers, elements, scratch, values, self._algebra, parameters)
 
 
 def _plain_view(operand: Value, buffers: Mapping[int, str]) -> View | None:

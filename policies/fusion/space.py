@@ -1,7 +1,7 @@
 """The axes worth trying for a kernel, best expected first, by what moves through memory and how many CTAs share it."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product, zip_longest
 
 from cudal2_agent.contract.plan.chip import Chip
@@ -18,10 +18,12 @@ from cudal2_agent.policies.fusion.product_kernels.tiles import (
     MATRIX_TILES,
     TILES,
     WARPGROUP_TILES,
+    WINOGRAD_TILES,
     SumTile,
     tile_kind,
 )
 from cudal2_agent.policies.fusion.product_kernels.warpgroup_kernel import warpgroup_operands
+from cudal2_agent.policies.fusion.product_kernels.winograd_kernel import minimal_filtering, tiles_of_outputs
 from cudal2_agent.policies.fusion.programs import KernelProgram
 from cudal2_agent.policies.fusion.row_kernels.row_space import row_axes
 from cudal2_agent.policies.fusion.row_kernels.window_kernel import line_window
@@ -30,11 +32,14 @@ from cudal2_agent.policies.fusion.values import LineWindow, Map, ProductValue
 _VECTOR_BYTES = 16
 _F32_SHARE = 1 / 16  # of the rate of tensor cores in half precision
 _OWN_SHARE = {"tile": 0.6, "dmma": 1.1, "mma": 0.5, "wgmma": 0.9}  # of a library's rate that our products are expected to have
+_LIBRARY = 0.65  # of f32's rate that a library's convolutions have
 _PACKED_SHARE = 0.9  # the same of convolutions in f32 whose weight is packed
 _LEAST_TERMS = 512  # of a part of a sum
 _COPIED, _PLACED = 24, 36  # instructions for an element that a thread copies, and for where a window's element lies
 _PACKED_FLOPS = 5e8
 _WAITING = 0.4  # products in the time in which the warps of a CTA wait for each other, once a step
+_MOVED, _INVERTED = 4, 3  # instructions for a transformed number beside its sums; for a sum that is transformed back
+_L2_BYTES = 0.185  # in the time of a product in f32
 _ADDED_TERMS = 64  # products in the time in which a part of a sum is stored and read again
 _TAPS, _LINE = 8, 64  # of a window, and windows of a line, that make up for shared memory
 _FAR = 2  # elements between windows of which neighbours still share what they read
@@ -74,12 +79,19 @@ def _lines(window: LineWindow) -> list[Axes]:
     return [Axes(layout="lines", threads=threads, items=items) for items in (4, 2, 1) for threads in fits]
 
 
-def tiles_of(product: ProductValue, sums: Contraction, buffers: Mapping[int, str], chip: Chip) -> Iterator[SumTile]:
-    """Every tile once, the best expected first: large ones reuse more, small ones waste less and fill the chip."""
+def tiles_of(
+    product: ProductValue, sums: Contraction, buffers: Mapping[int, str], chip: Chip, parameters: Collection[str] = ()
+) -> Iterator[SumTile]:
+    """Every tile once, the best expected first: large ones reuse more, small ones waste less and fill the chip.
+
+    `parameters`: the buffers of the module's weights.
+    """
     orders = {False: sums, True: contraction(product, by_tap=True)}
 
     def expected(tile: SumTile) -> float:
         """In products of a CTA slot, with what the parts of a split store and read again."""
+        if tile.points > 1:
+            return _filtering(product, tile, chip)
         own = orders[tile.packed]
         waves = -(-own.tiles(tile.m, tile.n) * tile.split // (chip.sms * tile.resident))
         of_a, of_b = _copying(product, tile)
@@ -98,16 +110,29 @@ def tiles_of(product: ProductValue, sums: Contraction, buffers: Mapping[int, str
         tiles += [tile.model_copy(update={"split": split}) for split in dict.fromkeys((most, most // 2)) if split > 1]
     if _packing_pays(product, sums):
         tiles += [tile.model_copy(update={"packed": True}) for tile in tiles]
+    if chip.arch is Arch.SM_90A and minimal_filtering(product, buffers, parameters):
+        tiles += WINOGRAD_TILES[len(product.shape) - 2]
     tiles.sort(key=expected)
-    other = next((tile for tile in tiles if tile.kind != tiles[0].kind), None)
-    if other is not None:  # of two kinds, whose rates depend on what is copied, both are tried first
-        tiles.remove(other)
-        tiles.insert(1, other)
+    # Of several kinds, whose rates depend on what is copied, the best of each are tried first.
+    firsts = [next(tile for tile in tiles if tile.kind == kind) for kind in dict.fromkeys(tile.kind for tile in tiles)]
+    tiles = [*firsts, *(tile for tile in tiles if tile not in firsts)]
     if tile_kind(product) == "mma" and chip.arch is Arch.SM_90A and warpgroup_operands(sums, buffers) is not None:
         whole = sorted(WARPGROUP_TILES, key=expected)
         # A product that fills the chip is faster by warpgroups; a smaller one by what divides it best.
         tiles = [*whole, *tiles] if sums.tiles(whole[0].m, whole[0].n) >= chip.sms // 2 else [*tiles[:1], *whole, *tiles[1:]]
     yield from tiles
+
+
+def _filtering(product: ProductValue, tile: SumTile, chip: Chip) -> float:
+    """What minimal filtering takes, in products of a CTA slot: instructions, or bytes from L2, and half of what is less."""
+    channels, rank = -(-product.operands[0].shape[1] // tile.k) * tile.k, len(product.shape) - 2
+    transformed = (_MOVED + rank) / tile.m + _INVERTED / channels + _WAITING / tile.k
+    work = 1 + transformed + (tile.tm + tile.tn) / (4 * tile.tm * tile.tn)
+    moved = 4 * (tile.points * tile.m + 2 * (tile.n + 1) * 4 ** (rank - 1)) / (tile.points * tile.m * tile.n) / _L2_BYTES
+    places = product.shape[0] * math.prod(tiles_of_outputs(product))
+    ctas = -(-product.shape[1] // tile.m) * -(-places // tile.n)
+    waves = -(-ctas // (chip.sms * tile.resident))
+    return waves * tile.resident * tile.points * tile.m * tile.n * channels * (max(work, moved) + min(work, moved) / 2)
 
 
 def _packing_pays(product: ProductValue, sums: Contraction) -> bool:
@@ -135,7 +160,10 @@ def choices(groups: Groups, chip: Chip) -> dict[str, list[Choice]]:
     """
     found: dict[str, list[Choice]] = {}
     sums = {step.name: contraction(step.product) for step in groups.products}
-    tiles = {step.name: list(tiles_of(step.product, sums[step.name], groups.buffers, chip)) for step in groups.products}
+    tiles = {
+        step.name: list(tiles_of(step.product, sums[step.name], groups.buffers, chip, groups.parameters))
+        for step in groups.products
+    }
     tiled = [name for name, each in tiles.items() if each]
     own = min(tiled, key=lambda name: sums[name].flops, default=None) if len(sums) == len(groups.steps) else None
     best: dict[str, Choice] = {name: each[0] if each else LibraryChoice() for name, each in tiles.items()}
@@ -165,13 +193,16 @@ def _own_pays(product: ProductValue, reader: KernelProgram | None, sums: Contrac
     in_f32 = tile_kind(product) == "tile"
     if product.call.call == "conv_transpose" and set(product.call.stride) != {1} and in_f32:
         return True  # a library's has a few percent of the rate, and is copied to where it belongs
+    if tile.points > 1:
+        share = sums.flops / (2 * chip.sms) / _filtering(product, tile, chip) / _LIBRARY
+    else:
+        share = _PACKED_SHARE if tile.packed and tile.kind == "tile" else _OWN_SHARE[tile.kind]
     if reader is None:
-        return _OWN_SHARE[tile.kind] > 1 and product.call.call not in CONVOLUTIONS
+        return share > 1 and (product.call.call not in CONVOLUTIONS or tile.points > 1)
     value = reader.stores[0].value
     if isinstance(value, Map) and value.triangle is not None:
         return True  # half of the tiles add nothing up
     rate = chip.tensor_tflops * (_F32_SHARE if in_f32 else 1)
-    share = _PACKED_SHARE if tile.packed and tile.kind == "tile" else _OWN_SHARE[tile.kind]
     slower_us = sums.flops * sums.existing / rate * (1 / share - 1) / 1e6
     saved_us = 2 * product.bytes / chip.dram_tbps / 1e6
     return slower_us < saved_us + chip.launch_us

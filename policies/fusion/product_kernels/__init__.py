@@ -8,4 +8,5 @@
 - `tiles.py`: how a product is divided among CTAs and threads
 - `tile_kernel.py`: the kernel and what is stored of its sums, over the C++ of `mainloops.py`
 - `warpgroup_kernel.py`: the same by the matrix instructions of warpgroups, with TMA
+- `winograd_kernel.py`: convolutions of three taps by minimal filtering, over the C++ of `winograd_loops.py`
 """

@@ -23,6 +23,7 @@ from cudal2_agent.policies.fusion.product_kernels.mainloops import (
 )
 from cudal2_agent.policies.fusion.product_kernels.operand_copies import OperandSource, side
 from cudal2_agent.policies.fusion.product_kernels.tiles import SumTile
+from cudal2_agent.policies.fusion.product_kernels.winograd_loops import WINOGRAD, WINOGRAD_HEADERS
 from cudal2_agent.policies.fusion.programs import KernelProgram, MustStore, Reading, StoredValue
 from cudal2_agent.policies.fusion.values import BufferValue, Map, ProductValue, Value
 from cudal2_agent.policies.fusion.writer import StatementWriter
@@ -337,6 +338,8 @@ def main_loop(product: ProductValue, tile: SumTile) -> tuple[str, ...]:
             return COPIES, F32_TILES, DOUBLES
         case "mma":
             return COPIES, MATRIX.replace("KIND", "f16" if product.element is BufferElement.F16 else "bf16")
+        case "winograd2d" | "winograd3d":
+            return *(f"#include <cudal2/{header}.cuh>\n" for header in WINOGRAD_HEADERS), WINOGRAD
         case "wgmma":
             return *(f"#include <cudal2/{header}.cuh>\n" for header in WARPGROUP_HEADERS), WARPGROUPS
 
@@ -367,17 +370,17 @@ def store_sums(writer: StatementWriter, reading: SumReading, sums: Contraction, 
             places = [sums.place(batch, row, group * wide + lane) for lane in range(wide)]
             if sums.n % wide == 0 and not any(_limits(inside) for _, inside in places):
                 with writer.block(f"if (n_at < {sums.n // wide}u)"):
-                    _stored(writer, reading, store, [place for place, _ in places], range(wide), layout)
+                    store_places(writer, reading, store, [place for place, _ in places], range(wide), layout)
                 return
             for lane, (wanted, inside) in enumerate(places):
                 place = wanted
                 column = "n_at" if wide == 1 else f"n_at * {wide}u + {lane}u"
                 limits = [f"{column} < {sums.n}u", *_limits(inside)]
                 with writer.block(f"if ({' && '.join(limits)})"):
-                    _stored(writer, reading, store, [place], [lane], layout)
+                    store_places(writer, reading, store, [place], [lane], layout)
 
 
-def _stored(
+def store_places(
     writer: StatementWriter,
     reading: SumReading,
     store: StoredValue,
@@ -385,7 +388,7 @@ def _stored(
     lanes: Sequence[int],
     layout: SumLayout,
 ) -> None:
-    """`lanes`: those of a group that are stored."""
+    """Store what is kept of neighbouring sums. `lanes`: those of a group that are stored."""
     try:
         exprs = [reading.of_sum(store.value, place, lane) for place, lane in zip(places, lanes, strict=True)]
     except MustStore:  # the way to the element and back is not seen to end where it began: with a name for the place it is
@@ -393,7 +396,7 @@ def _stored(
         if len(places) > 1 and not whole:
             for place, lane in zip(places, lanes, strict=True):
                 with writer.block(""):
-                    _stored(writer, reading, store, [place], [lane], layout)
+                    store_places(writer, reading, store, [place], [lane], layout)
             return
         writer.line(f"const unsigned e_at = ({places[0]}) / {len(places)}u;")
         element = of(Var("e_at", store.value.numel // len(places))) * len(places)
