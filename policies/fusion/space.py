@@ -128,7 +128,7 @@ def _filtering(product: ProductValue, tile: SumTile, chip: Chip) -> float:
     channels, rank = -(-product.operands[0].shape[1] // tile.k) * tile.k, len(product.shape) - 2
     transformed = (_MOVED + rank) / tile.m + _INVERTED / channels + _WAITING / tile.k
     work = 1 + transformed + (tile.tm + tile.tn) / (4 * tile.tm * tile.tn)
-    moved = 4 * (tile.points * tile.m + 2 * (tile.n + 1) * 4 ** (rank - 1)) / (tile.points * tile.m * tile.n) / _L2_BYTES
+    moved = 4 * (tile.points * tile.m + (2 * (tile.n + 1) << 2 * (rank - 1))) / (tile.points * tile.m * tile.n) / _L2_BYTES
     places = product.shape[0] * math.prod(tiles_of_outputs(product))
     ctas = -(-product.shape[1] // tile.m) * -(-places // tile.n)
     waves = -(-ctas // (chip.sms * tile.resident))
