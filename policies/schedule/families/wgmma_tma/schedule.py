@@ -357,8 +357,8 @@ def _store_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
         yield "tma_store without persistent needs a pipeline that holds the tile of D: more stages"
     if s.evict_d != "normal" and not (s.tma_store and has_tma_rows(task, "D")):
         yield "evict_d needs tma_store, and rows of D that are multiples of 16 bytes"
-    if s.turned and not (s.tma_store and s.splits * s.cluster_k == 1 and not s.whole_groups):
-        yield "turned needs tma_store, splits=1, cluster_k=1 and no whole_groups"
+    if s.turned and (s.whole_groups or not (s.tma_store or s.spread_sum or s.push)):
+        yield "turned needs tma_store, spread_sum, or push with cluster_k, and no whole_groups"
     if s.pingpong and not (s.persistent and s.splits == 1 and s.consumers == 2):
         yield "pingpong needs persistent, splits=1 and consumers=2"
 

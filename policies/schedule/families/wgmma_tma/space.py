@@ -59,7 +59,7 @@ def _tile_shapes(task: GemmTask, chip: Chip) -> Iterator[TileShape]:
             m, n = (task.n, task.m) if turned else (task.m, task.n)
             for block_n in _widths(task, chip, rows, m, n):
                 fits = atoms * block_n // packed <= (MAX_ALTERNATING if pingpong else MAX_ACCUMULATORS)
-                worth = not turned or task.m <= FEW_ROWS or (consumers == 2 and block_n >= 96)
+                worth = not turned or task.m < 64 or _holds_few_rows(block_n, task) or (consumers == 2 and block_n >= 96)
                 worth = worth or (block_n >= 64 and _pays(_turns(chip, rows, block_n, m, n), _turns(chip, rows, block_n, n, m)))
                 if fits and worth and rows < 2 * max(m, 64) and block_n < 2 * max(n, 16):
                     yield TileShape(consumers, atoms, block_n, pingpong, turned)
@@ -99,7 +99,10 @@ def _pipelines(shape: TileShape, task: GemmTask, chip: Chip) -> Iterator[WgmmaTm
     consumers, atoms, block_n, pingpong, turned = shape
     narrower = block_n > 64 and ceil_div(block_n, 16) % 4 != 0 and not task.layout.transposes_b and not turned
     groups = (False, True) if narrower else (False,)
-    shared, stores = (1, 2) if consumers == 1 else (1,), (True,) if turned else (True, False)
+    shared, stores = (
+        (1, 2) if consumers == 1 else (1,),
+        (True,) if turned and not _holds_few_rows(block_n, task) else (True, False),
+    )
     for block_k, ctas_per_sm, tma_store, whole_groups in product((64, 128), shared, stores, groups):
         base = WgmmaTmaSchedule(
             consumers=consumers,
@@ -143,18 +146,26 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
             continue
         for cluster_k, splits in product((1, 2, 3, 4, 6, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
             size, parts = shared.cluster * cluster_k, cluster_k * splits
-            if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and (base.pingpong or base.turned)):
+            if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and base.pingpong):
                 continue
-            if cluster_k == 1 and not base.tma_store and base.block_n > 64:
+            if parts > 1 and base.turned and not _holds_few_rows(base.block_n, task):
+                continue
+            if cluster_k == 1 and not base.tma_store and (base.turned or base.block_n > 64):
                 continue
             one_wave = tiles * parts <= cluster_sms(chip, size) * base.ctas_per_sm
             if parts == 1 or (one_wave and parts <= ceil_div(task.k, base.block_k)):
                 cut = shared.model_copy(update={"cluster_k": cluster_k, "splits": splits})
-                for push in (False, True) if cluster_k > 1 and base.block_n in (16, 32, 48, 64) else (cluster_k > 1,):
+                pulls = base.block_n in (16, 32, 48, 64) and not base.turned
+                for push in (False, True) if cluster_k > 1 and pulls else (cluster_k > 1,):
                     pushed = cut.model_copy(update={"push": push})
                     whole = pushed.model_copy(update={"exclusive": size > 1 and _would_be_packed(pushed)})
                     yield from _with_spread_sums(whole)
                     yield whole
+
+
+def _holds_few_rows(block_n: int, task: GemmTask) -> bool:
+    """Whether D has few rows, and one or two tiles of a kernel with swap_ab hold them. Of such kernels only these split K."""
+    return task.m <= FEW_ROWS and block_n - 16 < task.m <= 2 * block_n
 
 
 def _with_spread_sums(cut: WgmmaTmaSchedule) -> Iterator[WgmmaTmaSchedule]:

@@ -157,9 +157,13 @@ static_assert(kUnits >= kClusterK, "each CTA of a K-cluster owns sums of every w
 //@end
 //@section upright upright-whole upright-odd
 static_assert(!kTmaStore || !kStoreInPlace || 4 * kConsumers * kStoreBytes <= kStages * kStageBytes, "the tile fits where the pipeline was");
-//@section turned
+//@section turned-whole
 static_assert(!kStoreInPlace || kConsumers * kStoreBytes <= kStages * kStageBytes, "the tile fits where the pipeline was");
+//@section turned-parts
+static_assert(!kTmaStore || !kStoreInPlace || kConsumers * kStoreBytes <= kStages * kStageBytes, "the tile fits where the pipeline was");
+//@section turned
 static_assert(BLOCK_N % kBoxRows == 0 && kBoxRows % 8 == 0, "boxes are whole 8-row swizzle groups");
+//@section turned-whole
 static_assert(kSplits == 1 && kClusterK == 1, "D is stored by the CTA that multiplied the whole tile");
 //@end
 //@section pull
@@ -1044,6 +1048,7 @@ __device__ __forceinline__ void add(float4& total, const float4& part) {
   total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w);
 }
 
+//@section upright-units
 // A lane's part of a unit of the output. Lanes exchange halves in pairs, so that each stores 8 bytes of one row.
 __device__ __forceinline__ void store_unit(const float4& sum, Element* out, int row, int column, int m, int n) {
   const int lane = threadIdx.x % 32;
@@ -1053,13 +1058,38 @@ __device__ __forceinline__ void store_unit(const float4& sum, Element* out, int 
   row += lane / 4 + (lower ? 8 : 0);
   column += lane % 4 / 2 * 4;
   if (row >= m || column >= n) return;
-//@section push-aligned-d spread-aligned-d
+//@section upright-units-aligned-d
   *reinterpret_cast<uint2*>(out + static_cast<long long>(row) * n + column) =
       lower ? make_uint2(other, bottom) : make_uint2(top, other);
-//@section push-unaligned-d spread-unaligned-d
+//@section upright-units-unaligned-d
   store_four(out, row, column, lower ? make_uint2(other, bottom) : make_uint2(top, other), n);
-//@section push sum-spread
+//@section upright-units
 }
+//@section turned-units
+// 8x8 outputs, a row in four lanes: afterwards a column.
+__device__ __forceinline__ unsigned transpose(unsigned pair) {
+  unsigned other;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(other) : "r"(pair));
+  return other;
+}
+
+// A lane's part of a unit of the output, whose columns are rows of D. Lanes exchange halves in pairs, so that each stores 8 bytes.
+__device__ __forceinline__ void store_unit(const float4& sum, Element* out, int row, int column, int m, int n) {
+  const int lane = threadIdx.x % 32;
+  const bool lower = lane % 2;
+  const unsigned top = transpose(pack(sum.x, sum.y, Element())), bottom = transpose(pack(sum.z, sum.w, Element()));
+  const unsigned other = __shfl_xor_sync(0xffffffff, lower ? top : bottom, 1);
+  column += lane / 4;
+  row += lane % 4 / 2 * 4 + (lower ? 8 : 0);
+  if (row >= m || column >= n) return;
+//@section turned-units-aligned-d
+  *reinterpret_cast<uint2*>(out + static_cast<long long>(column) * m + row) =
+      lower ? make_uint2(other, bottom) : make_uint2(top, other);
+//@section turned-units-unaligned-d
+  store_four(out, column, row, lower ? make_uint2(other, bottom) : make_uint2(top, other), m);
+//@section turned-units
+}
+//@section push sum-spread
 
 //@section push
 // Adds the parts of the units that this CTA owns and stores them. A warp adds units of its own rows.

@@ -77,6 +77,7 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
     groups = "padded" if s.padded else "whole-groups" if s.whole_groups else "exact-groups"
     upright = "upright-odd" if s.block_n % 16 else "upright" if groups == "exact-groups" else "upright-whole"
     way_out = "turned" if s.turned else upright
+    units = "turned-units" if s.turned else "upright-units"
     stores = "plain-stores" if s.evict_d == "normal" else "hinted-stores"
     d = "aligned-d" if has_tma_rows(task, "D") else "unaligned-d"
     packed = packed_operands(task)
@@ -86,8 +87,10 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         "aligned-rows" if has_tma_rows(task) else "unaligned-rows",
         *({"packs-both" if len(packed) > 1 else "packs"} if packed else ()),
         f"{way_out}-{d}",
-        f"{way}-{d}",
-        *({f"spread-{d}"} if s.spread_sum else {f"last-{d}"}),
+        *(() if s.push else {f"pull-{d}"}),
+        *(() if s.spread_sum else {f"last-{d}"}),
+        *({units, f"{units}-{d}"} if s.push or s.spread_sum else ()),
+        *({"turned-parts" if s.splits * s.cluster_k > 1 else "turned-whole"} if s.turned else ()),
         *({f"tail-split-{d}"} if s.split_tail else ()),
         *({"drains"} if s.drains else set() if s.push else {"meets"}),
         f"sum-{combined}",

@@ -136,3 +136,8 @@ def test_few_rows_are_tiles_of_as_many_rows(rows: int, widths: set[int]) -> None
     space = [s for s in FAMILY.space(gemm(rows, 4096, 4096, layout="tn"), CHIP) if s.turned]
     assert {s.block_n for s in space} >= widths
     assert {s.consumers for s in space} == {1, 2, 3}
+    assert {(s.splits > 1, s.spread_sum, s.push) for s in space} >= {
+        (True, False, False),
+        (True, True, False),
+        (False, False, True),
+    }
