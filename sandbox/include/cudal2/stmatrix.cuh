@@ -18,6 +18,9 @@ __device__ __forceinline__ void stmatrix_x4_transposed(unsigned row, unsigned r0
 }
 
 // Two tiles, addressed by lanes 0 to 15.
+__device__ __forceinline__ void stmatrix_x2(unsigned row, unsigned r0, unsigned r1) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(r0), "r"(r1) : "memory");
+}
 __device__ __forceinline__ void stmatrix_x2_transposed(unsigned row, unsigned r0, unsigned r1) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(r0), "r"(r1) : "memory");
 }

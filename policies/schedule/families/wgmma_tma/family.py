@@ -44,7 +44,8 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
         k_blocks = ceil_div(ceil_div(task.k, s.block_k), s.splits * s.cluster_k)
         view = view_of(s, task)
         rows_a = s.block_m / s.cluster_n * _lines_per_row(task, view.row_operand)
-        rows_b = s.stored_n / s.cluster_m * _lines_per_row(task, view.column_operand)
+        loaded_b = s.stored_n / s.cluster_m if view.row_major_b else s.slice_n
+        rows_b = loaded_b * _lines_per_row(task, view.column_operand)
         per_block = 2 * s.block_k * (rows_a + rows_b)
         return Work(
             tile=(s.block_n, s.block_m, s.block_k) if s.turned else (s.block_m, s.block_n, s.block_k),
@@ -91,7 +92,7 @@ def _lines(s: WgmmaTmaSchedule, task: GemmTask) -> int:
 def _store_lines(s: WgmmaTmaSchedule) -> int:
     if not s.tma_store:
         return 0
-    return s.block_n * s.block_m // 64 if s.turned else s.block_m * (s.block_n // s.box_columns)
+    return s.block_n * s.block_m // 64 if s.turned else s.block_m * (s.block_n // s.box_columns) * ceil_div(s.box_columns, 64)
 
 
 def _lines_per_row(task: GemmTask, name: str) -> int:

@@ -1,5 +1,6 @@
 """One schedule of the `wgmma_tma` family, and what makes it valid for a task."""
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple
 
@@ -16,7 +17,8 @@ MAX_ACCUMULATORS = 128  # 32-bit accumulator registers per thread
 MAX_ALTERNATING = 176  # the same where two consumers alternate; 192 spill
 # One byte more than half of an SM's shared memory, less what the system reserves for each CTA, in steps of 16.
 EXCLUSIVE_SMEM_BYTES = LIMITS[Arch.SM_90A].smem_per_sm_bytes // 2 - 1024 + 16
-MAX_BOX_ROWS = 96  # of a store box of a kernel with swap_ab
+BOX_ROWS = range(24, 97)  # of a store box of a kernel with swap_ab, where the tile divides into such
+WIDTHS = range(8, 257, 8)  # N of the wgmma instructions
 MAX_SMS = 132  # of the chips that the family is for
 MAX_WORKSPACE_BYTES = 256 * 1024**2
 PACKED_COLUMNS = 64  # of which packed rows are multiples
@@ -145,17 +147,35 @@ class WgmmaTmaSchedule(Schedule):
     @property
     def box_columns(self) -> int:
         """Width of a store box, in elements."""
-        return next(width for width in (64, 32, 16) if self.block_n % width == 0)
+        if self.block_n % 16:  # 8 times an odd number, and so is each box, which then needs no swizzle
+            return next((width for width in (56, 40, 24) if self.block_n % width == 0), self.block_n)
+        return _group_width(self.block_n)
+
+    @property
+    def padded(self) -> bool:
+        """Whether a stage has columns of B beside those of the tile: to whole column groups, or to equal multicast slices."""
+        return self.block_n % 16 != 0 or self.block_n % (8 * self.cluster_m) != 0
+
+    @property
+    def slice_n(self) -> int:
+        """Columns of a column-major B that one CTA of a multicast loads."""
+        return ceil_div(self.block_n, 8 * self.cluster_m) * 8
 
     @property
     def columns(self) -> int:
         """Width of an MN-major column group of B, in elements."""
-        return 64 if self.whole_groups else self.box_columns
+        return 64 if self.whole_groups else _group_width(self._whole_n)
+
+    @property
+    def _whole_n(self) -> int:
+        """The tile's columns up to whole groups of 16 and equal multicast slices."""
+        step = 8 * math.lcm(2, self.cluster_m) if self.padded else 8
+        return ceil_div(self.block_n, step) * step
 
     @property
     def column_groups(self) -> int:
         """Column groups of B in a stage."""
-        return ceil_div(self.block_n, self.columns)
+        return ceil_div(self._whole_n, self.columns)
 
     @property
     def stored_n(self) -> int:
@@ -169,14 +189,24 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def box_rows(self) -> int:
-        """Rows of D in a store box of a kernel with swap_ab: an even share of the tile's, at most 96 and whole groups of 8."""
-        shares = (self.block_n // parts for parts in range(1, 17) if self.block_n % (8 * parts) == 0)
-        return next(rows for rows in shares if rows <= MAX_BOX_ROWS)
+        """Rows of D in a store box of a kernel with swap_ab: an even share of the tile's, in whole groups of 8.
+
+        From 24 to 96, where the tile has such a share or fewer rows; else more.
+        """
+        shares = [rows for rows in range(self.block_n, 0, -8) if self.block_n % rows == 0]
+        return next(
+            (rows for rows in shares if rows in BOX_ROWS), min(rows for rows in shares if rows >= min(self.block_n, 24))
+        )
 
     @property
     def box_bytes(self) -> int:
         """Bytes of a store box: 16 rows of one warp, or with swap_ab 64 columns of a warpgroup."""
         return 128 * self.box_rows if self.turned else 16 * 2 * self.box_columns
+
+    @property
+    def boxes_bytes(self) -> int:
+        """Bytes of the store boxes of a warpgroup, one of each warp."""
+        return self.box_bytes if self.turned else 4 * self.box_bytes
 
     @property
     def smem_bytes(self) -> int:
@@ -190,8 +220,7 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def _smem_without_sums(self) -> int:
-        owners = (1 if self.turned else 4) * self.consumers
-        store = owners * self.store_boxes * self.box_bytes if self.tma_store and self.persistent else 0
+        store = self.consumers * self.store_boxes * self.boxes_bytes if self.tma_store and self.persistent else 0
         return self.stages * self.stage_bytes + store + 16 * self.stages + 16 + 1024
 
     @property
@@ -219,6 +248,11 @@ class WgmmaTmaSchedule(Schedule):
 
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
+
+
+def _group_width(columns: int) -> int:
+    """The widest rows that a swizzle knows, in elements, that divide a multiple of 16 columns."""
+    return next(width for width in (64, 32, 16) if columns % width == 0)
 
 
 class KernelView(NamedTuple):
@@ -250,9 +284,8 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
 
 def violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     """Every reason why a schedule cannot run for the task, by the axes concerned."""
-    widths = accumulator_widths(task)
-    if s.block_n not in widths:
-        yield f"block_n must be one of {', '.join(map(str, sorted(widths)))}"
+    if s.block_n not in WIDTHS:
+        yield f"block_n must be a multiple of 8 to {WIDTHS[-1]}"
         return
     yield from _limit_violations(s, task)
     yield from _cluster_violations(s, task)
@@ -285,16 +318,14 @@ def _cluster_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
         yield f"cluster_m, cluster_n and cluster_k make {s.cluster} CTAs of at most {limits.max_cluster}"
     if s.block_m % (8 * s.cluster_n):
         yield f"cluster_n must divide the {s.block_m} rows of a tile into multiples of 8"
-    if s.block_n % (8 * s.cluster_m):
-        yield "cluster_m must divide block_n into multiples of 8"
+    if s.slice_n * (s.cluster_m - 1) >= s.block_n:
+        yield "cluster_m must divide block_n into slices that are multiples of 8, the last of them not empty"
     if s.column_groups % s.cluster_m and s.block_k % (8 * s.cluster_m):
         yield f"cluster_m must divide the {s.column_groups} column groups of block_n, or block_k into multiples of 8"
     if view.column_major_a and not s.slices_groups_of_a and s.block_k % (8 * s.cluster_n):
         yield "cluster_n must divide the groups of 64 rows of a tile, or block_k into multiples of 8"
     if s.block_m // s.cluster_n > 256:
         yield "consumers, atoms and cluster_n: a load has at most 256 rows of a tile"
-    if s.block_n // s.cluster_m > 256:
-        yield "block_n and cluster_m: a load has at most 256 columns of a tile"
     if s.whole_groups and not (s.block_n > 64 and s.block_n % 64 and view.row_major_b):
         yield "whole_groups needs a row-major B, and block_n above 64 that is not a multiple of 64"
 
@@ -326,8 +357,8 @@ def _store_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
         yield "tma_store without persistent needs a pipeline that holds the tile of D: more stages"
     if s.evict_d != "normal" and not (s.tma_store and has_tma_rows(task, "D")):
         yield "evict_d needs tma_store, and rows of D that are multiples of 16 bytes"
-    if s.turned and not (s.tma_store and s.splits * s.cluster_k == 1 and not s.whole_groups):
-        yield "turned needs tma_store, splits=1, cluster_k=1 and no whole_groups"
+    if s.turned and (s.whole_groups or not (s.tma_store or s.spread_sum or s.push)):
+        yield "turned needs tma_store, spread_sum, or push with cluster_k, and no whole_groups"
     if s.pingpong and not (s.persistent and s.splits == 1 and s.consumers == 2):
         yield "pingpong needs persistent, splits=1 and consumers=2"
 
@@ -350,7 +381,7 @@ def _cluster_sum_fits(s: WgmmaTmaSchedule) -> bool:
 
 
 def accumulator_widths(task: GemmTask) -> tuple[int, ...]:
-    """Widths N of the wgmma instructions that the device headers wrap for the task's accumulator."""
+    """Widths N of the wgmma instructions that were always tried for the task's accumulator."""
     wide = (32, 64, 96, 128, 160, 192, 224, 256)
     return (16, *wide) if task.accumulate is AccumulatorType.F16 else (16, *wide, 48, 80, 112, 144, 176)
 

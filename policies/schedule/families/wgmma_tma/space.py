@@ -12,6 +12,7 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
     EXCLUSIVE_SMEM_BYTES,
     MAX_ACCUMULATORS,
     MAX_ALTERNATING,
+    WIDTHS,
     WgmmaTmaSchedule,
     accumulator_widths,
     ceil_div,
@@ -21,13 +22,16 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
 )
 
 LARGE_US = 30.0  # roofline of tasks that may be faster without programmatic launch; smaller ones never were
+FEW_ROWS = 96  # of D, up to which tiles of fewer rows than an instruction has are tried by swap_ab
+PAYS = 0.97  # of the work of tiles that are always tried, from which on others are tried too
+MAX_BOXES_BYTES = 96 * 128  # of the store boxes of a warpgroup of which two are kept
 AHEAD_STAGES = 6  # with which persistent CTAs of short K were fastest
 CACHED_US = 4.0  # time to move the operands, from which on it may matter in which order they are read and what L2 keeps
 
 
 def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
     """Tile, then pipeline, then clusters and splits, then the launch; each step leaves out what cannot be faster."""
-    for shape in _tile_shapes(task):
+    for shape in _tile_shapes(task, chip):
         for pipeline in _pipelines(shape, task, chip):
             for cut in _cuts(pipeline, task, chip):
                 yield from (s for s in _launches(cut, task, chip) if is_valid(s, task))
@@ -41,21 +45,48 @@ class TileShape(NamedTuple):
     turned: bool
 
 
-def _tile_shapes(task: GemmTask) -> Iterator[TileShape]:
+def _tile_shapes(task: GemmTask, chip: Chip) -> Iterator[TileShape]:
     """Those whose accumulators fit, at most twice as large as the task in each dimension.
 
-    Kernels with swap_ab are tried where D has few rows, and with tiles of two consumers that are 96 rows or more.
+    Kernels with swap_ab are tried where D has few rows, with tiles of two consumers that are 96 rows or more, and where the
+    same tile turned needs less of the chip than upright.
     """
     packed = 2 if task.accumulate is AccumulatorType.F32 else 4
     plain = [(consumers, atoms, False) for consumers, atoms in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1))]
     for consumers, atoms, pingpong in (*plain, (2, 1, True), (2, 2, True)):
         rows = 64 * atoms * (1 if pingpong else consumers)
-        for block_n, turned in product(sorted(accumulator_widths(task)), (False, True)):
+        for turned in (False, True):
             m, n = (task.n, task.m) if turned else (task.m, task.n)
-            fits = atoms * block_n // packed <= (MAX_ALTERNATING if pingpong else MAX_ACCUMULATORS)
-            worth = not turned or task.m < 64 or (consumers == 2 and block_n >= 96)
-            if fits and worth and rows < 2 * max(m, 64) and block_n < 2 * max(n, 16):
-                yield TileShape(consumers, atoms, block_n, pingpong, turned)
+            for block_n in _widths(task, chip, rows, m, n):
+                fits = atoms * block_n // packed <= (MAX_ALTERNATING if pingpong else MAX_ACCUMULATORS)
+                worth = not turned or task.m < 64 or _holds_few_rows(block_n, task) or (consumers == 2 and block_n >= 96)
+                worth = worth or (block_n >= 64 and _pays(_turns(chip, rows, block_n, m, n), _turns(chip, rows, block_n, n, m)))
+                if fits and worth and rows < 2 * max(m, 64) and block_n < 2 * max(n, 16):
+                    yield TileShape(consumers, atoms, block_n, pingpong, turned)
+
+
+def _widths(task: GemmTask, chip: Chip, rows: int, m: int, n: int) -> list[int]:
+    """Widths that are always tried, and others that waste fewer columns or fill turns better than the two nearest of these."""
+    always = sorted(accumulator_widths(task))
+
+    def pays(width: int) -> bool:
+        near = {max((x for x in always if x < width), default=width), min(x for x in always if x >= width)} - {width}
+        wasted = all(_pays(ceil_div(n, width) * width, ceil_div(n, other) * other) for other in near)
+        return wasted or (width > 16 and fuller(width, near))
+
+    def fuller(width: int, near: set[int]) -> bool:
+        return all(_pays(_turns(chip, rows, width, m, n), _turns(chip, rows, other, m, n)) for other in near)
+
+    return sorted({*always, *(width for width in WIDTHS if width not in always and pays(width))})
+
+
+def _turns(chip: Chip, rows: int, width: int, m: int, n: int) -> int:
+    """Columns that an SM computes in all, where each has one tile at a time."""
+    return ceil_div(ceil_div(m, rows) * ceil_div(n, width), chip.sms) * width
+
+
+def _pays(cost: int, other: int) -> bool:
+    return cost <= PAYS * other
 
 
 def _pipelines(shape: TileShape, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
@@ -66,8 +97,12 @@ def _pipelines(shape: TileShape, task: GemmTask, chip: Chip) -> Iterator[WgmmaTm
     were measured so.
     """
     consumers, atoms, block_n, pingpong, turned = shape
-    groups = (False, True) if block_n > 64 and block_n % 64 and not task.layout.transposes_b and not turned else (False,)
-    shared, stores = (1, 2) if consumers == 1 else (1,), (True,) if turned else (True, False)
+    narrower = block_n > 64 and ceil_div(block_n, 16) % 4 != 0 and not task.layout.transposes_b and not turned
+    groups = (False, True) if narrower else (False,)
+    shared, stores = (
+        (1, 2) if consumers == 1 else (1,),
+        (True,) if turned and not _holds_few_rows(block_n, task) else (True, False),
+    )
     for block_k, ctas_per_sm, tma_store, whole_groups in product((64, 128), shared, stores, groups):
         base = WgmmaTmaSchedule(
             consumers=consumers,
@@ -81,9 +116,10 @@ def _pipelines(shape: TileShape, task: GemmTask, chip: Chip) -> Iterator[WgmmaTm
             pingpong=pingpong,
             whole_groups=whole_groups,
             turned=turned,
-            store_boxes=1 if turned and pingpong else 2,
             promotion=0 if memory_us(task, chip) > CACHED_US else 256,
         )
+        if (turned and pingpong) or base.boxes_bytes > MAX_BOXES_BYTES:
+            base = base.model_copy(update={"store_boxes": 1})
         limits = LIMITS[Arch.SM_90A]
         room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // ctas_per_sm - 1024)
         deepest = (room - base.smem_bytes) // (base.stage_bytes + 16) + 1
@@ -110,18 +146,26 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
             continue
         for cluster_k, splits in product((1, 2, 3, 4, 6, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
             size, parts = shared.cluster * cluster_k, cluster_k * splits
-            if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and (base.pingpong or base.turned)):
+            if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and base.pingpong):
                 continue
-            if cluster_k == 1 and not base.tma_store and base.block_n > 64:
+            if parts > 1 and base.turned and not _holds_few_rows(base.block_n, task):
+                continue
+            if cluster_k == 1 and not base.tma_store and (base.turned or base.block_n > 64):
                 continue
             one_wave = tiles * parts <= cluster_sms(chip, size) * base.ctas_per_sm
             if parts == 1 or (one_wave and parts <= ceil_div(task.k, base.block_k)):
                 cut = shared.model_copy(update={"cluster_k": cluster_k, "splits": splits})
-                for push in (False, True) if cluster_k > 1 and base.block_n <= 64 else (cluster_k > 1,):
+                pulls = base.block_n in (16, 32, 48, 64) and not base.turned
+                for push in (False, True) if cluster_k > 1 and pulls else (cluster_k > 1,):
                     pushed = cut.model_copy(update={"push": push})
                     whole = pushed.model_copy(update={"exclusive": size > 1 and _would_be_packed(pushed)})
                     yield from _with_spread_sums(whole)
                     yield whole
+
+
+def _holds_few_rows(block_n: int, task: GemmTask) -> bool:
+    """Whether D has few rows, and one or two tiles of a kernel with swap_ab hold them. Of such kernels only these split K."""
+    return task.m <= FEW_ROWS and block_n - 16 < task.m <= 2 * block_n
 
 
 def _with_spread_sums(cut: WgmmaTmaSchedule) -> Iterator[WgmmaTmaSchedule]:

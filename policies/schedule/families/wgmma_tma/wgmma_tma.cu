@@ -68,6 +68,13 @@ constexpr int kSwizzle = 2 * kColumns;
 constexpr int kColumnGroups = (BLOCK_N + kColumns - 1) / kColumns;
 constexpr int kBoxColumns = BLOCK_N % 32 == 0 ? 32 : 16;  // width of a store box
 constexpr int kBoxSwizzle = 2 * kBoxColumns;
+//@section padded
+constexpr int kColumns = kStoredN % 64 == 0 ? 64 : kStoredN % 32 == 0 ? 32 : 16;  // width of an MN-major column group
+constexpr int kSwizzle = 2 * kColumns;
+constexpr int kColumnGroups = kStoredN / kColumns;
+//@section padded-upright-whole
+constexpr int kBoxColumns = BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;  // width of a store box
+constexpr int kBoxSwizzle = 2 * kBoxColumns;
 //@end
 constexpr bool kSliceColumns = kColumnGroups % kClusterM == 0;  // how multicast slices an MN-major B: by columns, else by K
 constexpr int kSliceGroups = kSliceColumns ? kColumnGroups / kClusterM : kColumnGroups;
@@ -78,23 +85,30 @@ constexpr int kBytesA = BLOCK_M * BLOCK_K * 2;
 constexpr int kBytesB = BLOCK_N * BLOCK_K * 2;
 //@section whole-groups
 constexpr int kBytesB = kColumnGroups * kColumns * BLOCK_K * 2;
+//@section padded
+constexpr int kBytesB = kStoredN * BLOCK_K * 2;
+constexpr int kLoadedBytes = kBytesA + (kRowMajorB ? kStoredN : kClusterM * kSliceN) * BLOCK_K * 2;  // of a stage
 //@end
 constexpr int kStageBytes = kBytesA + kBytesB;
 
-//@section upright upright-whole
+//@section upright upright-whole upright-odd
 // Stores leave through boxes of 16 rows, a warp's own. A CTA with one tile has them where the pipeline was, all at once.
 constexpr bool kStoreInPlace = !kPersistent;
 //@section upright
 constexpr int kBoxes = BLOCK_N / kColumns;
 //@section upright-whole
 constexpr int kBoxes = BLOCK_N / kBoxColumns;
-//@section upright upright-whole
+//@section upright-odd
+constexpr int kBoxes = BLOCK_N / kStoreColumns;
+//@section upright upright-whole upright-odd
 constexpr int kStoreBuffers = kStoreInPlace ? kAtoms * kBoxes : kStoreBoxes;
 //@section upright
 constexpr int kBoxBytes = 16 * kSwizzle;
 //@section upright-whole
 constexpr int kBoxBytes = 16 * kBoxSwizzle;
-//@section upright upright-whole
+//@section upright-odd
+constexpr int kBoxBytes = 16 * 2 * kStoreColumns;
+//@section upright upright-whole upright-odd
 constexpr int kStoreBytes = kStoreBuffers * kBoxBytes;  // of one warp
 constexpr int kBarriers = kStages * kStageBytes + (kTmaStore && !kStoreInPlace ? 4 * kConsumers * kStoreBytes : 0);
 //@section turned
@@ -124,7 +138,12 @@ constexpr int kSummed = kBarriers + 16 * kStages + 8;       // barrier of the su
 constexpr int kReceived = kReceiveApart ? kSummed + 8 : 0;  // else where the pipeline was
 //@end
 static_assert(kStageBytes % 1024 == 0, "stages start on 1024 bytes, the period of the 128-byte swizzle");
+//@section exact-groups whole-groups
 static_assert(BLOCK_M / kClusterN % 8 == 0 && BLOCK_N / kClusterM % 8 == 0, "multicast slices are whole 8-row swizzle groups");
+//@section padded
+static_assert(BLOCK_M / kClusterN % 8 == 0 && kSliceN % 8 == 0, "multicast slices are whole 8-row swizzle groups");
+static_assert(BLOCK_N <= kClusterM * kSliceN && kClusterM * kSliceN <= kStoredN, "slices are the tile, and fit in a stage");
+//@end
 //@section column-major-a
 static_assert(kSliceRowsA % 8 == 0, "multicast slices of A are whole 8-row swizzle groups");
 //@end
@@ -136,11 +155,15 @@ static_assert(kClusterK == 1 || BLOCK_M * kPartialPitch * 4 <= kStages * kStageB
 static_assert(kReceiveApart || kClusterK * kSourceBytes <= kStages * kStageBytes, "the sums fit where the pipeline was");
 static_assert(kUnits >= kClusterK, "each CTA of a K-cluster owns sums of every warp");
 //@end
-//@section upright upright-whole
+//@section upright upright-whole upright-odd
 static_assert(!kTmaStore || !kStoreInPlace || 4 * kConsumers * kStoreBytes <= kStages * kStageBytes, "the tile fits where the pipeline was");
-//@section turned
+//@section turned-whole
 static_assert(!kStoreInPlace || kConsumers * kStoreBytes <= kStages * kStageBytes, "the tile fits where the pipeline was");
+//@section turned-parts
+static_assert(!kTmaStore || !kStoreInPlace || kConsumers * kStoreBytes <= kStages * kStageBytes, "the tile fits where the pipeline was");
+//@section turned
 static_assert(BLOCK_N % kBoxRows == 0 && kBoxRows % 8 == 0, "boxes are whole 8-row swizzle groups");
+//@section turned-whole
 static_assert(kSplits == 1 && kClusterK == 1, "D is stored by the CTA that multiplied the whole tile");
 //@end
 //@section pull
@@ -316,10 +339,17 @@ __device__ __forceinline__ void load_b(unsigned stage, const TensorMap& map, uns
 //@end
     }
   } else {
+//@section exact-groups whole-groups
     constexpr int kRows = BLOCK_N / kClusterM;
+//@section padded
+    constexpr int kRows = kSliceN;
+//@end
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
+//@section exact-groups whole-groups
       const unsigned target = stage + kBytesA + (panel * BLOCK_N + rank.m * kRows) * 128;
+//@section padded
+      const unsigned target = stage + kBytesA + (panel * kStoredN + rank.m * kRows) * 128;
 //@section plain-loads
       load(target, map, barrier, k + 64 * panel, column + rank.m * kRows, mask, kClusterM > 1);
 //@section hinted-loads
@@ -336,7 +366,11 @@ __device__ __forceinline__ void produce(unsigned smem, const TensorMap& map_a, c
     for (int block = unit.begin; block < unit.end; ++block, ring.advance()) {
       mbarrier_wait(empty_barrier(smem, ring.stage), ring.parity ^ 1);
       const unsigned full = full_barrier(smem, ring.stage);
+//@section exact-groups whole-groups
       mbarrier_arrive_expect(full, kStageBytes);
+//@section padded
+      mbarrier_arrive_expect(full, kLoadedBytes);
+//@end
       const unsigned stage = smem + ring.stage * kStageBytes;
       load_a(stage, map_a, full, unit.row, block * BLOCK_K, scheduler.rank);
       load_b(stage, map_b, full, unit.column, block * BLOCK_K, scheduler.rank);
@@ -382,9 +416,12 @@ __device__ __forceinline__ void multiply_stage(Accumulators& acc, unsigned long 
   for (int step = 0; step < BLOCK_K / 16; ++step) {
 //@section row-major-a
     const unsigned panel = step / 4, within = step % 4 * 32;
+//@section row-major-a-exact
     const unsigned offset_b = kRowMajorB ? step * 16 * kSwizzle : panel * BLOCK_N * 128 + within;
-//@section column-major-a
+//@section column-major-a-exact
     const unsigned offset_b = kRowMajorB ? step * 16 * kSwizzle : step / 4 * BLOCK_N * 128 + step % 4 * 32;
+//@section padded
+    const unsigned offset_b = kRowMajorB ? step * 16 * kSwizzle : step / 4 * kStoredN * 128 + step % 4 * 32;
 //@end
 #pragma unroll
     for (int atom = 0; atom < kAtoms; ++atom) {
@@ -459,13 +496,38 @@ __device__ __forceinline__ float4 quad(const unsigned (&d)[BLOCK_N / 4], int gro
 }
 
 // ---- epilogue -----------------------------------------------------------------------------------------------------------------
+//@section upright-odd
+// A box of a warp's 16 rows. Its rows have an odd number of 16 bytes, so that stmatrix needs no swizzle to spread 8 of them over
+// all banks.
+template <typename Fragment>
+__device__ __forceinline__ void fill_box(const Fragment& d, unsigned buffer, int box) {
+  constexpr int kGroups = kStoreColumns / 8;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int index = 0; index < kGroups; index += 2) {
+    const int group = box * kGroups + index;
+    const unsigned address = buffer + lane % 16 * 2 * kStoreColumns + (index + lane / 16) * 16;
+    if (index + 1 < kGroups) {
+      stmatrix_x4(address, packed_pair(d, group, 0), packed_pair(d, group, 1), packed_pair(d, group + 1, 0),
+                  packed_pair(d, group + 1, 1));
+    } else {
+      stmatrix_x2(address, packed_pair(d, group, 0), packed_pair(d, group, 1));
+    }
+  }
+}
+
+//@section upright-odd-aligned-d
+// Each warp sends its own 16 rows, one box at a time, and waits for no other warp.
 //@section upright-aligned-d upright-whole-aligned-d
 // Each warp sends its own 16 rows, one swizzled box at a time, and waits for no other warp.
+//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
 template <typename Fragment>
 __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers, const TensorMap& map, int row, int column, int& turn) {
 //@section upright-whole-aligned-d
   constexpr int kColumns = kBoxColumns, kSwizzle = kBoxSwizzle;
-//@section upright-aligned-d upright-whole-aligned-d
+//@section upright-odd-aligned-d
+  constexpr int kColumns = kStoreColumns;
+//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box) {
@@ -475,6 +537,7 @@ __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers
       if (lane == 0) tma_store_wait_read<kStoreBuffers - 1>();
       __syncwarp();
     }
+//@section upright-aligned-d upright-whole-aligned-d
 #pragma unroll
     for (int pair = 0; pair < kColumns / 16; ++pair) {
       const int group = box * (kColumns / 8) + 2 * pair;
@@ -484,6 +547,9 @@ __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers
       stmatrix_x4(buffer + swizzled, packed_pair(d, group, 0), packed_pair(d, group, 1), packed_pair(d, group + 1, 0),
                   packed_pair(d, group + 1, 1));
     }
+//@section upright-odd-aligned-d
+    fill_box(d, buffer, box);
+//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
     fence_proxy_async();
     __syncwarp();
     if (lane == 0) {
@@ -491,7 +557,7 @@ __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers
       tma_store(map, buffer, column + box * kColumns, row);
 //@section upright-hinted-stores
       tma_store(map, buffer, column + box * kColumns, row, l2_policy<kEvictionD>());
-//@section upright-aligned-d upright-whole-aligned-d
+//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
       tma_store_commit();
     }
   }
@@ -572,6 +638,9 @@ __device__ __forceinline__ void store_row(Element* line, long long at, unsigned 
 
 //@section upright-unaligned-d upright-whole-unaligned-d
 // Each warp turns its own 16 rows from fragments into rows, one swizzled box at a time, and waits for no other warp.
+//@section upright-odd-unaligned-d
+// Each warp turns its own 16 rows from fragments into rows, one box at a time, and waits for no other warp.
+//@section upright-unaligned-d upright-whole-unaligned-d upright-odd-unaligned-d
 template <typename Fragment>
 __device__ __forceinline__ void store_in_words(const Fragment& d, unsigned buffers, Element* out, int row, int column, int m, int n,
                                                int& turn) {
@@ -579,12 +648,14 @@ __device__ __forceinline__ void store_in_words(const Fragment& d, unsigned buffe
   constexpr int kColumns = kBoxColumns, kSwizzle = kBoxSwizzle;
 //@section upright-unaligned-d upright-whole-unaligned-d
   constexpr int kTogether = 64 / kColumns;  // rows that a warp stores at once
+//@section upright-unaligned-d upright-whole-unaligned-d upright-odd-unaligned-d
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box) {
     const unsigned buffer = buffers + turn * kBoxBytes;
     if (++turn == kStoreBuffers) turn = 0;
     if constexpr (!kStoreInPlace) __syncwarp();
+//@section upright-unaligned-d upright-whole-unaligned-d
 #pragma unroll
     for (int pair = 0; pair < kColumns / 16; ++pair) {
       const int group = box * (kColumns / 8) + 2 * pair;
@@ -593,7 +664,11 @@ __device__ __forceinline__ void store_in_words(const Fragment& d, unsigned buffe
       stmatrix_x4(buffer + swizzled, packed_pair(d, group, 0), packed_pair(d, group, 1), packed_pair(d, group + 1, 0),
                   packed_pair(d, group + 1, 1));
     }
+//@section upright-odd-unaligned-d
+    fill_box(d, buffer, box);
+//@section upright-unaligned-d upright-whole-unaligned-d upright-odd-unaligned-d
     __syncwarp();
+//@section upright-unaligned-d upright-whole-unaligned-d
 #pragma unroll
     for (int first = 0; first < 16; first += kTogether) {
       const int within = first + lane / (kColumns / 2), x = column + box * kColumns;
@@ -601,6 +676,17 @@ __device__ __forceinline__ void store_in_words(const Fragment& d, unsigned buffe
       const unsigned word = load_word(buffer + (offset ^ ((offset >> 7 & (kSwizzle / 16 - 1)) << 4)));
       store_row<kColumns>(out, static_cast<long long>(row + within) * n + x, word, row + within < m ? n - x : 0);
     }
+//@section upright-odd-unaligned-d
+#pragma unroll 2
+    for (int within = 0; within < 16; ++within) {
+#pragma unroll
+      for (int first = 0; first < kStoreColumns; first += 64) {
+        const int x = column + box * kStoreColumns + first, held = min(64, kStoreColumns - first);
+        const unsigned word = 2 * lane < held ? load_word(buffer + (within * kStoreColumns + first + 2 * lane) * 2) : 0;
+        store_row<64>(out, static_cast<long long>(row + within) * n + x, word, row + within < m ? min(n - x, held) : 0);
+      }
+    }
+//@section upright-unaligned-d upright-whole-unaligned-d upright-odd-unaligned-d
   }
 }
 
@@ -695,7 +781,7 @@ __device__ __forceinline__ void store_tile(const Fragment (&d)[kAtoms], unsigned
                                            const Unit& unit, int m, int n, int& turn) {
 //@end
   const int warp = threadIdx.x / 32;
-//@section upright upright-whole
+//@section upright upright-whole upright-odd
   const unsigned buffers = smem + (kStoreInPlace ? 0 : kStages * kStageBytes) + warp * kStoreBytes;
 //@section turned
   const unsigned buffers = smem + (kStoreInPlace ? 0 : kStages * kStageBytes) + warp / 4 * kStoreBytes;
@@ -705,11 +791,11 @@ __device__ __forceinline__ void store_tile(const Fragment (&d)[kAtoms], unsigned
   for (int atom = 0; atom < kAtoms; ++atom) {
     const int row = unit.row + tile_rows() + atom * 64;
     if constexpr (kTmaStore) {
-//@section upright-aligned-d upright-whole-aligned-d
+//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
       store_by_tma(d[atom], buffers, map, row + warp % 4 * 16, unit.column, turn);
 //@section turned-aligned-d
       store_by_tma(d[atom], buffers, map, row, unit.column, turn);
-//@section upright-unaligned-d upright-whole-unaligned-d
+//@section upright-unaligned-d upright-whole-unaligned-d upright-odd-unaligned-d
       store_in_words(d[atom], buffers, out, row + warp % 4 * 16, unit.column, m, n, turn);
 //@section turned-unaligned-d
       store_in_words(d[atom], buffers, out, row, unit.column, m, n, turn);
@@ -962,6 +1048,7 @@ __device__ __forceinline__ void add(float4& total, const float4& part) {
   total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w);
 }
 
+//@section upright-units
 // A lane's part of a unit of the output. Lanes exchange halves in pairs, so that each stores 8 bytes of one row.
 __device__ __forceinline__ void store_unit(const float4& sum, Element* out, int row, int column, int m, int n) {
   const int lane = threadIdx.x % 32;
@@ -971,13 +1058,38 @@ __device__ __forceinline__ void store_unit(const float4& sum, Element* out, int 
   row += lane / 4 + (lower ? 8 : 0);
   column += lane % 4 / 2 * 4;
   if (row >= m || column >= n) return;
-//@section push-aligned-d spread-aligned-d
+//@section upright-units-aligned-d
   *reinterpret_cast<uint2*>(out + static_cast<long long>(row) * n + column) =
       lower ? make_uint2(other, bottom) : make_uint2(top, other);
-//@section push-unaligned-d spread-unaligned-d
+//@section upright-units-unaligned-d
   store_four(out, row, column, lower ? make_uint2(other, bottom) : make_uint2(top, other), n);
-//@section push sum-spread
+//@section upright-units
 }
+//@section turned-units
+// 8x8 outputs, a row in four lanes: afterwards a column.
+__device__ __forceinline__ unsigned transpose(unsigned pair) {
+  unsigned other;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(other) : "r"(pair));
+  return other;
+}
+
+// A lane's part of a unit of the output, whose columns are rows of D. Lanes exchange halves in pairs, so that each stores 8 bytes.
+__device__ __forceinline__ void store_unit(const float4& sum, Element* out, int row, int column, int m, int n) {
+  const int lane = threadIdx.x % 32;
+  const bool lower = lane % 2;
+  const unsigned top = transpose(pack(sum.x, sum.y, Element())), bottom = transpose(pack(sum.z, sum.w, Element()));
+  const unsigned other = __shfl_xor_sync(0xffffffff, lower ? top : bottom, 1);
+  column += lane / 4;
+  row += lane % 4 / 2 * 4 + (lower ? 8 : 0);
+  if (row >= m || column >= n) return;
+//@section turned-units-aligned-d
+  *reinterpret_cast<uint2*>(out + static_cast<long long>(column) * m + row) =
+      lower ? make_uint2(other, bottom) : make_uint2(top, other);
+//@section turned-units-unaligned-d
+  store_four(out, column, row, lower ? make_uint2(other, bottom) : make_uint2(top, other), m);
+//@section turned-units
+}
+//@section push sum-spread
 
 //@section push
 // Adds the parts of the units that this CTA owns and stores them. A warp adds units of its own rows.

@@ -32,6 +32,7 @@ Operand = Literal["A", "B", "D"]
 _OPERANDS: tuple[Operand, ...] = ("D", "A", "B")
 _EVICTIONS = ("normal", "first", "last")
 _SECTIONS_OF_BOTH = {"push-last", "push-spread", "pull-spread"}
+_SECTIONS_OF_PADDED = {"padded-upright-whole"}
 
 
 def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
@@ -40,6 +41,8 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kConsumers", s.consumers, "warpgroups that multiply"),
         KernelConstant("kAtoms", s.atoms, "64-row instructions a warpgroup has in flight"),
         KernelConstant("BLOCK_N", s.block_n),
+        KernelConstant("kStoredN", s.stored_n, "columns of B that a stage has room for"),
+        KernelConstant("kSliceN", s.slice_n, "columns of B that a CTA loads for its cluster"),
         KernelConstant("BLOCK_K", s.block_k),
         KernelConstant("kStages", s.stages),
         KernelConstant("kClusterM", s.cluster_m, "CTAs that share their columns of B by multicast"),
@@ -53,6 +56,7 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kPingpong", s.pingpong, "warpgroups take turns over whole tiles"),
         KernelConstant("kRowMajorB", view_of(s, task).row_major_b),
         KernelConstant("kTmaStore", s.tma_store),
+        KernelConstant("kStoreColumns", s.box_columns, "width of a store box"),
         KernelConstant("kStoreBoxes", s.store_boxes, "a warp's boxes in flight, in a persistent CTA"),
         KernelConstant("kBoxRows", s.box_rows, "rows of D in a store box"),
         KernelConstant("kCtasPerSm", s.ctas_per_sm),
@@ -70,7 +74,10 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         "hinted-loads" if s.hinted else "plain-loads",
         "column-major-a" if view_of(s, task).column_major_a else "row-major-a",
     )
-    way_out = "turned" if s.turned else "upright-whole" if s.whole_groups else "upright"
+    groups = "padded" if s.padded else "whole-groups" if s.whole_groups else "exact-groups"
+    upright = "upright-odd" if s.block_n % 16 else "upright" if groups == "exact-groups" else "upright-whole"
+    way_out = "turned" if s.turned else upright
+    units = "turned-units" if s.turned else "upright-units"
     stores = "plain-stores" if s.evict_d == "normal" else "hinted-stores"
     d = "aligned-d" if has_tma_rows(task, "D") else "unaligned-d"
     packed = packed_operands(task)
@@ -80,8 +87,10 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         "aligned-rows" if has_tma_rows(task) else "unaligned-rows",
         *({"packs-both" if len(packed) > 1 else "packs"} if packed else ()),
         f"{way_out}-{d}",
-        f"{way}-{d}",
-        *({f"spread-{d}"} if s.spread_sum else {f"last-{d}"}),
+        *(() if s.push else {f"pull-{d}"}),
+        *(() if s.spread_sum else {f"last-{d}"}),
+        *({units, f"{units}-{d}"} if s.push or s.spread_sum else ()),
+        *({"turned-parts" if s.splits * s.cluster_k > 1 else "turned-whole"} if s.turned else ()),
         *({f"tail-split-{d}"} if s.split_tail else ()),
         *({"drains"} if s.drains else set() if s.push else {"meets"}),
         f"sum-{combined}",
@@ -92,7 +101,8 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         a,
         loads,
         f"{loads}-{a}",
-        "whole-groups" if s.whole_groups else "exact-groups",
+        groups,
+        *({f"padded-{way_out}"} & _SECTIONS_OF_PADDED if s.padded else {f"{a}-exact"}),
         "of-turned" if s.turned else f"of-{a}",
         way_out,
         *({f"{'turned' if s.turned else 'upright'}-{stores}"} if d == "aligned-d" else ()),
@@ -108,7 +118,7 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     whole = resident if s.cluster == 1 else f"{resident}//{s.cluster}*{s.cluster}"
     grid = f"min({ctas}, {whole})" if s.persistent else ctas
     if not view.row_major_b:
-        box_b = (64, s.block_n // s.cluster_m)
+        box_b = (64, s.slice_n)
     else:
         by_columns = s.column_groups % s.cluster_m == 0
         box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
@@ -128,7 +138,7 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     behind = f"ceil(({counters}+{partials})/256)*256" if s.splits > 1 else "0"
     places, whole_bytes = _packed_places(task, behind)
     split_bytes = f"{counters}+{partials}" if s.splits > 1 else ""
-    stored_d = (TensorMapArg(tensor_map=TensorMapSpec(of="D", box=box_d, swizzle=_swizzle(box_d[0]))),)
+    stored_d = (TensorMapArg(tensor_map=TensorMapSpec(of="D", box=box_d, swizzle=_box_swizzle(box_d[0]))),)
     return LaunchPlan(
         arch=Arch.SM_90A,
         launches=(
@@ -239,3 +249,8 @@ def _box_a(s: WgmmaTmaSchedule, view: KernelView) -> tuple[int, int]:
 
 def _swizzle(columns: int) -> Literal[32, 64, 128]:
     return 128 if columns == 64 else 64 if columns == 32 else 32
+
+
+def _box_swizzle(columns: int) -> Literal[0, 32, 64, 128]:
+    """Of a store box: rows of an odd number of 16 bytes need none."""
+    return _swizzle(columns) if columns % 16 == 0 else 0

@@ -88,8 +88,9 @@ def test_rows_along_m_are_aligned_and_k_is_free(schedule: Any) -> None:
     plan = family.write(schedule, gemm(520, 520, 99)).plan
     assert resolve(plan, gemm(264, 72, 103), LIMITS[Arch.SM_90A], CHIP.sms)
     for m, n in ((260, 72), (264, 76)):
-        assert not family.supports(gemm(m, n, 99))
-        assert family.violation(schedule, gemm(m, n, 99))
+        packs = family.name == "wgmma_tma"  # for tasks of their own: a plan is for aligned rows or packs some
+        assert family.supports(gemm(m, n, 99)) is packs
+        assert (family.violation(schedule, gemm(m, n, 99)) is None) is packs
         with pytest.raises(PlanError):
             resolve(plan, gemm(m, n, 99), LIMITS[Arch.SM_90A], CHIP.sms)
 

@@ -71,7 +71,7 @@ def test_work_counts_ctas_and_bytes() -> None:
     [
         ({"stages": 5}, "shared memory"),
         ({"atoms": 2}, "accumulator registers"),
-        ({"block_n": 200}, "block_n must be one of 16, 32"),
+        ({"block_n": 204}, "block_n must be a multiple of 8 to 256"),
         ({"cluster_m": 16, "cluster_n": 2}, "cluster_m, cluster_n and cluster_k make 32 CTAs"),
         ({"splits": 9}, "make 9 parts of the 8 blocks of K"),
         ({"stages": 1}, "several blocks of K need two stages"),

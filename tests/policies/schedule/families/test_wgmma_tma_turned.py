@@ -14,6 +14,7 @@ FAMILY = next(family for family in families(Arch.SM_90A) if family.name == "wgmm
 ONE = WgmmaTmaSchedule(consumers=1, atoms=1, block_n=48, block_k=64, stages=3, group=2, turned=True)
 TALL = ONE.model_copy(update={"consumers": 2, "atoms": 2, "block_n": 112, "stages": 2})
 LOOPING = ONE.model_copy(update={"consumers": 2, "block_n": 160, "persistent": True})
+PUSHED = ONE.model_copy(update={"tma_store": False, "cluster_k": 3, "push": True})
 ALTERNATING = LOOPING.model_copy(update={"atoms": 2, "block_n": 176, "pingpong": True, "store_boxes": 1})
 
 
@@ -31,6 +32,24 @@ PROVED: dict[str, tuple[WgmmaTmaSchedule, dict[str, object], GemmTask]] = {
     "persistent-tn": (LOOPING, {"cluster_n": 2, "store_boxes": 2}, gemm(648, 264, 72, layout="tn")),
     "alternating": (ALTERNATING, {}, gemm(360, 520, 200)),
     "alternating-pairs": (ALTERNATING, {"cluster_m": 2, "cluster_n": 1, "stages": 4}, gemm(200, 1032, 72, element="bf16")),
+    "split": (ONE, {"splits": 3, "block_n": 40}, gemm(37, 136, 520, layout="tn")),
+    "split-three": (ONE, {"splits": 2, "consumers": 3, "block_n": 88}, gemm(85, 328, 264)),
+    "split-looping": (LOOPING, {"splits": 2, "consumers": 1, "block_n": 72}, gemm(136, 200, 264)),
+    "split-tail": (LOOPING, {"splits": 2, "split_tail": True, "block_n": 80}, gemm(136, 392, 264, layout="tn")),
+    "split-multicast": (TALL, {"splits": 2, "cluster_m": 2, "cluster_n": 1, "block_n": 80}, gemm(76, 520, 264, element="bf16")),
+    "spread": (ONE, {"splits": 3, "spread_sum": True, "tma_store": False}, gemm(93, 136, 520, layout="tn")),
+    "spread-f16": (
+        ONE,
+        {"splits": 4, "spread_sum": True, "tma_store": False, "block_n": 24},
+        gemm(24, 136, 520, accumulate="f16"),
+    ),
+    "pushed": (PUSHED, {"block_n": 24}, gemm(21, 200, 456, layout="tn", element="bf16")),
+    "pushed-nt": (PUSHED, {"block_n": 88, "cluster_m": 2}, gemm(81, 264, 461, layout="nt")),
+    "pushed-split": (PUSHED, {"splits": 2, "consumers": 2, "block_n": 40}, gemm(40, 264, 584)),
+    "pushed-spread": (PUSHED, {"splits": 2, "spread_sum": True, "cluster_k": 2}, gemm(96, 72, 520, layout="tn")),
+    "odd-rows-spread": (ONE, {"splits": 3, "spread_sum": True, "tma_store": False}, gemm(45, 83, 401)),
+    "odd-rows-split": (ONE, {"splits": 2, "block_n": 56}, gemm(51, 139, 263, layout="tn")),
+    "odd-rows-pushed": (PUSHED, {"block_n": 24}, gemm(7, 131, 463, layout="tn")),
     "alternating-nt": (ALTERNATING, {"block_n": 96}, gemm(200, 520, 77, layout="nt")),
 }
 
@@ -41,8 +60,10 @@ def test_every_tile_is_right(
 ) -> None:
     from tests.sandbox.emulator.trial import Trial, interleavings
 
-    candidate = FAMILY.write(schedule.model_copy(update=change), task)
-    trial = Trial(compiler.compile(candidate, task.arch), candidate, task, sms=4)
+    schedule = schedule.model_copy(update=change)
+    candidate = FAMILY.write(schedule, task)
+    sms = 24 if schedule.spread_sum else 4  # spread sums need all CTAs at once
+    trial = Trial(compiler.compile(candidate, task.arch), candidate, task, sms)
     assert [verdict for conditions in interleavings(1) if (verdict := trial.verdict(conditions))] == []
 
 
@@ -68,11 +89,11 @@ def test_boxes_have_equal_numbers_of_rows(columns: int, rows: int) -> None:
     "change",
     [
         {"tma_store": False},
-        {"splits": 2},
+        {"splits": 2, "tma_store": False},
         {"cluster_k": 2, "tma_store": False},
         {"block_n": 176, "whole_groups": True, "stages": 2},
     ],
-    ids=["direct-stores", "split", "cluster-sum", "whole-groups"],
+    ids=["direct-stores", "direct-sums", "pulled-sums", "whole-groups"],
 )
 def test_what_a_turned_kernel_cannot_do_is_refused(change: dict[str, object]) -> None:
     task = gemm(512, 512, 512)
