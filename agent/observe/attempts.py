@@ -1,5 +1,6 @@
 """A step in short, as a policy sees it: what was tried, how it differs from its parent, and what came of it. Pure."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -15,6 +16,7 @@ from cudal2_agent.contract.reward.reward import confirmed
 from cudal2_agent.contract.reward.speedup import speedup_that_counts
 
 AXES = 8  # of a schedule that are named where they differ
+_COMPILERS_REASON = re.compile(r"Potential Performance Loss: .*?\bdue to (.*?)(?: in the function .*)?$")  # of ptxas
 
 
 def outcome_of(candidate: AnyCandidate, evaluation: Evaluation) -> Attempt:
@@ -84,8 +86,12 @@ def _profiled_us(step: Step) -> tuple[float, ...]:
 
 
 def _limit(step: Step) -> str:
+    """Its heaviest finding, with the compiler's reason where it is the compiler's."""
     findings = step.diagnosis.findings if step.diagnosis else ()
-    return f"{findings[0].bottleneck} up to {findings[0].weight:.0%}" if findings else ""
+    if not findings:
+        return ""
+    reason = _COMPILERS_REASON.search(findings[0].evidence)
+    return f"{findings[0].bottleneck} up to {findings[0].weight:.0%}" + (f" ({reason[1]})" if reason else "")
 
 
 def change_of(candidate: AnyCandidate, parent: AnyCandidate) -> str:

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from cudal2_agent.agent.observe.failures import unrepaired
-from cudal2_agent.agent.observe.ranking import Ranked, leader
+from cudal2_agent.agent.observe.ranking import Ranked, leader, newest_written
 from cudal2_agent.contract.records.candidate import AnyCandidate
 from cudal2_agent.contract.records.knowledge import Hit
 from cudal2_agent.contract.records.profile import Difference, Profile
-from cudal2_agent.contract.records.trajectory import Exemplar, Observation, RunRecord, Step
+from cudal2_agent.contract.records.trajectory import Exemplar, Newest, Observation, RunRecord, Step
 from cudal2_agent.contract.reward.contrast import MIN_WIDTH, draw_contrast
 from cudal2_agent.contract.reward.speedup import TIE
 
@@ -111,6 +111,7 @@ def observe(
         diagnosed=step.candidate.id if step and step.diagnosis else None,
         profile=step.profile if step else None,
         differences=differences(ranked, step, explain),
+        newest=newest(ranked, step, explain) if reads_code else None,
         exemplars=choose_exemplars(ranked, EXEMPLARS, f"{run.seed}-{number}", best) if reads_code else (),
         recent=recent_right(ranked, RECENT, best) if reads_code else (),
         failures=unrepaired(ranked, FAILURES) if reads_code else (),
@@ -119,6 +120,16 @@ def observe(
         candidates_left=candidates_left,
         cutlass=cutlass,
     )
+
+
+def newest(ranked: Sequence[Ranked], hand: Step | None, explain: Explain) -> Newest | None:
+    """What limits the last round's kernel where it is not the one in hand, beside that one's profile."""
+    found = newest_written(ranked)
+    if found is None or hand is None or found.step.diagnosis is None or found.step.candidate.id == hand.candidate.id:
+        return None
+    before, after = hand.profile, found.step.profile
+    changed = explain(before, after) if before and after else ()
+    return Newest(candidate_id=found.step.candidate.id, diagnosis=found.step.diagnosis, differences=changed)
 
 
 def differences(ranked: Sequence[Ranked], step: Step | None, explain: Explain) -> tuple[Difference, ...]:

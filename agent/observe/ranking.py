@@ -108,6 +108,13 @@ def _decides(one: Ranked, times: Mapping[str, int]) -> bool:
     return one.thorough or (one.step.evaluation.effort is None and times[one.attempt.candidate_id] > 1)
 
 
+def newest_written(ranked: Sequence[Ranked]) -> Ranked | None:
+    """The fastest measured candidate of the last round that has no schedule; None where there is none."""
+    last = max((one.step.round for one in ranked), default=0)
+    written = [one for one in ranked if one.plausible and one.step.round == last and not one.step.candidate.origin.schedule]
+    return min(written, key=lambda one: one.time_us, default=None)
+
+
 def leading_step(steps: Sequence[Step], task: Task, chip: Chip) -> Step | None:
     """`leader` over steps that are not ranked yet."""
     best = leader([rank(step, task, chip) for step in steps])

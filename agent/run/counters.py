@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from cudal2_agent.agent.observe.ranking import Ranked, leader
+from cudal2_agent.agent.observe.ranking import Ranked, leader, newest_written
 from cudal2_agent.agent.run.clock import RunClock
 from cudal2_agent.agent.run.dependencies import Dependencies
 from cudal2_agent.agent.run.history import History
@@ -27,10 +27,7 @@ def subjects(ranked: Sequence[Ranked]) -> list[Step]:
 
     A model's kernel is profiled even where it does not lead: the model needs to know why it is slow.
     """
-    best = leader(ranked)
-    last = max((one.step.round for one in ranked), default=0)
-    written = [one for one in ranked if one.plausible and one.step.round == last and not one.step.candidate.origin.schedule]
-    wanted = [best, min(written, key=lambda one: one.time_us, default=None)]
+    wanted = [leader(ranked), newest_written(ranked)]
     return list({one.attempt.candidate_id: one.step for one in wanted if one is not None}.values())
 
 

@@ -71,7 +71,7 @@ def _check_view(spec: TensorMapSpec, layout: MapLayout, memory: int) -> None:
     if not spec.dims:
         if layout.strides[0] % 16:
             row = f"a row of {spec.of} is {layout.strides[0]} bytes"
-            raise PlanError("plan-tensor-map", f"{row}; TMA needs a multiple of 16")
+            raise PlanError("plan-tensor-map", f"{row}; TMA needs a multiple of 16: map every eighth row by dims and strides")
         return
     if not all(1 <= size <= MAX_MAP_SIZE for size in layout.sizes):
         raise PlanError("plan-tensor-map", f"dims {layout.sizes} of {spec.of}: each must be 1 to {MAX_MAP_SIZE}")

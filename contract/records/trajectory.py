@@ -119,6 +119,14 @@ class Failure(Record):
     proven: AnyCandidate | None = None
 
 
+class Newest(Record):
+    """What limits the fastest kernel of the last round that does not lead. `differences`: from the leader to it."""
+
+    candidate_id: str
+    diagnosis: Diagnosis
+    differences: tuple[Difference, ...] = ()
+
+
 class Observation(Record):
     """What a policy sees before it proposes.
 
@@ -141,6 +149,7 @@ class Observation(Record):
     diagnosed: str | None = None
     profile: Profile | None = None
     differences: tuple[Difference, ...] = ()
+    newest: Annotated[Newest | None, Field(exclude_if=lambda newest: newest is None)] = None
     exemplars: tuple[Exemplar, ...] = ()
     recent: tuple[AnyCandidate, ...] = ()
     failures: tuple[Failure, ...] = ()

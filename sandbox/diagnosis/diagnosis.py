@@ -16,7 +16,13 @@ from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.profile import Profile
 from cudal2_agent.contract.reward.roofline import arithmetic_us, is_latency, memory_us, roofline_us
 from cudal2_agent.sandbox.diagnosis.findings import judge, merged
-from cudal2_agent.sandbox.diagnosis.static_rules import code_findings, fence_findings, grid_findings, has_roles
+from cudal2_agent.sandbox.diagnosis.static_rules import (
+    code_findings,
+    copies_asynchronously,
+    fence_findings,
+    grid_findings,
+    has_roles,
+)
 
 _NEAR_ROOFLINE = 0.8
 _EXPLAINED = 0.1  # a finding from counters of this weight explains the distance from the roofline
@@ -54,7 +60,10 @@ def diagnose(
     if profile is None or not any(launch.metrics for launch in profile.launches):
         basis = "static" if time_us is None else "timed"
         return Diagnosis(basis=basis, findings=merged(estimated), roofline_fraction=fraction)
-    verdict = judge(profile, task, chip, time_us, has_roles=has_roles(inspection), has_mma=bool(inspection.mma))
+    landing = {kernel.entry: kernel for kernel in inspection.kernels} if copies_asynchronously(inspection) else {}
+    verdict = judge(
+        profile, task, chip, time_us, has_roles=has_roles(inspection), has_mma=bool(inspection.mma), landing=landing
+    )
     unjudged = [finding for finding in estimated if finding.bottleneck not in verdict.judged]
     findings = merged([*verdict.findings, *_unexplained(unjudged, verdict.findings)])
     return Diagnosis(basis="counters", findings=findings, roofline_fraction=fraction)

@@ -6,11 +6,13 @@ since the profiler runs launches one by one; caches that are warm from preceding
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.diagnosis import Bottleneck, Finding
+from cudal2_agent.contract.records.inspection import KernelResources
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
 from cudal2_agent.contract.reward.roofline import spared_by_tensor_cores
@@ -33,15 +35,33 @@ class Verdict:
     judged: frozenset[Bottleneck]
 
 
-def judge(profile: Profile, task: Task, chip: Chip, time_us: float | None, *, has_roles: bool, has_mma: bool = True) -> Verdict:
+def judge(
+    profile: Profile,
+    task: Task,
+    chip: Chip,
+    time_us: float | None,
+    *,
+    has_roles: bool,
+    has_mma: bool = True,
+    landing: Mapping[str, KernelResources] = MappingProxyType({}),
+) -> Verdict:
     """Findings from counters. `time_us`: measured; None where it was not. `has_roles`: whether warps of the code have roles;
-    `has_mma`: whether it has tensor-core instructions at all.
+    `has_mma`: whether it has tensor-core instructions at all. `landing`: its kernels by entry, where it copies asynchronously.
 
     A launch that executes no wgmma by its counters, such as a reduction of partial sums, has no roles.
     """
     whole_us = time_us if time_us is not None else _duration_us(profile)
     launches = [
-        CountedLaunch(launch, task, chip, share, whole_us, has_roles and launch.metrics.get("wgmma_instructions") != 0, has_mma)
+        CountedLaunch(
+            launch,
+            task,
+            chip,
+            share,
+            whole_us,
+            has_roles=has_roles and launch.metrics.get("wgmma_instructions") != 0,
+            has_mma=has_mma,
+            landing_bytes=_landing_bytes(launch, landing.get(launch.entry), chip),
+        )
         for launch, share in zip(profile.launches, shares(profile.launches), strict=True)
     ]
     judged: set[Bottleneck] = set()
@@ -58,6 +78,14 @@ def judge(profile: Profile, task: Task, chip: Chip, time_us: float | None, *, ha
         judged.add("no-tensor-cores")
         found.extend(_no_tensor_cores(launches))
     return Verdict(findings=merged(found), judged=frozenset(judged))
+
+
+def _landing_bytes(launch: LaunchProfile, kernel: KernelResources | None, chip: Chip) -> float:
+    """Shared memory of the CTAs that an SM holds, on average where they are fewer than fit."""
+    if kernel is None:
+        return 0.0
+    resident = min(kernel.ctas_per_sm, math.prod(launch.grid) / chip.sms)
+    return resident * (kernel.static_smem_bytes + kernel.dynamic_smem_bytes)
 
 
 def _beyond_causes(found: Sequence[Finding]) -> Iterator[Finding]:

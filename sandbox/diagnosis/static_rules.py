@@ -44,12 +44,17 @@ _ANY_SERIALISED = (
     "touch accumulators only after wgmma.wait_group, keep them in registers indexed by constants, "
     "and keep calls and branches out from between wgmma.fence and the wait"
 )
-_ASYNCHRONOUS = ("LDGSTS", "UTMALDG", "UBLKCP")
+_ASYNCHRONOUS = ("LDGSTS", "UTMALDG", "UBLKCP", "cp")  # of SASS; of PTX
 
 
 def has_roles(inspection: Inspection) -> bool:
     """Whether tensor-core instructions run asynchronously to the warps that issue them, so that warps have roles."""
     return any(name.startswith(_ROLES) for name in inspection.mma)
+
+
+def copies_asynchronously(inspection: Inspection) -> bool:
+    """Whether copies arrive in shared memory while the warps go on."""
+    return any(opcode.startswith(_ASYNCHRONOUS) for opcode in inspection.opcodes)
 
 
 def code_findings(inspection: Inspection, task: Task, chip: Chip) -> Iterator[Finding]:
@@ -126,8 +131,7 @@ def _occupancy(kernel: KernelResources, inspection: Inspection) -> Iterator[Find
     if not kernel.threads or has_roles(inspection):
         return
     warps = kernel.ctas_per_sm * math.ceil(kernel.threads / 32)
-    copies = any(opcode in inspection.opcodes for opcode in _ASYNCHRONOUS)
-    if warps >= _FEW_WARPS if copies else kernel.occupancy >= _LITTLE_OCCUPANCY:
+    if warps >= _FEW_WARPS if copies_asynchronously(inspection) else kernel.occupancy >= _LITTLE_OCCUPANCY:
         return
     ctas = f"{kernel.ctas_per_sm} CTA{'s' * (kernel.ctas_per_sm != 1)}"
     yield Finding(

@@ -14,7 +14,9 @@ _FRAME = re.compile(
 _USED = re.compile(r"^ptxas info\s*: Used (?P<registers>\d+) registers(?P<rest>.*)")
 _SMEM = re.compile(r"(?P<bytes>\d+) bytes smem")
 _STACK = re.compile(r"(?P<bytes>\d+) bytes cumulative stack size")
-_WARNING = re.compile(r"\(C7\d{3}\)|Potential Performance Loss|\bwarning\b", re.IGNORECASE)
+_LOSS = "Potential Performance Loss"
+_WARNING = re.compile(rf"\(C7\d{{3}}\)|{_LOSS}|\bwarning\b", re.IGNORECASE)
+_AT_LINE = re.compile(r"\bline \d+")  # as ptxas names one
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,16 @@ def parse_resources(log: str) -> dict[str, Resources]:
 
 
 def parse_warnings(log: str) -> tuple[str, ...]:
-    """Warnings of the compiler, and what ptxas calls a potential performance loss, each once."""
+    """Warnings of the compiler, each once, with what ptxas calls a potential performance loss before all others.
+
+    Of messages that differ in their numbers alone, as ptxas has one for each line, the first speaks for all.
+    """
     lines = (re.sub(r"^ptxas \w+\s*: ", "", line.strip()) for line in log.splitlines() if _WARNING.search(line))
-    distinct = dict.fromkeys(line[:_MAX_CHARS] for line in lines if not line.startswith("Remark"))
-    return tuple(distinct)[:_MAX_WARNINGS]
+    alike: dict[str, list[str]] = {}
+    for line in dict.fromkeys(line[:_MAX_CHARS] for line in lines if not line.startswith("Remark")):
+        alike.setdefault(_AT_LINE.sub("line #", line), []).append(line)
+    told = [same[0] + (f" (and at {len(same) - 1} other places)" if len(same) > 1 else "") for same in alike.values()]
+    return tuple(sorted(told, key=lambda line: _LOSS not in line)[:_MAX_WARNINGS])
 
 
 # How many CTAs of a kernel an SM holds, and which resource limits them.

@@ -1,11 +1,11 @@
 """Composes prompts: which sections a prompt has, in which order, and how its tokens are shared between them.
 
 Required sections: rules, task, form, the current source, its result and its diagnosis; of a module its buffers and operations.
-Sources and logs are shortened to fair shares if they do not fit. Optional sections take whole pieces of the remaining tokens,
-in this order: attempts (up to 0.4 of the rest), exemplars (up to 0.3 of the rest), device primitives (up to 0.85 of the rest,
-0.6 beside a kernel),
-the latest right kernels as differences (up to 0.35 of the rest), chunks (all of the rest). Of a module, executed examples and
-the problem's file come before the primitives.
+Sources and logs are shortened to fair shares if they do not fit. Declarations of the headers that a kernel shown includes have
+their tokens put aside. Optional sections take whole pieces of the remaining tokens, in this order: the newest kernel's
+diagnosis (up to 0.5 of the rest), attempts (up to 0.4), exemplars (up to 0.3), device primitives (up to 0.85, 0.6 beside a
+kernel), the latest right kernels as differences (up to 0.35), chunks (all of the rest). Of a module, executed examples and the
+problem's file come before the primitives.
 Sections that seldom change come first, so that servers can cache prefixes. A prompt depends on neither time nor chance.
 A prompt of a matrix product takes fewer tokens than the settings allow: what nobody used is not worth its price.
 """
@@ -44,7 +44,7 @@ from cudal2_agent.policies.chat.prompts.modules import (
 )
 from cudal2_agent.policies.chat.prompts.primitives import Digest, Header, primitives_for
 from cudal2_agent.policies.chat.prompts.quoting import fenced, mark_of, plain
-from cudal2_agent.policies.chat.prompts.rendering import chunk_text, diagnosis_text, result_text, source_text
+from cudal2_agent.policies.chat.prompts.rendering import chunk_text, diagnosis_text, newest_text, result_text, source_text
 from cudal2_agent.policies.chat.prompts.schedules import PromptedReplies, ScheduleAdvice, families_section, schedule_values
 from cudal2_agent.policies.chat.tokens import estimate_tokens, fair_shares, shorten, take
 
@@ -55,6 +55,10 @@ OPENING_TOKENS = 9_000  # for the first prompt of a run: 28,800 characters
 LATER_TOKENS = 10_000  # for later ones, unless the required sections leave less than `OPTIONAL_TOKENS` of it: 32,000 characters
 OPTIONAL_TOKENS = 3_000
 _TRIED, _EXEMPLARS, _PRIMITIVES, _RECENT, _CHUNKS = 0.4, 0.3, 0.85, 0.35, 1.0  # maximum shares of the tokens that are left
+_DECLARED = (
+    0.6  # the same for the declarations of headers that a kernel shown includes; where they need more, none is put aside
+)
+_NEWEST = 0.5  # the same for the diagnosis of the newest kernel
 _KNOWN_PRIMITIVES = 0.6  # the same for primitives where a kernel shows some of them
 _CUTE = 0.5  # the same for the skeleton of CuTe in a later prompt, which comes first
 _EXAMPLES, _PROBLEM, _MODULE_PRIMITIVES = 0.5, 0.4, 0.25  # the same for a module
@@ -70,6 +74,7 @@ _ORDER = (
     "What was tried",
     "The best kernel so far",
     "How it did",
+    "Diagnosis of the newest kernel",
     "Exemplars",
     "Earlier right kernels",
 )
@@ -159,10 +164,16 @@ class Prompts:
         used = sum(estimate_tokens(text) for text in (system, task, families, example, turn)) + _OVERHEAD
         required = _required(observation, best, assignment.failure)
         beside = cute.removeprefix(f"# {CUTE}\n\n") if name == "improve" else ""
-        needed = used + sum(_wanted(required)) + estimate_tokens(beside)
+        hand = assignment.failure.candidate if assignment.failure else best
+        digests = self._digests(observation.task, hand.source if hand else "", example)
+        declared = _declared_tokens(digests)
+        needed = used + sum(_wanted(required)) + estimate_tokens(beside) + declared
         left = max(self._budget(observation, needed) - used, MIN_TOKENS)
-        fixed = _shortened(required, left)
-        rest = _Rest(left - sum(estimate_tokens(text) + _OVERHEAD for text in fixed.values()))
+        declared = declared if declared <= _DECLARED * left else 0
+        fixed = _shortened(required, left - declared)
+        rest = _Rest(left - declared - sum(estimate_tokens(text) + _OVERHEAD for text in fixed.values()))
+        if observation.newest and best and not assignment.failure:
+            rest.fill("Diagnosis of the newest kernel", [newest_text(observation.newest)], _NEWEST, "".join)
         if beside:
             rest.fill(CUTE, [beside], _CUTE, "".join)
         rest.fill("What was tried", tried_text(observation), _TRIED, lambda rows: fenced("\n".join(rows)))
@@ -171,8 +182,8 @@ class Prompts:
             if name == "write":
                 rest.fill(EXAMPLES_HEADING, example_pieces(module), _EXAMPLES, _examples)
             rest.fill(PROBLEM, problem_text(module), _PROBLEM, "".join)
-        hand = assignment.failure.candidate if assignment.failure else best
-        self._primitives(rest, observation.task, hand.source if hand else "", skeleton)
+        share = _MODULE_PRIMITIVES if module else _KNOWN_PRIMITIVES if hand else _PRIMITIVES
+        _add_primitives(rest, digests, declared, share)
         if not assignment.failure:
             rest.fill("Earlier right kernels", recent_text(observation, exemplar_ids), _RECENT, "\n\n".join)
         chunk_ids = _knowledge(rest, observation)
@@ -207,17 +218,12 @@ class Prompts:
             return self.tokens
         return min(self.tokens, max(LATER_TOKENS, needed + OPTIONAL_TOKENS))
 
-    def _primitives(self, rest: _Rest, task: Task, hand: str, skeleton: str) -> None:
-        """The device primitives that fit. `hand`, `skeleton`: sources that the prompt shows."""
+    def _digests(self, task: Task, hand: str, example: str) -> list[Digest]:
+        """The device primitives that fit the task. `hand`, `example`: sources that the prompt shows."""
         module = task if isinstance(task, ModuleTask) else None
         halves = module is None or module.arithmetic in (Arithmetic.F16, Arithmetic.BF16)
         headers = [header for header in self._headers if halves or header[0] not in _OF_HALVES]
-        digests = primitives_for(task.arch, headers, hand=hand, skeleton=skeleton)
-        share = _MODULE_PRIMITIVES if module else _KNOWN_PRIMITIVES if hand else _PRIMITIVES
-        pieces = _commented(digests, int(rest.tokens * share) - _OVERHEAD)
-        taken = rest.fill("Device primitives", pieces, share, _primitives)
-        if left_out := [one.name for position, one in enumerate(digests) if position not in taken]:
-            rest.add("Device primitives", f"There was no room for {', '.join(f'`<{name}>`' for name in left_out)}.")
+        return primitives_for(task.arch, headers, hand=hand, skeleton=example)
 
     def _exemplars(self, rest: _Rest, best: Candidate | None, assignment: Assignment, task: Task) -> tuple[str, ...]:
         """The ids of the exemplars that fit. Each is a diff against a source that is shown before it, if it is close to one."""
@@ -283,14 +289,39 @@ def _shortened(required: dict[str, Callable[[int], str]], tokens: int) -> dict[s
     return {heading: text(max(share - _OVERHEAD, 0)) for (heading, text), share in zip(required.items(), shares, strict=True)}
 
 
-def _commented(digests: Sequence[Digest], tokens: int) -> list[str]:
-    """The headers in their order, each with its comments where they fit, else by its declarations alone."""
-    left, pieces = tokens, list[str]()
-    for one in digests:
+def _add_primitives(rest: _Rest, digests: Sequence[Digest], declared: int, share: float) -> None:
+    """The device primitives that fit in a share of the rest; of its tokens so many `declared` were put aside for them."""
+    rest.tokens += declared
+    tokens = max(declared, int(rest.tokens * share))
+    pieces = _commented(digests, tokens - _OVERHEAD, first=declared > 0)
+    taken = rest.fill("Device primitives", pieces, tokens / max(rest.tokens, 1), _primitives)
+    if left_out := [one.name for position, one in enumerate(digests) if position not in taken]:
+        rest.add("Device primitives", f"There was no room for {', '.join(f'`<{name}>`' for name in left_out)}.")
+
+
+def _declared_tokens(digests: Sequence[Digest]) -> int:
+    """Tokens of the declarations of all headers that a kernel shown includes."""
+    briefs = [_tokens_of(_headed(one.name, one.brief)) for one in digests if one.shown]
+    return sum(briefs) + 2 * _OVERHEAD if briefs else 0
+
+
+def _tokens_of(piece: str) -> int:
+    return estimate_tokens(piece) + 1
+
+
+def _commented(digests: Sequence[Digest], tokens: int, *, first: bool) -> list[str]:
+    """The headers in their order, each with its comments where they fit, else by its declarations alone.
+
+    `first`: whether the declarations of those that a kernel shown includes come before any comments.
+    """
+    kept = [_tokens_of(_headed(one.name, one.brief)) if first and one.shown else 0 for one in digests]
+    left, pieces = tokens - sum(kept), list[str]()
+    for one, own in zip(digests, kept, strict=True):
+        left += own
         piece = _headed(one.name, one.text)
-        if estimate_tokens(piece) + 1 > left:
+        if _tokens_of(piece) > left:
             piece = _headed(one.name, one.brief)
-        left -= estimate_tokens(piece) + 1 if estimate_tokens(piece) + 1 <= left else 0
+        left -= _tokens_of(piece) if _tokens_of(piece) <= left else 0
         pieces.append(piece)
     return pieces
 

@@ -27,11 +27,15 @@ _QUALIFIERS = "__device__ __forceinline__ "  # the prompt says once that all fun
 
 @dataclass(frozen=True)
 class Digest:
-    """What a prompt tells of a header. `text`: with comments; `brief`: its declarations alone."""
+    """What a prompt tells of a header. `text`: with comments; `brief`: its declarations alone.
+
+    `shown`: whether a kernel that the prompt shows includes it.
+    """
 
     name: str
     text: str
     brief: str
+    shown: bool = False
 
 
 def primitives_for(arch: Arch, headers: Sequence[Header], *, hand: str = "", skeleton: str = "") -> list[Digest]:
@@ -53,8 +57,8 @@ def primitives_for(arch: Arch, headers: Sequence[Header], *, hand: str = "", ske
         lines = _lines_of(text)
         brief = "\n".join(line for line in lines if not line.startswith("//"))
         whole = _of_used(lines, used) if name in known else "\n".join(lines)
-        made.append(Digest(name, brief if name not in known and _needs(text)[0] < newest else whole, brief))
-    return sorted(made, key=lambda one: -len(one.text) if one.name in shown else 1)
+        made.append(Digest(name, brief if name not in known and _needs(text)[0] < newest else whole, brief, name in shown))
+    return sorted(made, key=lambda one: -len(one.text) if one.shown else 1)
 
 
 def digest_of(text: str) -> str:

@@ -23,6 +23,7 @@ from cudal2_agent.contract.records.evaluation import (
 from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.knowledge import Hit
 from cudal2_agent.contract.records.profile import Difference, Profile
+from cudal2_agent.contract.records.trajectory import Newest
 from cudal2_agent.contract.reward.speedup import median_us, speedup_over
 from cudal2_agent.policies.chat.prompts.quoting import fenced, inline
 from cudal2_agent.policies.chat.tokens import shorten
@@ -33,6 +34,7 @@ _HOW_PARTS_COMBINE = (
     "Parts follow one another and add up, of all launches. The fitted factor is on their sum. 'alone' is over a whole launch: "
     "its resources work at once, and it takes at least the largest. What a main loop has beyond it are waits."
 )
+_NEWEST_FINDINGS, _NEWEST_DIFFERENCES = 2, 4  # about the newest kernel that are shown
 _OPCODES = 8  # most frequent opcodes of a kernel that are shown
 # Opcodes that tell of products, waiting, order or spilled registers, however few there are.
 _TELLING = frozenset(
@@ -87,6 +89,16 @@ def diagnosis_text(
     lines += (line for difference in differences for line in _difference(difference))
     lines += _counters(profile) if profile else []
     return fenced(shorten("\n".join(lines), tokens))
+
+
+def newest_text(newest: Newest) -> str:
+    """The heaviest findings about the newest kernel, and the counters that differ most from the best kernel's."""
+    lines = [f"candidate {newest.candidate_id[:8]}"]
+    for finding in newest.diagnosis.findings[:_NEWEST_FINDINGS]:
+        lines.append(f"{finding.bottleneck} (up to {finding.weight:.0%} of the time): {finding.evidence}")
+    for one in newest.differences[:_NEWEST_DIFFERENCES]:
+        lines.append(f"{one.quantity} {one.after:.4g}, of the best {one.before:.4g} {one.unit}".rstrip() + f": {one.meaning}")
+    return fenced("\n".join(lines))
 
 
 def terms_text(terms: Sequence[tuple[str, float]]) -> str:
@@ -209,5 +221,6 @@ def _difference(difference: Difference) -> Iterator[str]:
 
 def _counters(profile: Profile) -> Iterator[str]:
     for launch in profile.launches:
-        counted = ", ".join(f"{name}={value:.5g}" for name, value in launch.metrics.items())
-        yield f"counters of {launch.entry}: {counted}"
+        counted = ", ".join(f"{name}={value:.5g}" for name, value in launch.metrics.items() if value)
+        none = sum(not value for value in launch.metrics.values())
+        yield f"counters of {launch.entry}: {counted}" + (f", {none} others 0" if none else "")

@@ -24,7 +24,9 @@ from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, PriorO
 from cudal2_agent.policies.schedule.policy import Precedents
 
 EXAMPLES = 5
+FEW_EXAMPLES = 3  # beside other forms of a reply
 WINNERS = 4
+SPELLED = 3  # numbers that follow one another and are still listed one by one
 SLOWER = 3.0  # times the best predicted time, from which on a family is not worth its tokens
 SHOWN_ATTEMPTS = 12
 SHOWN_FINDINGS = 2
@@ -94,7 +96,7 @@ def _families(schedules: TaskSchedules, advice: ScheduleAdvice, *, explained: bo
     shown = [one for one in schedules.families.values() if one.ranked[0].predicted_us <= SLOWER * fastest_us]
     best = [
         f"{one.predicted_us:.2f} us {json.dumps(schedules.families[one.schedule.family].brief(one.values))}"
-        for one in schedules.best(EXAMPLES, prior)
+        for one in schedules.best(EXAMPLES if explained else FEW_EXAMPLES, prior)
         if one.schedule.family in {family.name for family in shown}
     ]
     said = f"Predicted by the {prior.name} prior, and neither measured nor tried yet, unless what was tried has them:"
@@ -116,11 +118,24 @@ def _winners(schedules: TaskSchedules, advice: ScheduleAdvice) -> Iterator[str]:
 
 def _family(one: FamilySchedules, *, explained: bool) -> str:
     """A family in a sentence, and the axes that have more than one value for the task."""
-    axes = [f"{axis}: {', '.join(map(json.dumps, values))}" for axis, values in one.choices.items() if values != _SWITCH]
+    axes = [
+        f"{axis}: {', '.join(map(json.dumps, values)) if explained else _listed(values)}"
+        for axis, values in one.choices.items()
+        if values != _SWITCH
+    ]
     switches = [axis for axis, values in one.choices.items() if values == _SWITCH]
     axes += [f"{', '.join(switches)}: false, true"] if switches else []
     about = (inspect.getdoc(type(one.family)) or "").partition("\n")[0]
-    return f"`{one.name}`: {about} {_meaning(one, explained=explained)}\n" + "\n".join(f"- {axis}" for axis in axes)
+    listed = "\n".join(f"- {axis}" for axis in axes) if explained else f"- {'; '.join(axes)}"
+    return f"`{one.name}`: {about} {_meaning(one, explained=explained)}\n{listed}"
+
+
+def _listed(values: Sequence[ScheduleValue]) -> str:
+    """The values as JSON has them; whole numbers that follow one another by their first and last."""
+    whole = all(type(value) is int for value in values)
+    if whole and len(values) > SPELLED and list(values) == list(range(int(values[0]), int(values[0]) + len(values))):
+        return f"{values[0]} to {values[-1]}"
+    return ", ".join(map(json.dumps, values))
 
 
 def _meaning(one: FamilySchedules, *, explained: bool) -> str:

@@ -44,7 +44,8 @@ class CountedLaunch:
     """One launch. `share`: of the candidate's profiled time; `time_us`: the candidate's, measured, else profiled.
 
     `has_roles`: whether its warps have roles, as with wgmma and tcgen05. `has_mma`: whether the code has tensor-core
-    instructions.
+    instructions. `landing_bytes`: of an SM's shared memory that its resident CTAs have for asynchronous copies; 0 where the
+    code has none.
     """
 
     launch: LaunchProfile
@@ -54,6 +55,7 @@ class CountedLaunch:
     time_us: float
     has_roles: bool
     has_mma: bool = True
+    landing_bytes: float = 0.0
 
     @property
     def ctas(self) -> int:

@@ -13,6 +13,7 @@ from cudal2_agent.sandbox.diagnosis.counter_rules.counted import CountedLaunch, 
 FIRST_TRIP_CYCLES = 1500  # measured on an H200: 0.9 us to L2 while all SMs load, at 1.7 GHz (log/)
 FIRST_TRIP_US = 0.9
 FULL_DRAM = 0.6
+AMPLE = 2.0  # times the bytes that DRAM's rate needs on the way, from which on more of them are not what lacks
 
 
 def memory(counted: CountedLaunch) -> Iterator[Finding]:
@@ -26,8 +27,8 @@ def memory(counted: CountedLaunch) -> Iterator[Finding]:
             "prologue-bound",
             weight * first,
             f"{evidence}; a CTA runs {cycles:,.0f} cycles, of which the first trip to memory takes about {FIRST_TRIP_CYCLES:,}",
-            "begin the loads earlier: programmatic launch with the loads' set-up before the wait, a prefetch of tensor maps "
-            "and operands, persistent CTAs that load the next tile while they finish one, or two CTAs an SM",
+            "begin the loads earlier: programmatic launch with set-up and a prefetch of tensor maps before the wait, "
+            "persistent CTAs that load the next tile while they finish one, or two CTAs an SM",
         )
     yield from _in_the_loop(counted, weight * (1 - first), evidence)
 
@@ -39,11 +40,23 @@ def _in_the_loop(counted: CountedLaunch, weight: float, evidence: str) -> Iterat
         and dram < FULL_DRAM
         and memory_us(counted.task, counted.chip) > arithmetic_us(counted.task, counted.chip)
     ):
-        needed = counted.chip.dram_tbps * 1e12 * FIRST_TRIP_US * 1e-6 / counted.chip.sms / 1024
+        needed = counted.chip.dram_tbps * 1e12 * FIRST_TRIP_US * 1e-6 / counted.chip.sms
+        evidence += (
+            f"; the task is bound by memory, but DRAM is {dram:.0%} busy: each SM needs {needed / 1024:.0f} KiB on the way"
+        )
+        if counted.landing_bytes >= AMPLE * needed:
+            yield from worth(
+                "memory-latency",
+                weight,
+                f"{evidence}, and asynchronous copies have {counted.landing_bytes / 1024:.0f} KiB of shared memory to land in",
+                "more stages bring nothing. Start the loads earlier and end together: as much work on each SM, all of them at "
+                "work; fewer exchanges behind the loop; long rows of DRAM; see that the producer waits for nothing else",
+            )
+            return
         yield from worth(
             "few-bytes-in-flight",
             weight,
-            f"{evidence}; the task is bound by memory, but DRAM is {dram:.0%} busy: each SM needs {needed:.0f} KiB on the way",
+            evidence,
             "keep more bytes in flight: more stages, a deeper K step, TMA, wider loads, more CTAs over K",
         )
         return
@@ -51,8 +64,7 @@ def _in_the_loop(counted: CountedLaunch, weight: float, evidence: str) -> Iterat
         "memory-latency",
         weight,
         evidence,
-        "cover the trip: more stages, a deeper K step, cp.async or TMA instead of loads through registers, multicast in a "
-        "cluster, a prefetch into L2",
+        "cover the trip: more stages, a deeper K step, cp.async or TMA instead of loads through registers, multicast",
     )
 
 

@@ -1,7 +1,8 @@
 // TMA: bulk tensor copies between global and shared memory through a tensor map (sm_90 and up).
-// One thread copies one box. `smem` is a multiple of 128 bytes; of 1024 for the 128-byte swizzle. x (contiguous, a multiple of 8)
-// and y (strided) are in elements. Elements outside load as zero, and a barrier always expects the whole box. They are not
-// stored, but a store must start inside of the operand. `policy` is an l2_policy.
+// One thread copies one box. `smem` is a multiple of 128 bytes; of 1024 for the 128-byte swizzle. x (contiguous) and y (strided)
+// are in elements, x a multiple of 16 bytes: another is an illegal instruction on an H200, though no manual says so. A swizzled
+// box is as wide as its swizzle. Elements outside load as zero, and a barrier always expects the whole box. They are not stored,
+// but a store must start inside of the operand. `policy` is an l2_policy.
 #pragma once
 
 namespace cudal2 {

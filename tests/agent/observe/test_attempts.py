@@ -72,6 +72,15 @@ def test_counters_give_each_launch_its_time_and_a_diagnosis_its_heaviest_finding
     assert told(one.model_copy(update={"profile": part})).profiled_us == ()
 
 
+def test_a_serialised_product_has_the_compilers_reason() -> None:
+    warning = (
+        "(C7520) Potential Performance Loss: wgmma.mma_async instructions are serialized due to a branch in the function 'g'"
+    )
+    finding = Finding(bottleneck="wgmma-serialised", evidence=warning, remedy="r", weight=0.6)
+    one = step(0).model_copy(update={"diagnosis": Diagnosis(basis="static", findings=(finding,))})
+    assert told(one).limit == "wgmma-serialised up to 60% (a branch)"
+
+
 def test_a_roofline_is_no_modelled_time() -> None:
     assert attempt(unmeasured(1.0)).modelled_us is None
 

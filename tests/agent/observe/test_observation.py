@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudal2_agent.agent.observe.observation import choose_exemplars, recent_right
+from cudal2_agent.agent.observe.observation import choose_exemplars, newest, recent_right
 from cudal2_agent.agent.observe.ranking import Ranked, rank
 from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.diagnosis import Diagnosis, Finding
 from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, Prediction, Unmeasured, Witness
+from cudal2_agent.contract.records.profile import Difference, Profile
 from tests.doubles import CHIP, INSPECTION, TASK, candidate, measured, number_of, step, unmeasured
 
 
@@ -50,6 +52,27 @@ def test_the_same_seed_chooses_the_same() -> None:
     history = ranked(*(measured(5.0 * 1.1**n) for n in range(20)))
     assert choose_exemplars(history, 3, "7:4") == choose_exemplars(history, 3, "7:4")
     assert len({tuple(chosen(history, 3, seed)) for seed in range(20)}) > 5
+
+
+def test_the_newest_kernel_is_told_beside_the_leader_unless_it_leads() -> None:
+    """Of the last round's kernels the fastest, with what its counters say beside the leader's."""
+    finding = Finding(bottleneck="spills", evidence="e", remedy="r", weight=0.25)
+    free = [candidate(n).model_copy(update={"origin": Origin(policy="chat")}) for n in range(3)]
+    profile = Profile(tool="ncu", metric_set="sm_90", seconds=1.0, launches=())
+    told = {"profile": profile, "diagnosis": Diagnosis(basis="counters", findings=(finding,))}
+
+    def history(*times_us: float) -> list[Ranked]:
+        steps = [step(n, candidate=free[n], evaluation=measured(us)) for n, us in enumerate(times_us)]
+        return [rank(one.model_copy(update={**told, "round": min(one.index, 1)}), TASK, CHIP) for one in steps]
+
+    changed = (Difference(quantity="q", before=1.0, after=2.0, unit="", meaning="m"),)
+
+    slower = history(5.0, 7.0, 6.0)
+    seen = newest(slower, slower[0].step, lambda *_: changed)
+    assert seen is not None
+    assert (seen.candidate_id, seen.diagnosis.findings, len(seen.differences)) == (free[2].id, (finding,), 1)
+    faster = history(5.0, 7.0, 4.0)
+    assert newest(faster, faster[2].step, lambda *_: changed) is None
 
 
 def test_like_times_make_one_bucket_and_nothing_makes_none() -> None:

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.diagnosis import Bottleneck, Finding
+from cudal2_agent.contract.records.inspection import KernelResources
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.sandbox.diagnosis.counter_rules.counted import CountedLaunch
 from cudal2_agent.sandbox.diagnosis.counter_rules.traffic import min_reads
 from cudal2_agent.sandbox.diagnosis.findings import RULES, Verdict, judge
 from cudal2_agent.sandbox.profiling.metric_set import load_metric_set
+from tests.doubles import INSPECTION
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 TASK = GemmTask(m=4096, n=4096, k=4096)
@@ -95,9 +97,16 @@ def launch(entry: str = "gemm", ctas: int = 132, threads: int = 256, **metrics: 
     return LaunchProfile(entry=entry, grid=(ctas, 1, 1), block=(threads, 1, 1), metrics=metrics)
 
 
-def verdict(*launches: LaunchProfile, task: GemmTask = TASK, time_us: float | None = None, has_roles: bool = True) -> Verdict:
+def verdict(
+    *launches: LaunchProfile,
+    task: GemmTask = TASK,
+    time_us: float | None = None,
+    has_roles: bool = True,
+    landing: KernelResources | None = None,
+) -> Verdict:
     profile = Profile(tool="ncu", metric_set=task.arch.value, launches=launches, seconds=1.0)
-    return judge(profile, task, REFERENCE_CHIPS[task.arch], time_us, has_roles=has_roles)
+    kernels = {landing.entry: landing} if landing else {}
+    return judge(profile, task, REFERENCE_CHIPS[task.arch], time_us, has_roles=has_roles, landing=kernels)
 
 
 def names(judged: Verdict) -> list[Bottleneck]:
@@ -169,6 +178,20 @@ def test_work_bound_by_memory_lacks_bytes_in_flight() -> None:
     assert names(verdict(launch(**waiting), task=thin))[0] == "few-bytes-in-flight"
     assert "few-bytes-in-flight" not in names(verdict(launch(**waiting | {"dram_pct": 90.0}), task=thin))
     assert "few-bytes-in-flight" not in names(verdict(launch(**waiting), task=TASK))
+
+
+def test_a_deep_ring_does_not_lack_bytes_in_flight() -> None:
+    """As 256x144x26016 on an H200: 112 CTAs with 211 KiB each, where DRAM's rate needs 29 KiB an SM on the way."""
+    thin = GemmTask(m=16, n=16384, k=16384)
+    waiting = EVEN | {"tensor_pct": 5.0, "stall_long_scoreboard": 9.0, "l2_write_sectors": 16384.0}
+    deep = INSPECTION.kernels[0].model_copy(update={"entry": "gemm", "dynamic_smem_bytes": 216320, "ctas_per_sm": 1})
+    found = verdict(launch(ctas=112, **waiting), task=thin, landing=deep)
+    assert "few-bytes-in-flight" not in names(found)
+    waits = of(found, "memory-latency")
+    assert "179 KiB of shared memory" in waits.evidence
+    assert "more stages bring nothing" in waits.remedy
+    shallow = deep.model_copy(update={"dynamic_smem_bytes": 32768})
+    assert "few-bytes-in-flight" in names(verdict(launch(ctas=112, **waiting), task=thin, landing=shallow))
 
 
 def test_too_few_ctas_idle_sms_unless_the_kernel_is_latency_anyway() -> None:

@@ -327,6 +327,18 @@ def test_warnings_of_ptxas_are_kept_once() -> None:
     assert warning.startswith("(C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized")
 
 
+def test_a_lost_rate_is_told_before_the_many_lines_that_led_to_it() -> None:
+    """As ptxas had it of a kernel of a model: a message for each line, then the reason."""
+    arrive = (
+        "ptxas info    : (C7519) warpgroup.arrive is injected in around line {} by compiler to allow use of registers in GMMA"
+    )
+    lines = [*(arrive.format(952 + number) for number in range(20)), LOG.partition("\n")[0]]
+    lost, injected = parse_warnings("\n".join(lines))
+    assert "serialized due to x" in lost
+    assert "around line 952 by" in injected
+    assert injected.endswith("(and at 19 other places)")
+
+
 @pytest.mark.parametrize(
     ("threads", "registers", "smem", "limits", "expected"),
     [

@@ -15,7 +15,7 @@ from cudal2_agent.contract.records.exchange import Prompt
 from cudal2_agent.contract.records.knowledge import Chunk, Hit
 from cudal2_agent.contract.records.profile import Difference, LaunchProfile, Profile
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode
-from cudal2_agent.contract.records.trajectory import Attempt, Exemplar, Failure, Observation
+from cudal2_agent.contract.records.trajectory import Attempt, Exemplar, Failure, Newest, Observation
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.composition import (
     MIN_TOKENS,
@@ -274,6 +274,37 @@ def test_the_first_prompt_of_a_run_is_short() -> None:
         assert name in user(opening), name
     later = first(observe(hits=hits, attempts=(attempt(candidate(2)),)))
     assert len(opening.chunk_ids) < len(later.chunk_ids) < 12
+
+
+@pytest.mark.parametrize("tokens", [9_000, 10_000, 24_000])
+def test_the_headers_of_the_kernel_in_hand_are_always_declared(tokens: int) -> None:
+    """However much else there is to say: a later prompt once had room for four of nine."""
+    names = ("wgmma", "tma", "cluster", "mbarrier", "convert", "programmatic", "shared", "elect", "registers")
+    used = {f"cudal2/{name}.cuh" for name in names}
+    best = Candidate.from_source(
+        "".join(f"#include <{name}>\n" for name in sorted(used)) + candidate(1).source, candidate(1).origin
+    )
+    tried = tuple(attempt(candidate(number), 5.0 + number, idea="An idea of many words. " * 12) for number in range(2, 20))
+    hits = tuple(hit("x" * 900, number) for number in range(20))
+    said = user(first(full(best=best, diagnosed=best.id, attempts=tried, hits=hits), tokens))
+    assert {name for name in used if f"// <{name}>" in said} == used
+    assert "unsigned smem_address(const void* pointer);" in said
+
+
+def test_the_newest_kernel_has_its_diagnosis_where_another_leads() -> None:
+    finding = Finding(bottleneck="wgmma-serialised", evidence="(C7520) a branch", remedy="r", weight=0.6)
+    slower = Difference(quantity="tensor_pct", before=25.4, after=20.3, unit="%", meaning="the tensor pipe is fed less well")
+    newest = Newest(
+        candidate_id="n" * 16, diagnosis=Diagnosis(basis="counters", findings=(finding,) * 3), differences=(slower,) * 5
+    )
+    said = user(first(full(newest=newest)))
+    [section] = re.findall(r"# Diagnosis of the newest kernel\n\n```text\n(.*?)\n```", said, re.DOTALL)
+    assert section.splitlines() == [
+        "candidate nnnnnnnn",
+        *["wgmma-serialised (up to 60% of the time): (C7520) a branch"] * 2,
+        *["tensor_pct 20.3, of the best 25.4 %: the tensor pipe is fed less well"] * 4,
+    ]
+    assert "the newest kernel" not in user(first(full()))
 
 
 @pytest.mark.parametrize(
