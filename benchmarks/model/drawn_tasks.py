@@ -30,6 +30,7 @@ SEED = 44
 TASKS = Path(__file__).with_name("tasks.json")
 RESULTS = Path(__file__).parents[1] / "results"
 WEAK, UNALIGNED_SIZES = 12, (200.0, 4100.0)
+MODULE_ROWS = ("2026-11-28", "2026-11-28_second", "2026-11-28_third")  # that were there when the tasks were drawn
 GAIN, MOST_BYTES = 1.25, 5 * 2**29
 # Classes of operations, as rows name them, each with its likes where it has few tasks.
 CLASSES = (
@@ -94,7 +95,7 @@ def _modules(rows: Sequence[Row], rng: random.Random) -> list[str]:
 
 def drawn() -> dict[str, object]:
     """From the committed rows. Raises: UsageError for a file of rows that cannot be read."""
-    files = sorted(RESULTS.glob("h200_modules_rows_*.jsonl.gz"))
+    files = [RESULTS / f"h200_modules_rows_{name}.jsonl.gz" for name in MODULE_ROWS]
     return draw(counting(read_results([CAMPAIGNS / "rows"]), None), (row for file in files for row in read_rows(file)))
 
 

@@ -12,8 +12,8 @@ from benchmarks.proposals.sweeps import Sweep
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.records.trajectory import Attempt, Observation
+from cudal2_agent.policies.schedule.families.latency.family import Latency
 from cudal2_agent.policies.schedule.families.registry import families
-from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
 
 CHIP = REFERENCE_CHIPS[Arch.SM_80]
@@ -103,4 +103,4 @@ def test_a_trained_tuner_proposes_what_was_good_elsewhere_and_is_diverse(others:
 
 def test_a_task_that_no_family_fits_gets_no_proposal() -> None:
     odd = Observation(task=GemmTask(m=7, n=7, k=7), chip=REFERENCE_CHIPS[Arch.SM_90A], round=1, seed=0)
-    assert ForestTuner([WgmmaTma()]).propose(odd, 8) == []
+    assert ForestTuner([Latency()]).propose(odd, 8) == []

@@ -12,8 +12,8 @@ from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.records.trajectory import Attempt, Observation, Precedent
+from cudal2_agent.policies.schedule.families.latency.family import Latency
 from cudal2_agent.policies.schedule.families.registry import families
-from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
 from cudal2_agent.policies.schedule.policy import SchedulePolicy
 from cudal2_agent.store.store import Store, open_store
 from tests.doubles.learned_policies import write_policy
@@ -81,7 +81,7 @@ def test_random_schedules_end_with_the_space() -> None:
 def test_a_task_that_no_family_fits_gets_no_proposal() -> None:
     odd = GemmTask(m=7, n=7, k=7)
     seen = Observation(task=odd, chip=REFERENCE_CHIPS[odd.arch], round=1, seed=0)
-    assert RandomSchedules([WgmmaTma()]).propose(seen, 8) == []
+    assert RandomSchedules([Latency()]).propose(seen, 8) == []
 
 
 def test_names_and_learned_policies_become_arms(store: Store, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ LARGER = (
         GemmTask(m=m, n=n, k=k, layout=layout, arch=Arch.SM_90A)
         for (m, n, k), layout in product(((4096, 4096, 512), (640, 128, 2048), (128, 128, 16384)), (Layout.NN, Layout.NT))
     ),
-    *(GemmTask(m=m, n=127, k=k, arch=Arch.SM_90A) for m, k in ((640, 2048), (128, 16384))),
+    *(GemmTask(m=m, n=127, k=k, arch=Arch.SM_90A) for m, k in ((640, 2048), (128, 16384), (40, 16384))),
 )
 FAMILIES = [(family, arch) for arch in Arch for family in families(arch)]
 
