@@ -159,22 +159,22 @@ struct Winograd {
         transform_plane(one);
 #pragma unroll
         for (int p = 0; p < 16; ++p) v[p * kApart] = one[p];
-      } else {  // two planes are held; a third is loaded behind them
+      } else {  // three planes are loaded together, and the fourth behind the first
         float one[16], two[16], other[16];
-        load(one, 1);
+        load(other, 0);
         load(two, 2);
-        transform_plane(one);
+        load(one, 1);
+        transform_plane(other);
         transform_plane(two);
+#pragma unroll
+        for (int p = 0; p < 16; ++p) v[p * kApart] = other[p] - two[p];
+        load(other, 3);
+        transform_plane(one);
 #pragma unroll
         for (int p = 0; p < 16; ++p) {
           v[(16 + p) * kApart] = one[p] + two[p];
           v[(32 + p) * kApart] = two[p] - one[p];
         }
-        load(other, 0);
-        transform_plane(other);
-#pragma unroll
-        for (int p = 0; p < 16; ++p) v[p * kApart] = other[p] - two[p];
-        load(other, 3);
         transform_plane(other);
 #pragma unroll
         for (int p = 0; p < 16; ++p) v[(48 + p) * kApart] = one[p] - other[p];
@@ -203,18 +203,18 @@ struct Winograd {
     __syncthreads();
     const unsigned lane_o = threadIdx.x % kAcrossO, across = threadIdx.x / kAcrossO;  // across: the point, and fours of tiles
     const float *vs = shared + across * 4, *us = shared + 2 * kStageV + (across / kAcrossT * kAcrossO + lane_o) * 4;
-    const unsigned turn = threadIdx.x / 128 % 2;  // of two warps that share an issue port, one transforms while one multiplies
+    // Of two warps that share an issue port, one transforms while one multiplies.
 #pragma unroll 1
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll 1
       for (unsigned part = 0; part < 2; ++part) {
-        if (part == turn) {
+        if (part == threadIdx.x / 128 % 2) {
           if (step + 1 < kSteps) tile.transform((step + 1) % 2);
           continue;
         }
         cudal2::mbarrier_wait(barrier, step % 2);
         const float* const stage = vs + step % 2 * kStageV;
-#pragma unroll 2
+#pragma unroll(TO * TI > 128 ? 1 : 2)  // registers are left for no more numbers
         for (int k = 0; k < kChannels; ++k) {
           Pack<float, 4> v[TI / 4], w[TO / 4];
 #pragma unroll
