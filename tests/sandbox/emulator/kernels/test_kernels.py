@@ -89,7 +89,7 @@ def test_the_sample_has_every_kind_of_task() -> None:
         assert {task.element for task in tasks} == set(ElementType)
         assert {(task.layout, task.accumulate) for task in tasks} == {(x, y) for x in Layout for y in AccumulatorType}
     odd = [task for task in TASKS if task.m % 2 and task.n % 2 and task.k % 2]
-    assert {kernel.family for kernel in sampled() if kernel.task in odd} == {"mma_sync"}
+    assert {kernel.family for kernel in sampled() if kernel.task in odd} == {"mma_sync", "wgmma_tma"}
 
 
 def test_persistent_ctas_of_the_sample_take_several_tiles() -> None:
