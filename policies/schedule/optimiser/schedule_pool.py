@@ -19,7 +19,7 @@ from cudal2_agent.policies.schedule.prior import Floats
 AxisStep = tuple[str, ScheduleValue]
 
 MAX_OF_FAMILY = 4096  # larger spaces are sampled; neighbours of good schedules reach the rest
-MAX_CLIMBS = 12  # times that neighbours and crossings are added, at most
+MAX_CLIMBS = 16  # times that neighbours and crossings are added, at most
 PAIRED_STEPS = 24  # neighbours two axes away; a step along one of them may not be valid
 CROSSED = 48  # of the best entries, at most `OF_GROUP` of a group, from which crossings are drawn
 OF_GROUP = 4  # so that they are not all alike

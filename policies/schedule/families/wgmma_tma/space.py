@@ -23,6 +23,7 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
 
 LARGE_US = 30.0  # roofline of tasks that may be faster without programmatic launch; smaller ones never were
 FEW_ROWS = 96  # of D, up to which tiles of fewer rows than an instruction has are tried by swap_ab
+FULL = 0.9  # of the CTAs of a wave, from which on kernels with swap_ab split K where D has more rows
 PAYS = 0.97  # of the work of tiles that are always tried, from which on others are tried too
 MAX_BOXES_BYTES = 96 * 128  # of the store boxes of a warpgroup of which two are kept
 AHEAD_STAGES = 6  # with which persistent CTAs of short K were fastest
@@ -148,11 +149,12 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
             size, parts = shared.cluster * cluster_k, cluster_k * splits
             if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and base.pingpong):
                 continue
-            if parts > 1 and base.turned and not _holds_few_rows(base.block_n, task):
-                continue
             if cluster_k == 1 and not base.tma_store and (base.turned or base.block_n > 64):
                 continue
-            one_wave = tiles * parts <= cluster_sms(chip, size) * base.ctas_per_sm
+            together = cluster_sms(chip, size) * base.ctas_per_sm
+            if parts > 1 and base.turned and not (_holds_few_rows(base.block_n, task) or tiles * parts >= FULL * together):
+                continue
+            one_wave = tiles * parts <= together
             if parts == 1 or (one_wave and parts <= ceil_div(task.k, base.block_k)):
                 cut = shared.model_copy(update={"cluster_k": cluster_k, "splits": splits})
                 pulls = base.block_n in (16, 32, 48, 64) and not base.turned
@@ -164,7 +166,7 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
 
 
 def _holds_few_rows(block_n: int, task: GemmTask) -> bool:
-    """Whether D has few rows, and one or two tiles of a kernel with swap_ab hold them. Of such kernels only these split K."""
+    """Whether D has few rows, and one or two tiles of a kernel with swap_ab hold them."""
     return task.m <= FEW_ROWS and block_n - 16 < task.m <= 2 * block_n
 
 

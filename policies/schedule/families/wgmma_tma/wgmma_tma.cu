@@ -72,7 +72,7 @@ constexpr int kBoxSwizzle = 2 * kBoxColumns;
 constexpr int kColumns = kStoredN % 64 == 0 ? 64 : kStoredN % 32 == 0 ? 32 : 16;  // width of an MN-major column group
 constexpr int kSwizzle = 2 * kColumns;
 constexpr int kColumnGroups = kStoredN / kColumns;
-//@section padded-upright-whole
+//@section padded-boxes
 constexpr int kBoxColumns = BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;  // width of a store box
 constexpr int kBoxSwizzle = 2 * kBoxColumns;
 //@end
@@ -173,8 +173,10 @@ static_assert(BLOCK_M % kClusterK == 0, "each CTA of a K-cluster sums whole rows
 // Named barriers; the one of a warpgroup's turn is kTurn plus its number.
 constexpr int kAllConsumers = 1;
 constexpr int kTurn = 2;
-//@section turned
+//@section turned-whole
 constexpr int kStoring = 6;  // plus the number of the warpgroup that stores
+//@section turned-parts
+[[maybe_unused]] constexpr int kStoring = 6;  // plus the number of the warpgroup that stores
 //@end
 
 using Accumulators = Register[kAtoms][kRegisters];

@@ -32,7 +32,6 @@ Operand = Literal["A", "B", "D"]
 _OPERANDS: tuple[Operand, ...] = ("D", "A", "B")
 _EVICTIONS = ("normal", "first", "last")
 _SECTIONS_OF_BOTH = {"push-last", "push-spread", "pull-spread"}
-_SECTIONS_OF_PADDED = {"padded-upright-whole"}
 
 
 def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
@@ -102,7 +101,8 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         loads,
         f"{loads}-{a}",
         groups,
-        *({f"padded-{way_out}"} & _SECTIONS_OF_PADDED if s.padded else {f"{a}-exact"}),
+        *(() if s.padded else {f"{a}-exact"}),
+        *({"padded-boxes"} if s.padded and way_out == "upright-whole" else ()),
         "of-turned" if s.turned else f"of-{a}",
         way_out,
         *({f"{'turned' if s.turned else 'upright'}-{stores}"} if d == "aligned-d" else ()),

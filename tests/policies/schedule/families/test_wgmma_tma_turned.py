@@ -106,3 +106,9 @@ def test_they_are_searched_for_few_rows_and_for_large_tiles() -> None:
     assert {s.block_n for s in few if s.turned} == {16}
     assert {(s.pingpong, s.block_n) for s in large if s.turned} >= {(True, 176), (True, 160), (False, 256)}
     assert all(s.consumers == 2 for s in large if s.turned)
+
+
+def test_more_rows_split_k_turned_where_that_fills_a_wave() -> None:
+    """3 x 5 tiles of 128 columns and 104 rows of D in 8 parts of K are 120 CTAs for 132 SMs."""
+    task, tile = gemm(520, 384, 8192), (128, 104, 8)
+    assert any(s.turned and s.spread_sum and (s.block_m, s.block_n, s.splits) == tile for s in FAMILY.space(task, CHIP))

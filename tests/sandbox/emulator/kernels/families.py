@@ -66,7 +66,9 @@ TRAITS: dict[str, dict[str, Trait]] = {
         "three-consumers": lambda s: s.consumers == 3,
         "wide-k": lambda s: s.block_k == 128,
         "two-ctas": lambda s: s.ctas_per_sm == 2,
-        "turned": lambda s: s.turned and not s.persistent,
+        "turned": lambda s: s.turned and not s.persistent and s.parts_of_whole == 1,
+        "turned-parts": lambda s: s.turned and s.parts_of_whole > 1 and not s.spread_sum,
+        "beside-the-tile": lambda s: s.padded,
         "turned-persistent": lambda s: s.turned and s.persistent,
     },
     "latency": {
