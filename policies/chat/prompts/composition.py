@@ -165,7 +165,7 @@ class Prompts:
         hand = assignment.failure.candidate if assignment.failure else best
         digests = self._digests(observation.task, hand.source if hand else "", example)
         declared = _declared_tokens(digests)
-        needed = used + sum(_wanted(required)) + estimate_tokens(beside) + declared
+        needed = used + sum(_wanted(required)) + estimate_tokens(beside)
         left = max(self._budget(observation, needed) - used, MIN_TOKENS)
         declared = declared if declared <= _DECLARED * left else 0
         fixed = _shortened(required, left - declared)
