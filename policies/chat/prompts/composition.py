@@ -1,11 +1,11 @@
 """Composes prompts: which sections a prompt has, in which order, and how its tokens are shared between them.
 
 Required sections: rules, task, form, the current source, its result and its diagnosis; of a module its buffers and operations.
-Sources and logs are shortened to fair shares if they do not fit. Declarations of the headers that a kernel shown includes have
-their tokens put aside. Optional sections take whole pieces of the remaining tokens, in this order: the newest kernel's
-diagnosis (up to 0.5 of the rest), attempts (up to 0.4), exemplars (up to 0.3), device primitives (up to 0.85, 0.6 beside a
-kernel), the latest right kernels as differences (up to 0.35), chunks (all of the rest). Of a module, executed examples and the
-problem's file come before the primitives.
+Sources and logs are shortened to fair shares if they do not fit. Declarations have their tokens put aside: of the headers that
+the kernel in hand includes, of all for a matrix product without one. Optional sections take whole pieces of the remaining
+tokens, in this order: the newest kernel's diagnosis (up to 0.5 of the rest), attempts (up to 0.4), exemplars (up to 0.3),
+device primitives (up to 0.85, 0.6 beside a kernel), the latest right kernels as differences (up to 0.35), chunks (all of the
+rest). Of a module, executed examples and the problem's file come before the primitives.
 Sections that seldom change come first, so that servers can cache prefixes. A prompt depends on neither time nor chance.
 A prompt of a matrix product takes fewer tokens than the settings allow: what nobody used is not worth its price.
 """
@@ -51,13 +51,11 @@ from cudal2_agent.policies.chat.tokens import estimate_tokens, fair_shares, shor
 CUTE = "A skeleton with CuTe"
 MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9
-OPENING_TOKENS = 9_000  # for the first prompt of a run: 28,800 characters
+OPENING_TOKENS = 8_250  # for the first prompt of a run: 26,400 characters
 LATER_TOKENS = 10_000  # for later ones, unless the required sections leave less than `OPTIONAL_TOKENS` of it: 32,000 characters
 OPTIONAL_TOKENS = 3_000
 _TRIED, _EXEMPLARS, _PRIMITIVES, _RECENT, _CHUNKS = 0.4, 0.3, 0.85, 0.35, 1.0  # maximum shares of the tokens that are left
-_DECLARED = (
-    0.6  # the same for the declarations of headers that a kernel shown includes; where they need more, none is put aside
-)
+_DECLARED = 0.6  # the same for declarations that always have room; where they need more, none is put aside
 _NEWEST = 0.5  # the same for the diagnosis of the newest kernel
 _KNOWN_PRIMITIVES = 0.6  # the same for primitives where a kernel shows some of them
 _CUTE = 0.5  # the same for the skeleton of CuTe in a later prompt, which comes first
@@ -167,7 +165,7 @@ class Prompts:
         hand = assignment.failure.candidate if assignment.failure else best
         digests = self._digests(observation.task, hand.source if hand else "", example)
         declared = _declared_tokens(digests)
-        needed = used + sum(_wanted(required)) + estimate_tokens(beside) + declared
+        needed = used + sum(_wanted(required)) + estimate_tokens(beside)
         left = max(self._budget(observation, needed) - used, MIN_TOKENS)
         declared = declared if declared <= _DECLARED * left else 0
         fixed = _shortened(required, left - declared)
@@ -223,7 +221,8 @@ class Prompts:
         module = task if isinstance(task, ModuleTask) else None
         halves = module is None or module.arithmetic in (Arithmetic.F16, Arithmetic.BF16)
         headers = [header for header in self._headers if halves or header[0] not in _OF_HALVES]
-        return primitives_for(task.arch, headers, hand=hand, skeleton=example)
+        digests = primitives_for(task.arch, headers, hand=hand, skeleton=example)
+        return digests if hand or module else [replace(one, kept=True) for one in digests]
 
     def _exemplars(self, rest: _Rest, best: Candidate | None, assignment: Assignment, task: Task) -> tuple[str, ...]:
         """The ids of the exemplars that fit. Each is a diff against a source that is shown before it, if it is close to one."""
@@ -300,8 +299,8 @@ def _add_primitives(rest: _Rest, digests: Sequence[Digest], declared: int, share
 
 
 def _declared_tokens(digests: Sequence[Digest]) -> int:
-    """Tokens of the declarations of all headers that a kernel shown includes."""
-    briefs = [_tokens_of(_headed(one.name, one.brief)) for one in digests if one.shown]
+    """Tokens of the declarations that always have room."""
+    briefs = [_tokens_of(_headed(one.name, one.brief)) for one in digests if one.kept]
     return sum(briefs) + 2 * _OVERHEAD if briefs else 0
 
 
@@ -312,9 +311,9 @@ def _tokens_of(piece: str) -> int:
 def _commented(digests: Sequence[Digest], tokens: int, *, first: bool) -> list[str]:
     """The headers in their order, each with its comments where they fit, else by its declarations alone.
 
-    `first`: whether the declarations of those that a kernel shown includes come before any comments.
+    `first`: whether the declarations that always have room come before any comments.
     """
-    kept = [_tokens_of(_headed(one.name, one.brief)) if first and one.shown else 0 for one in digests]
+    kept = [_tokens_of(_headed(one.name, one.brief)) if first and one.kept else 0 for one in digests]
     left, pieces = tokens - sum(kept), list[str]()
     for one, own in zip(digests, kept, strict=True):
         left += own

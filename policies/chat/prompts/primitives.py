@@ -29,13 +29,13 @@ _QUALIFIERS = "__device__ __forceinline__ "  # the prompt says once that all fun
 class Digest:
     """What a prompt tells of a header. `text`: with comments; `brief`: its declarations alone.
 
-    `shown`: whether a kernel that the prompt shows includes it.
+    `kept`: whether its declarations always have room, as where a kernel that the prompt shows includes it.
     """
 
     name: str
     text: str
     brief: str
-    shown: bool = False
+    kept: bool = False
 
 
 def primitives_for(arch: Arch, headers: Sequence[Header], *, hand: str = "", skeleton: str = "") -> list[Digest]:
@@ -58,7 +58,7 @@ def primitives_for(arch: Arch, headers: Sequence[Header], *, hand: str = "", ske
         brief = "\n".join(line for line in lines if not line.startswith("//"))
         whole = _of_used(lines, used) if name in known else "\n".join(lines)
         made.append(Digest(name, brief if name not in known and _needs(text)[0] < newest else whole, brief, name in shown))
-    return sorted(made, key=lambda one: -len(one.text) if one.shown else 1)
+    return sorted(made, key=lambda one: -len(one.text) if one.kept else 1)
 
 
 def digest_of(text: str) -> str:

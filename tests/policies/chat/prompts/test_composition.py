@@ -26,6 +26,7 @@ from cudal2_agent.policies.chat.prompts.composition import (
     _skeleton,
     _values,
 )
+from cudal2_agent.policies.chat.prompts.primitives import primitives_for
 from cudal2_agent.policies.chat.tokens import chars_of, estimate_tokens
 from tests.doubles import INSPECTION, measured, unmeasured
 from tests.policies.chat.conversing import candidate, observe
@@ -265,13 +266,15 @@ def test_a_prompt_keeps_to_its_budget(what: str, tokens: int) -> None:
 
 
 def test_the_first_prompt_of_a_run_is_short() -> None:
-    """28,800 characters for sm_90a, whatever the look-up found; later prompts have 32,000."""
+    """26,400 characters for sm_90a, whatever the look-up found; later prompts have 32,000."""
     hits = tuple(hit("x" * 900, number) for number in range(20))
     opening = first(observe(hits=hits))
-    assert 24_000 < chars_of(opening.prompt) < 3.2 * OPENING_TOKENS == 28_800
+    assert 22_000 < chars_of(opening.prompt) < 3.2 * OPENING_TOKENS == 26_400
     assert 0 < len(opening.chunk_ids) <= 4
     for name in ("tma_load_multicast", "wgmma_descriptor", "store_remote_async", "elect_one", "bulk_load", "mma_m16n8k16"):
         assert name in user(opening), name
+    for one in primitives_for(Arch.SM_90A, HEADERS):
+        assert f"// <{one.name}>\n" in user(opening), "before there is a kernel every primitive is declared"
     later = first(observe(hits=hits, attempts=(attempt(candidate(2)),)))
     assert len(opening.chunk_ids) < len(later.chunk_ids) < 12
 

@@ -87,9 +87,9 @@ def length(observation: Observation, *, repairs: bool = False) -> int:
     return chars_of(made.prompt)
 
 
-def test_a_first_prompt_has_at_most_28_800_characters() -> None:
+def test_a_first_prompt_has_at_most_26_400_characters() -> None:
     hits = tuple(hit("x" * 900, number) for number in range(20))
-    assert length(observe(task=TASK, hits=hits)) <= CHARS_PER_TOKEN * OPENING_TOKENS == 28_800
+    assert length(observe(task=TASK, hits=hits)) <= CHARS_PER_TOKEN * OPENING_TOKENS == 26_400
 
 
 @pytest.mark.parametrize("repairs", [False, True], ids=["improve", "repair"])
