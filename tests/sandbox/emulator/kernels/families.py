@@ -58,7 +58,7 @@ TRAITS: dict[str, dict[str, Trait]] = {
         "cluster-sum": lambda s: s.cluster_k > 1 and not s.push,
         "pushed-sum": lambda s: s.push,
         "splits": lambda s: s.splits > 1 and not s.spread_sum,
-        "spread-sums": lambda s: s.spread_sum and s.cluster <= 2,  # larger ones do not fit on 4 SMs together
+        "spread-sums": lambda s: s.spread_sum,
         "persistent": lambda s: s.persistent and s.tma_store and not s.pingpong,
         "ping-pong": lambda s: s.pingpong,
         "ping-pong-multicast": lambda s: s.pingpong and s.cluster > 1,
@@ -135,13 +135,18 @@ def _of_task(task: GemmTask, rng: random.Random) -> list[FamilyKernel]:
     for family in families(task.arch):
         if not family.supports(task):
             continue
-        space: list[Any] = [s for s in family.space(task, CHIP) if s.block_m * s.block_n <= LARGEST_TILE]
+        space: list[Any] = [s for s in family.space(task, CHIP) if s.block_m * s.block_n <= LARGEST_TILE and _fits(s)]
         for name, trait in TRAITS[family.name].items():
             drawn = [s for s in space if trait(s)]
             if drawn:
                 schedule = _launched_at_random(rng.choice(drawn), rng)
                 kernels.append(FamilyKernel(family.name, name, task, schedule, family.write(schedule, task)))
     return kernels
+
+
+def _fits(schedule: Any) -> bool:
+    """Whether all CTAs that wait for each other may run on four SMs together: larger clusters that spread sums do not."""
+    return schedule.family != "wgmma_tma" or not schedule.spread_sum or schedule.cluster <= 2
 
 
 def _launched_at_random(schedule: Schedule, rng: random.Random) -> Schedule:
