@@ -134,6 +134,10 @@ class Family(ABC, Generic[S]):
     def violations(self, schedule: S, task: GemmTask) -> Iterator[str]:
         """Every reason why a schedule cannot run for the task."""
 
+    def unmeasured(self, schedule: S, task: GemmTask) -> bool:  # noqa: ARG002
+        """Whether no run that a shipped prior learned from has timed this form of the kernel."""
+        return False
+
     def violation(self, schedule: S, task: GemmTask) -> str | None:
         """The first reason why a schedule cannot run for the task, or None."""
         return next(self.violations(schedule, task), None)

@@ -17,7 +17,6 @@ from cudal2_agent.policies.schedule.prior import Floats
 
 CAUTION = 0.5  # deviations of the ensemble that count as time: its members disagree where nothing was measured
 UNSEEN = 1.1  # of the expected time, of forms of kernels that no run behind the shipped priors has measured
-_SEEN_WIDTHS = frozenset((*range(16, 193, 16), 224, 256))
 ASKED = 256  # schedules, those that the network expects to be fastest, that the trees order
 GOOD_SHARE, BEHIND_SHARE, ANALYTIC_SHARE = 0.125, 0.25, 0.125  # of a first round
 
@@ -48,7 +47,7 @@ class LearnedPrior:
         if not entries:
             return np.zeros(0)
         opinion, logarithm = self._opinion(entries, task, chip)
-        unseen = np.where([_unseen(entry) for entry in entries], UNSEEN, 1.0)
+        unseen = np.where([entry.family.unmeasured(entry.schedule, task) for entry in entries], UNSEEN, 1.0)
         predicted: Floats = unseen * np.exp(logarithm + opinion.error + CAUTION * opinion.spread)
         return predicted
 
@@ -62,15 +61,6 @@ class LearnedPrior:
     def _opinion(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> tuple[Opinion, Floats]:
         features, logarithm = features_of(entries, task, chip)
         return self._network(features), logarithm
-
-
-def _unseen(entry: PoolEntry) -> bool:
-    """Widths that are new to `wgmma_tma`, and parts of K with swapped operands: so they lead only where they promise much."""
-    values = entry.values
-    if values["family"] != "wgmma_tma":
-        return False
-    in_parts = values["splits"] != 1 or values["cluster_k"] != 1
-    return values["block_n"] not in _SEEN_WIDTHS or bool(values["turned"] and in_parts)
 
 
 def _judge(trees: BoostedTrees, sign: int) -> Judge:

@@ -8,6 +8,7 @@ from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms, has_tma_rows
 from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
     WgmmaTmaSchedule,
+    accumulator_widths,
     ceil_div,
     cluster_tiles,
     packed_bytes,
@@ -68,6 +69,11 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
             scattered=not (s.tma_store or s.push or s.splits > 1),
             staged_bytes=2 * s.block_m * s.block_n if s.tma_store else 0,
         )
+
+    def unmeasured(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
+        """The widths beside those that were always tried, and swapped operands in parts of K."""
+        in_parts = schedule.splits * schedule.cluster_k > 1
+        return schedule.block_n not in accumulator_widths(task) or (schedule.turned and in_parts)
 
     def violations(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
         if not self.supports(task):

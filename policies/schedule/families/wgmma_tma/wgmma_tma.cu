@@ -518,93 +518,6 @@ __device__ __forceinline__ void fill_box(const Fragment& d, unsigned buffer, int
   }
 }
 
-//@section upright-odd-aligned-d
-// Each warp sends its own 16 rows, one box at a time, and waits for no other warp.
-//@section upright-aligned-d upright-whole-aligned-d
-// Each warp sends its own 16 rows, one swizzled box at a time, and waits for no other warp.
-//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
-template <typename Fragment>
-__device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers, const TensorMap& map, int row, int column, int& turn) {
-//@section upright-whole-aligned-d
-  constexpr int kColumns = kBoxColumns, kSwizzle = kBoxSwizzle;
-//@section upright-odd-aligned-d
-  constexpr int kColumns = kStoreColumns;
-//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int box = 0; box < kBoxes; ++box) {
-    const unsigned buffer = buffers + turn * kBoxBytes;
-    if (++turn == kStoreBuffers) turn = 0;
-    if constexpr (!kStoreInPlace) {
-      if (lane == 0) tma_store_wait_read<kStoreBuffers - 1>();
-      __syncwarp();
-    }
-//@section upright-aligned-d upright-whole-aligned-d
-#pragma unroll
-    for (int pair = 0; pair < kColumns / 16; ++pair) {
-      const int group = box * (kColumns / 8) + 2 * pair;
-      const unsigned offset = lane % 16 * kSwizzle + (2 * pair + lane / 16) * 16;
-      // The TMA swizzle XORs the 16-byte chunk index with the index of the 128-byte line, within its period.
-      const unsigned swizzled = offset ^ ((offset >> 7 & (kSwizzle / 16 - 1)) << 4);
-      stmatrix_x4(buffer + swizzled, packed_pair(d, group, 0), packed_pair(d, group, 1), packed_pair(d, group + 1, 0),
-                  packed_pair(d, group + 1, 1));
-    }
-//@section upright-odd-aligned-d
-    fill_box(d, buffer, box);
-//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
-    fence_proxy_async();
-    __syncwarp();
-    if (lane == 0) {
-//@section upright-plain-stores
-      tma_store(map, buffer, column + box * kColumns, row);
-//@section upright-hinted-stores
-      tma_store(map, buffer, column + box * kColumns, row, l2_policy<kEvictionD>());
-//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
-      tma_store_commit();
-    }
-  }
-}
-
-//@section turned-aligned-d
-// The four warps of a warpgroup hold 64 columns of D, 16 each, and fill one swizzled box after another together.
-template <typename Fragment>
-__device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers, const TensorMap& map, int row, int column, int& turn) {
-  constexpr int kGroups = kBoxRows / 8;  // of 8 rows of D
-  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, barrier = kStoring + threadIdx.x / kWarpgroup;
-#pragma unroll
-  for (int box = 0; box < kBoxes; ++box) {
-    const unsigned buffer = buffers + turn * kBoxBytes;
-    if (++turn == kStoreBuffers) turn = 0;
-    if constexpr (!kStoreInPlace) {
-      if (thread == 0) tma_store_wait_read<kStoreBuffers - 1>();
-      named_barrier(barrier, kWarpgroup);
-    }
-#pragma unroll
-    for (int index = 0; index < kGroups; index += 2) {
-      // A lane addresses 8 columns of a row of D: rows 0 to 7 of the first group for lanes 0 to 15, of the second for the others.
-      const int group = box * kGroups + index;
-      const unsigned at = (index + lane / 16) * 8 + lane % 8, chunk = 2 * (thread / 32) + lane / 8 % 2;
-      const unsigned address = buffer + at * 128 + ((chunk ^ (at & 7)) << 4);
-      if (index + 1 < kGroups) {
-        stmatrix_x4_transposed(address, packed_pair(d, group, 0), packed_pair(d, group, 1), packed_pair(d, group + 1, 0),
-                               packed_pair(d, group + 1, 1));
-      } else {
-        stmatrix_x2_transposed(address, packed_pair(d, group, 0), packed_pair(d, group, 1));
-      }
-    }
-    fence_proxy_async();
-    named_barrier(barrier, kWarpgroup);
-    if (thread == 0) {
-//@section turned-plain-stores
-      tma_store(map, buffer, row, column + box * kBoxRows);
-//@section turned-hinted-stores
-      tma_store(map, buffer, row, column + box * kBoxRows, l2_policy<kEvictionD>());
-//@section turned-aligned-d
-      tma_store_commit();
-    }
-  }
-}
-
 //@section unaligned-d
 __device__ __forceinline__ unsigned load_word(unsigned address) {
   unsigned word;
@@ -638,36 +551,63 @@ __device__ __forceinline__ void store_row(Element* line, long long at, unsigned 
   }
 }
 
-//@section upright-unaligned-d upright-whole-unaligned-d
-// Each warp turns its own 16 rows from fragments into rows, one swizzled box at a time, and waits for no other warp.
+//@section upright-odd-aligned-d
+// Each warp sends its own 16 rows, one box at a time, and waits for no other warp.
+//@section upright-aligned-d upright-whole-aligned-d
+// Each warp sends its own 16 rows, one swizzled box at a time, and waits for no other warp.
 //@section upright-odd-unaligned-d
 // Each warp turns its own 16 rows from fragments into rows, one box at a time, and waits for no other warp.
-//@section upright-unaligned-d upright-whole-unaligned-d upright-odd-unaligned-d
+//@section upright-unaligned-d upright-whole-unaligned-d
+// Each warp turns its own 16 rows from fragments into rows, one swizzled box at a time, and waits for no other warp.
+//@section upright upright-whole upright-odd
 template <typename Fragment>
+//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
+__device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers, const TensorMap& map, int row, int column, int& turn) {
+//@section upright-unaligned-d upright-whole-unaligned-d upright-odd-unaligned-d
 __device__ __forceinline__ void store_in_words(const Fragment& d, unsigned buffers, Element* out, int row, int column, int m, int n,
                                                int& turn) {
-//@section upright-whole-unaligned-d
+//@section upright-whole
   constexpr int kColumns = kBoxColumns, kSwizzle = kBoxSwizzle;
+//@section upright-odd-aligned-d
+  constexpr int kColumns = kStoreColumns;
 //@section upright-unaligned-d upright-whole-unaligned-d
   constexpr int kTogether = 64 / kColumns;  // rows that a warp stores at once
-//@section upright-unaligned-d upright-whole-unaligned-d upright-odd-unaligned-d
+//@section upright upright-whole upright-odd
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box) {
     const unsigned buffer = buffers + turn * kBoxBytes;
     if (++turn == kStoreBuffers) turn = 0;
+//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
+    if constexpr (!kStoreInPlace) {
+      if (lane == 0) tma_store_wait_read<kStoreBuffers - 1>();
+      __syncwarp();
+    }
+//@section upright-unaligned-d upright-whole-unaligned-d upright-odd-unaligned-d
     if constexpr (!kStoreInPlace) __syncwarp();
-//@section upright-unaligned-d upright-whole-unaligned-d
+//@section upright upright-whole
 #pragma unroll
     for (int pair = 0; pair < kColumns / 16; ++pair) {
       const int group = box * (kColumns / 8) + 2 * pair;
       const unsigned offset = lane % 16 * kSwizzle + (2 * pair + lane / 16) * 16;
+      // The TMA swizzle XORs the 16-byte chunk index with the index of the 128-byte line, within its period.
       const unsigned swizzled = offset ^ ((offset >> 7 & (kSwizzle / 16 - 1)) << 4);
       stmatrix_x4(buffer + swizzled, packed_pair(d, group, 0), packed_pair(d, group, 1), packed_pair(d, group + 1, 0),
                   packed_pair(d, group + 1, 1));
     }
-//@section upright-odd-unaligned-d
+//@section upright-odd
     fill_box(d, buffer, box);
+//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
+    fence_proxy_async();
+    __syncwarp();
+    if (lane == 0) {
+//@section upright-plain-stores
+      tma_store(map, buffer, column + box * kColumns, row);
+//@section upright-hinted-stores
+      tma_store(map, buffer, column + box * kColumns, row, l2_policy<kEvictionD>());
+//@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
+      tma_store_commit();
+    }
 //@section upright-unaligned-d upright-whole-unaligned-d upright-odd-unaligned-d
     __syncwarp();
 //@section upright-unaligned-d upright-whole-unaligned-d
@@ -688,24 +628,39 @@ __device__ __forceinline__ void store_in_words(const Fragment& d, unsigned buffe
         store_row<64>(out, static_cast<long long>(row + within) * n + x, word, row + within < m ? min(n - x, held) : 0);
       }
     }
-//@section upright-unaligned-d upright-whole-unaligned-d upright-odd-unaligned-d
+//@section upright upright-whole upright-odd
   }
 }
 
+//@section turned-aligned-d
+// The four warps of a warpgroup hold 64 columns of D, 16 each, and fill one swizzled box after another together.
 //@section turned-unaligned-d
 // The four warps of a warpgroup hold 64 columns of D, 16 each, fill one swizzled box after another together, and share its rows.
+//@section turned
 template <typename Fragment>
+//@section turned-aligned-d
+__device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers, const TensorMap& map, int row, int column, int& turn) {
+//@section turned-unaligned-d
 __device__ __forceinline__ void store_in_words(const Fragment& d, unsigned buffers, Element* out, int row, int column, int m, int n,
                                                int& turn) {
+//@section turned
   constexpr int kGroups = kBoxRows / 8;  // of 8 rows of D
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, barrier = kStoring + threadIdx.x / kWarpgroup;
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box) {
     const unsigned buffer = buffers + turn * kBoxBytes;
     if (++turn == kStoreBuffers) turn = 0;
+//@section turned-aligned-d
+    if constexpr (!kStoreInPlace) {
+      if (thread == 0) tma_store_wait_read<kStoreBuffers - 1>();
+      named_barrier(barrier, kWarpgroup);
+    }
+//@section turned-unaligned-d
     if constexpr (!kStoreInPlace) named_barrier(barrier, kWarpgroup);
+//@section turned
 #pragma unroll
     for (int index = 0; index < kGroups; index += 2) {
+      // A lane addresses 8 columns of a row of D: rows 0 to 7 of the first group for lanes 0 to 15, of the second for the others.
       const int group = box * kGroups + index;
       const unsigned at = (index + lane / 16) * 8 + lane % 8, chunk = 2 * (thread / 32) + lane / 8 % 2;
       const unsigned address = buffer + at * 128 + ((chunk ^ (at & 7)) << 4);
@@ -716,36 +671,31 @@ __device__ __forceinline__ void store_in_words(const Fragment& d, unsigned buffe
         stmatrix_x2_transposed(address, packed_pair(d, group, 0), packed_pair(d, group, 1));
       }
     }
+//@section turned-aligned-d
+    fence_proxy_async();
+//@section turned
     named_barrier(barrier, kWarpgroup);
+//@section turned-aligned-d
+    if (thread == 0) {
+//@section turned-plain-stores
+      tma_store(map, buffer, row, column + box * kBoxRows);
+//@section turned-hinted-stores
+      tma_store(map, buffer, row, column + box * kBoxRows, l2_policy<kEvictionD>());
+//@section turned-aligned-d
+      tma_store_commit();
+    }
+//@section turned-unaligned-d
 #pragma unroll
     for (int first = 0; first < kBoxRows; first += 4) {
       const int within = first + thread / 32, y = column + box * kBoxRows + within;
       const unsigned word = load_word(buffer + within * 128 + (((lane / 4) ^ (within & 7)) << 4) + lane % 4 * 4);
       store_row<64>(out, static_cast<long long>(y) * m + row, word, y < n ? m - row : 0);
     }
+//@section turned
   }
 }
 
 //@section unaligned-d
-template <typename Fragment>
-__device__ __forceinline__ void store_directly(const Fragment& d, Element* out, int row, int column, int m, int n) {
-  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
-  const int upper = row + thread / 32 * 16 + lane / 4;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int at = upper + 8 * half;
-    if (at >= m) continue;
-    Element* line = out + static_cast<long long>(at) * n;
-#pragma unroll
-    for (int group = 0; group < BLOCK_N / 8; ++group) {
-      const int col = column + group * 8 + lane % 4 * 2;
-      const unsigned pair = packed_pair(d, group, half);
-      if (col < n) store_element(line + col, pair & 0xffff);
-      if (col + 1 < n) store_element(line + col + 1, pair >> 16);
-    }
-  }
-}
-
 // Four neighbouring outputs, of which those outside of D are not stored.
 __device__ __forceinline__ void store_four(Element* out, int row, int column, uint2 four, int n) {
   Element* line = out + static_cast<long long>(row) * n + column;
@@ -755,7 +705,7 @@ __device__ __forceinline__ void store_four(Element* out, int row, int column, ui
   if (column + 3 < n) store_element(line + 3, four.y >> 16);
 }
 
-//@section aligned-d
+//@end
 template <typename Fragment>
 __device__ __forceinline__ void store_directly(const Fragment& d, Element* out, int row, int column, int m, int n) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
@@ -768,12 +718,17 @@ __device__ __forceinline__ void store_directly(const Fragment& d, Element* out, 
 #pragma unroll
     for (int group = 0; group < BLOCK_N / 8; ++group) {
       const int col = column + group * 8 + lane % 4 * 2;
+//@section aligned-d
       if (col < n) *reinterpret_cast<unsigned*>(line + col) = packed_pair(d, group, half);
+//@section unaligned-d
+      const unsigned pair = packed_pair(d, group, half);
+      if (col < n) store_element(line + col, pair & 0xffff);
+      if (col + 1 < n) store_element(line + col + 1, pair >> 16);
+//@end
     }
   }
 }
 
-//@end
 template <typename Fragment>
 //@section unaligned-d
 __device__ __forceinline__ void store_tile(const Fragment (&d)[kAtoms], unsigned smem, Element* out, const Unit& unit, int m, int n,
@@ -1235,9 +1190,6 @@ __device__ __forceinline__ void sync_ctas() {
 
 //@section packs packs-both
 // ---- packing: rows that TMA cannot read are copied to rows that begin at 128 bytes -------------------------------------------------
-constexpr int kPackThreads = 256;
-constexpr int kPackColumns = 256;  // of a row that a warp copies at once
-
 // Eight neighbouring elements of `end`. They begin in the middle of a word where their place is odd.
 __device__ __forceinline__ uint4 eight_elements(const Element* from, long long at, long long end) {
   const int odd = at % 2;
@@ -1262,7 +1214,7 @@ __device__ __forceinline__ uint4 eight_elements(const Element* from, long long a
 
 // Columns behind the last one are never read: to TMA they are outside of the view.
 __device__ __forceinline__ void pack_operand(const Element* from, Element* to, int rows, int columns) {
-  const int segments = (columns + kPackColumns - 1) / kPackColumns, pitch = (columns + 63) / 64 * 64;
+  const int segments = (columns + kPackColumns - 1) / kPackColumns, pitch = (columns + kPackedColumns - 1) / kPackedColumns * kPackedColumns;
   const int warps = gridDim.x * (kPackThreads / 32);
   for (int index = blockIdx.x * (kPackThreads / 32) + threadIdx.x / 32; index < rows * segments; index += warps) {
     const int row = index / segments, column = index % segments * kPackColumns + threadIdx.x % 32 * 8;

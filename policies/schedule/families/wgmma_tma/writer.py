@@ -27,7 +27,7 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
 )
 
 ENTRY, PACK_ENTRY = "wgmma_tma_gemm", "pack_rows"
-PACK_THREADS, PACK_COLUMNS = 256, 256  # as in the source
+PACK_THREADS, PACK_COLUMNS = 256, 256  # of a CTA that packs; of a row that a warp copies at once
 Operand = Literal["A", "B", "D"]
 _OPERANDS: tuple[Operand, ...] = ("D", "A", "B")
 _EVICTIONS = ("normal", "first", "last")
@@ -63,6 +63,9 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kEvictionA", _EVICTIONS.index(s.evict_a), "0 as usual, 1 first, 2 last"),
         KernelConstant("kEvictionB", _EVICTIONS.index(s.evict_b)),
         KernelConstant("kEvictionD", _EVICTIONS.index(s.evict_d)),
+        KernelConstant("kPackThreads", PACK_THREADS),
+        KernelConstant("kPackColumns", PACK_COLUMNS, "of a row that a warp copies at once"),
+        KernelConstant("kPackedColumns", PACKED_COLUMNS, "of which packed rows are multiples"),
     ]
 
 
