@@ -4,7 +4,9 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.modules.crew import Crew, lacks_memory
+import pytest
+
+from benchmarks.modules.crew import Crew, _Gone, _WorkerProcess, lacks_memory
 from benchmarks.modules.queueing import Board, Item
 
 # Answers each task by what its name says.
@@ -64,6 +66,13 @@ def test_a_task_that_hangs_or_crashes_is_a_row_and_others_are_measured(tmp_path)
     assert {found[name]["status"] for name in "abc"} == {"measured"}
     assert len({found[name]["pid"] for name in "abc"}) == 3, "each fault cost one process"
     assert ended(int((tmp_path / "mark.child").read_text())), "a crashed worker leaves no child behind"
+
+
+def test_a_worker_that_the_end_of_the_run_has_reaped_is_gone(tmp_path):
+    process = _WorkerProcess([sys.executable, "-c", "pass"], {}, tmp_path / "log")
+    process.kill()
+    with pytest.raises(_Gone, match="the process ended with"):
+        process.answer(5.0)
 
 
 def test_a_task_that_lacks_memory_is_tried_again_alone(tmp_path):

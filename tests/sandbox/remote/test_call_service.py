@@ -26,7 +26,7 @@ from cudal2_agent.contract.protocols import MeasuresAhead
 from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import AnyCandidate, Origin
-from cudal2_agent.contract.records.evaluation import CompileFailed, Evaluation, TestResult, Wrong
+from cudal2_agent.contract.records.evaluation import CompileFailed, Crashed, Evaluation, TestResult, Wrong
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.sandbox.remote.calls import DoctorCall, FarCall
 from cudal2_agent.sandbox.remote.command_link import CommandLink
@@ -128,6 +128,19 @@ def test_a_refused_kernel_is_not_profiled_ahead() -> None:
     model = candidate(2).model_copy(update={"origin": Origin(policy="chat")})
     list(far.sandbox.build_to_measure([model], TASK, counters=True))
     assert (far.scripted.witnessed, far.scripted.profiled) == ([2], [])
+
+
+def test_the_cause_of_a_crash_comes_ahead_and_nothing_else() -> None:
+    crash = Crashed(stage="verify", message="CUDA_ERROR_ILLEGAL_INSTRUCTION")
+    cause = Wrong(test=FAILED, tests=(FAILED,), inspection=INSPECTION)
+    far = Far(ScriptedSandbox(outcomes={2: crash}, witness={2: cause}), is_slow=True)
+    model = candidate(2).model_copy(update={"origin": Origin(policy="chat")})
+    [(_, built)] = far.sandbox.build_to_measure([model], TASK, counters=True)
+    calls = len(far.link.calls)
+    assert far.sandbox.evaluate(built, TASK, "quick") == crash
+    assert far.sandbox.witness(built, TASK) == cause
+    assert len(far.link.calls) == calls
+    assert far.scripted.profiled == []
 
 
 def test_a_build_of_this_process_is_known() -> None:
