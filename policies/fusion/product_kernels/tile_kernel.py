@@ -150,11 +150,12 @@ def _multiply(
         each = -(-sums.k // (tile.k * tile.split))
         first, steps = f"blockIdx.y * {each}u", f"min((blockIdx.y + 1u) * {each}u, {steps})"
     given = f"({sides}, m0_at, n0_at, y_at, x_at, {first}, {steps}, sum_of)"
-    if tile.kind == "mma":
+    if tile.kind in ("mma", "dmma"):
         across = tile.n // tile.tn
         writer.line(f"const unsigned x_at = warp_at % {across}u * {tile.tn}u, y_at = warp_at / {across}u * {tile.tm}u;")
         writer.line(f"float sum_of[{tile.tm // 8}][{tile.tn // 4}] = {{}};")
-        writer.line(f"multiply_matrices{loop}{given};")
+        writer.line(f"multiply_{'matrices' if tile.kind == 'mma' else 'doubles'}{loop}{given};")
+    if tile.kind == "mma":
         return SumLayout(
             rows=tile.tm // 8,
             groups=tile.tn // 8,
@@ -163,10 +164,6 @@ def _multiply(
             n="(n0_at + x_at) / 2u + j_at * 4u + lane_at % 4u",
         )
     if tile.kind == "dmma":
-        across = tile.n // tile.tn
-        writer.line(f"const unsigned x_at = warp_at % {across}u * {tile.tn}u, y_at = warp_at / {across}u * {tile.tm}u;")
-        writer.line(f"float sum_of[{tile.tm // 8}][{tile.tn // 4}];")
-        writer.line(f"multiply_doubles{loop}{given};")
         return SumLayout(
             rows=tile.tm // 8,
             groups=tile.tn // 16,

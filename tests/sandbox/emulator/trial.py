@@ -41,6 +41,10 @@ class Trial:
         self._executor = EmulatorExecutor(self._kernel, self._chosen)
         self._prepared = PreparedCase(np, task, GAUSSIAN, INPUT_SEED, keep=True)
 
+    def faults(self) -> list[Violation]:
+        """Those of three interleavings: eager, latest and a random one."""
+        return [fault for conditions in interleavings(1) if (fault := self.verdict(conditions))]
+
     def verdict(self, conditions: Conditions) -> Violation | None:
         """The first fault of one run, or None. Preceding kernels still run if the plan allows it."""
         self._chosen.conditions = conditions
