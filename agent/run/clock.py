@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from cudal2_agent.contract.protocols import Sandbox
+
 
 class RunClock:
     """Wall-clock of one run. `base_s`: the time spent before this process resumed the run.
@@ -25,6 +27,10 @@ class RunClock:
 
     def spent_s(self) -> float:
         return self._now_s() - self._start_s - (self._queued_s() - self._queued_before_s)
+
+    def worked_s(self, sandbox: Sandbox) -> float:
+        """The time spent, without what the sandbox waited for other processes, and with what a far side did ahead."""
+        return self.spent_s() - sandbox.waited_s
 
     @contextmanager
     def outside(self) -> Iterator[None]:

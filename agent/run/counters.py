@@ -108,10 +108,10 @@ class RunProfiler:
 
     def profile(self, step: Step, built: Built) -> None:
         """Record a step with its profile and a diagnosis from counters. The profile's time counts separately."""
-        begin_s = self._worked_s()
+        begin_s = self._clock.worked_s(self._parts.sandbox)
         with self._clock.outside():
             profile = self._profile(built)
-        seconds = {**step.seconds, "profile": self._worked_s() - begin_s}
+        seconds = {**step.seconds, "profile": self._clock.worked_s(self._parts.sandbox) - begin_s}
         if profile is None:
             self._history.replace(step.model_copy(update={"seconds": seconds}))
             return
@@ -119,10 +119,6 @@ class RunProfiler:
         self._history.replace(step.model_copy(update={"profile": profile, "diagnosis": diagnosis, "seconds": seconds}))
         bottleneck = diagnosis.findings[0].bottleneck if diagnosis and diagnosis.findings else ""
         self._emit(Profiled(candidate_id=step.candidate.id, seconds=seconds["profile"], bottleneck=bottleneck))
-
-    def _worked_s(self) -> float:
-        """The clock without waiting for the GPU, and with what a far side did ahead."""
-        return self._clock.spent_s() - self._parts.sandbox.waited_s
 
     def _profile(self, built: Built) -> Profile | None:
         """None where this candidate, or any at all, cannot be profiled."""

@@ -34,10 +34,6 @@ class Measurements:
             if built not in trusted:
                 yield self._evaluated(built, "quick")
 
-    def _working_s(self) -> float:
-        """The run's time, without what its measurements waited for other processes on the GPU."""
-        return self._clock.spent_s() - self._sandbox.waited_s
-
     def _screen(self, batch: Sequence[Built]) -> Iterator[Measurement]:
         """If the sandbox itself fails, the first candidate without a result is recorded before the run ends.
 
@@ -46,7 +42,7 @@ class Measurements:
         left = list(batch)
         outcomes = self._sandbox.screen(batch, self._run.task)
         while True:
-            begin_s = self._working_s()
+            begin_s = self._clock.worked_s(self._sandbox)
             try:
                 with self._clock.outside():
                     item = next(outcomes, None)
@@ -57,20 +53,20 @@ class Measurements:
             except Exception as exc:
                 if not left:
                     raise
-                yield left[0], self._crashed(left[0], exc), self._working_s() - begin_s
+                yield left[0], self._crashed(left[0], exc), self._clock.worked_s(self._sandbox) - begin_s
                 return
             if item is None:
                 return
             position, evaluation = item
             left.remove(batch[position])
-            yield batch[position], evaluation, self._working_s() - begin_s
+            yield batch[position], evaluation, self._clock.worked_s(self._sandbox) - begin_s
 
     def raced(self, batch: Sequence[Built]) -> Iterator[Measurement]:
         """The race's measurements. If the race itself fails, the finalists are measured one by one, in full."""
         if not batch:
             return
         self._emit(RaceStarted(count=len(batch)))
-        begin_s = self._working_s()
+        begin_s = self._clock.worked_s(self._sandbox)
         try:
             with self._clock.outside():
                 evaluations = self._sandbox.race(batch, self._run.task)
@@ -81,7 +77,7 @@ class Measurements:
             self._emit(Notice(message=f"the race failed ({exc}); the finalists are measured one by one"))
             yield from (self._evaluated(built, "full") for built in batch)
             return
-        share_s = (self._working_s() - begin_s) / len(batch)
+        share_s = (self._clock.worked_s(self._sandbox) - begin_s) / len(batch)
         for built, evaluation in zip(batch, evaluations, strict=True):
             yield built, evaluation, share_s
 
@@ -90,7 +86,7 @@ class Measurements:
 
         Raises: MachineError, UsageError: a resumed run tries the candidate again.
         """
-        begin_s = self._working_s()
+        begin_s = self._clock.worked_s(self._sandbox)
         try:
             with self._clock.outside():
                 evaluation = self._sandbox.evaluate(built, self._run.task, effort)
@@ -98,7 +94,7 @@ class Measurements:
             raise
         except Exception as exc:  # noqa: BLE001 (logged, recorded, and raised once it is a step)
             evaluation = self._crashed(built, exc)
-        return built, evaluation, self._working_s() - begin_s
+        return built, evaluation, self._clock.worked_s(self._sandbox) - begin_s
 
     def _crashed(self, built: Built, exc: Exception) -> Crashed:
         """The record of the candidate in hand when the sandbox failed. The run ends once it is a step."""

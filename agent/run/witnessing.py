@@ -122,10 +122,10 @@ class SecondWitness:
 
     def prove(self, step: Step, built: Built | None) -> None:
         """Record the verdict with every measured step of the candidate. `built`: None where the rebuild failed."""
-        begin_s = self._clock.spent_s() - self._sandbox.waited_s
+        begin_s = self._clock.worked_s(self._sandbox)
         known = known_verdict(step.candidate.id, self._history.ranked)
         verdict, modelled = (known, None) if known else self._verdict(built)
-        took_s = self._clock.spent_s() - self._sandbox.waited_s - begin_s
+        took_s = self._clock.worked_s(self._sandbox) - begin_s
         for one in self._history.steps:
             if one.candidate.id == step.candidate.id and isinstance(one.evaluation, Measured):
                 seconds = {**one.seconds, "witness": took_s} if one.index == step.index else one.seconds
@@ -134,12 +134,12 @@ class SecondWitness:
 
     def explain(self, step: Step, built: Built | None) -> None:
         """Record what the emulator finds in a kernel that the GPU refused. Raises: what the sandbox raises."""
-        begin_s = self._clock.spent_s() - self._sandbox.waited_s
+        begin_s = self._clock.worked_s(self._sandbox)
         said: Evaluation | None = None
         if built is not None:
             with self._clock.outside():
                 said = self._sandbox.witness(built, self._run.task)
-        seconds = {**step.seconds, "witness": self._clock.spent_s() - self._sandbox.waited_s - begin_s}
+        seconds = {**step.seconds, "witness": self._clock.worked_s(self._sandbox) - begin_s}
         found = {"emulated": said.test} if isinstance(said, Wrong) else {}
         self._history.replace(
             step.model_copy(update={"evaluation": step.evaluation.model_copy(update=found), "seconds": seconds})
