@@ -54,6 +54,8 @@ class WgmmaTmaSchedule(Schedule):
 
     An operand whose rows are no multiples of 16 bytes is packed by a launch before the kernel, into the workspace. A D with
     such rows leaves through shared memory in words where `tma_store` is set, and else straight from registers.
+
+    `constant_shape`: M, N and K are compile-time constants.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -84,6 +86,7 @@ class WgmmaTmaSchedule(Schedule):
     spread_sum: bool = False
     whole_groups: bool = False
     turned: bool = False
+    constant_shape: bool = False
 
     @property
     def block_m(self) -> int:

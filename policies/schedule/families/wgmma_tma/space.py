@@ -223,6 +223,7 @@ def _varied(launched: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[
 
 def _changes(s: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[Mapping[str, str | int]]:
     waves, view = _waves(s, task, chip), view_of(s, task)
+    yield {"constant_shape": True}
     if roofline_us(task, chip) > LARGE_US:
         yield {"programmatic": False}
     if memory_us(task, chip) > CACHED_US:

@@ -1253,6 +1253,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   const unsigned smem = align_up<1024>(smem_address(dynamic_smem));
   const unsigned flag = smem + kBarriers + 16 * kStages;
   const bool producer = threadIdx.x >= kConsumerThreads;
+//@section constant-shape
+  m = kSizeM, n = kSizeN, k = kSizeK;  // what the arguments are, as constants
+//@end
   const Scheduler scheduler(m, n, k, kClusterSize > 1 ? cluster_rank() : 0);
 //@section all-split
   const Splits splits(workspace, scheduler.tiles_m * scheduler.tiles_n * kClusterSize);

@@ -36,6 +36,7 @@ _SECTIONS_OF_BOTH = {"push-last", "push-spread", "pull-spread"}
 
 def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
     """The constants at the top of `wgmma_tma.cu`."""
+    view = view_of(s, task)
     return [
         KernelConstant("kConsumers", s.consumers, "warpgroups that multiply"),
         KernelConstant("kAtoms", s.atoms, "64-row instructions a warpgroup has in flight"),
@@ -53,7 +54,7 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kSnake", s.raster.startswith("snake"), "every second group is visited backwards"),
         KernelConstant("kPersistent", s.persistent),
         KernelConstant("kPingpong", s.pingpong, "warpgroups take turns over whole tiles"),
-        KernelConstant("kRowMajorB", view_of(s, task).row_major_b),
+        KernelConstant("kRowMajorB", view.row_major_b),
         KernelConstant("kTmaStore", s.tma_store),
         KernelConstant("kStoreColumns", s.box_columns, "width of a store box"),
         KernelConstant("kStoreBoxes", s.store_boxes, "a warp's boxes in flight, in a persistent CTA"),
@@ -66,6 +67,9 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kPackThreads", PACK_THREADS),
         KernelConstant("kPackColumns", PACK_COLUMNS, "of a row that a warp copies at once"),
         KernelConstant("kPackedColumns", PACKED_COLUMNS, "of which packed rows are multiples"),
+        KernelConstant("kSizeM", view.rows),
+        KernelConstant("kSizeN", view.columns),
+        KernelConstant("kSizeK", task.k),
     ]
 
 
@@ -99,6 +103,7 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         *({f"{way}-{combined}"} & _SECTIONS_OF_BOTH),
         "tail-split" if s.split_tail else "all-split",
         "by-rows" if s.raster == "m" else "ordered",
+        *({"constant-shape"} if s.constant_shape else ()),
         "few-registers" if s.producer_registers == 40 else "more-registers",
         a,
         loads,
@@ -134,6 +139,8 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     requires = list(dict.fromkeys(f"{_stored(task, name)[1]}%8==0" for name in in_place))
     if s.splits * s.cluster_k > 1:
         requires.append(f"ceil(K/{s.block_k})>={s.splits * s.cluster_k}")
+    if s.constant_shape:
+        requires += [f"M=={task.m}", f"N=={task.n}", f"K=={task.k}"]
     if s.spread_sum:
         requires.append(f"{ctas}<=({cluster_sms_expression(s.cluster)})*{s.ctas_per_sm}")
     if s.stages == 1:

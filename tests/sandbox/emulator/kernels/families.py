@@ -152,6 +152,6 @@ def _fits(schedule: Any) -> bool:
 def _launched_at_random(schedule: Schedule, rng: random.Random) -> Schedule:
     """With programmatic launch or without, and its shape compiled in or as arguments; the space holds only one each."""
     update = {"programmatic": rng.random() < 0.5}
-    if schedule.family != "wgmma_tma":
+    if "constant_shape" in type(schedule).model_fields:
         update["constant_shape"] = rng.random() < 0.5
     return schedule.model_copy(update=update)
