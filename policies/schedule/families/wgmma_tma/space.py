@@ -118,6 +118,7 @@ def _pipelines(shape: TileShape, task: GemmTask, chip: Chip) -> Iterator[WgmmaTm
             whole_groups=whole_groups,
             turned=turned,
             promotion=0 if memory_us(task, chip) > CACHED_US else 256,
+            constant_shape=True,  # 1.3 % faster in the mean of thirteen winners, slower for none (log/2026-11-28)
         )
         if (turned and pingpong) or base.boxes_bytes > MAX_BOXES_BYTES:
             base = base.model_copy(update={"store_boxes": 1})
@@ -223,7 +224,6 @@ def _varied(launched: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[
 
 def _changes(s: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[Mapping[str, str | int]]:
     waves, view = _waves(s, task, chip), view_of(s, task)
-    yield {"constant_shape": True}
     if roofline_us(task, chip) > LARGE_US:
         yield {"programmatic": False}
     if memory_us(task, chip) > CACHED_US:
