@@ -63,8 +63,7 @@ class Resident(Family[ResidentSchedule]):
     def parts(self, schedule: ResidentSchedule, task: GemmTask) -> KernelParts:
         ends = "drains" if schedule.cluster > 1 else "meets"
         a = "column-major-a" if task.layout.transposes_a else "row-major-a"
-        shape = {"constant-shape"} if schedule.constant_shape else set()
-        return KernelParts(plan(schedule, task), constants(schedule, task), {ends, a, *shape})
+        return KernelParts(plan(schedule, task), constants(schedule, task), {ends, a})
 
 
 def smem_bytes_per_cycle(s: ResidentSchedule, task: GemmTask) -> float:

@@ -25,7 +25,6 @@ class ResidentSchedule(Schedule):
     "pause" when the next tile's first products are under way. `late_store`: TMA stores are issued behind those products.
     `stagings`: tiles per warp in staging memory. `phases`: neighbouring clusters start at different column tiles of their
     runs. `keep_b`: L2 evicts B last. `stream_d`: L2 evicts D first. `l2`: bytes that a miss of TMA brings to L2.
-    `constant_shape`: M and N are compile-time constants; the steps along K always are.
     """
 
     family: Literal["resident"] = "resident"
@@ -42,7 +41,6 @@ class ResidentSchedule(Schedule):
     stream_d: bool = False
     l2: Literal[64, 128, 256] = 128
     programmatic: bool = True
-    constant_shape: bool = False
 
     @property
     def block_m(self) -> int:

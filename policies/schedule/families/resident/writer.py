@@ -27,8 +27,6 @@ def constants(s: ResidentSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kKeepB", s.keep_b, "L2 evicts B last"),
         KernelConstant("kStreamD", s.stream_d, "L2 evicts D first"),
         KernelConstant("kRowMajorB", not task.layout.transposes_b),
-        KernelConstant("kSizeM", task.m),
-        KernelConstant("kSizeN", task.n),
     ]
 
 
@@ -37,7 +35,6 @@ def plan(s: ResidentSchedule, task: GemmTask) -> LaunchPlan:
     work = f"ceil(M/{s.cluster * s.block_m})*ceil(N/{s.block_n})"
     whole = "SMS" if s.cluster == 1 else f"SMS//{s.cluster}*{s.cluster}"
     swizzle: Literal[64, 128] = 128 if s.columns == 64 else 64
-    pinned = (f"M=={task.m}", f"N=={task.n}") if s.constant_shape else ()
     return LaunchPlan(
         arch=Arch.SM_90A,
         launches=(
@@ -58,7 +55,7 @@ def plan(s: ResidentSchedule, task: GemmTask) -> LaunchPlan:
             ),
         ),
         accumulate=task.accumulate,
-        requires=("N%8==0", "M%8==0" if task.layout.transposes_a else "K%8==0", f"ceil(K/16)=={steps(task)}", *pinned),
+        requires=("N%8==0", "M%8==0" if task.layout.transposes_a else "K%8==0", f"ceil(K/16)=={steps(task)}"),
     )
 
 
