@@ -159,32 +159,30 @@ class Measurer:
         return TimeOptions(rounds=self._options.rounds, side=False, budget_s=budget_s, max_autotune=autotuned)
 
     def _one_by_one(self, task: ModuleTask, built: Sequence[Built]) -> tuple[Built, Measured] | None:
-        """Of a large task: one candidate's memory at a time."""
-        found: list[tuple[Built, Measured]] = []
+        """Of a large task the fastest of brief screens that is right: one candidate's memory at a time."""
         verify = VerifyOptions(rounds=1) if task.operand_bytes > VERY_LARGE_BYTES else VerifyOptions()
-        for one in built:
+        for one in self._ranked(task, built, apart=True):
             request = Evaluate(built=one, task=task, verify=verify, time=self._options_of(task), effort="full")
             answer = self._evaluator.evaluate(request)
             assert isinstance(answer, Done)  # a time was asked for
             self.tried[one.candidate.id] = one.candidate, answer.evaluation
             if isinstance(answer.evaluation, Measured):
-                found.append((one, answer.evaluation))
+                return one, answer.evaluation
             if not answer.healthy:
                 break
-        return min(found, key=lambda each: median_us(each[1].timing), default=None)
+        return None
 
-    def _ranked(self, task: ModuleTask, built: Sequence[Built]) -> list[Built]:
-        """Those that a brief screen found right, fastest first; all where there is one."""
+    def _ranked(self, task: ModuleTask, built: Sequence[Built], *, apart: bool = False) -> list[Built]:
+        """Those that a brief screen found right, fastest first; all where there is one. `apart`: a screen for each."""
         if len(built) < 2:
             return list(built)
         brief = SCREEN_TIME.model_copy(update={"max_autotune": False})
-        times: dict[int, float] = {}
         with self._stages.keeping():
-            screened = self._batch("screen", task, built, brief)
-        for done in screened:
-            if isinstance(done.evaluation, Measured):
-                times[done.position] = median_us(done.evaluation.timing)
-        return [built[position] for position in sorted(times, key=lambda position: times[position])]
+            for batch in [[one] for one in built] if apart else [built]:
+                if not all(done.healthy for done in self._batch("screen", task, batch, brief)):
+                    break
+        right = [one for one in built if self._screened_us(one)]
+        return sorted(right, key=self._screened_us)
 
     def _raced(self, task: ModuleTask, ranked: Sequence[Built]) -> tuple[Built, Measured] | None:
         """The fastest of the first ones beside all baselines; of the next ones where those are wrong after all."""

@@ -148,11 +148,19 @@ def test_a_task_of_which_every_candidate_is_wrong_is_a_row_that_says_so():
     assert "exact/ties" in row["message"]
 
 
-def test_a_large_task_is_evaluated_one_candidate_after_another(monkeypatch):
+def test_of_a_large_task_candidates_are_screened_apart_and_the_fastest_right_one_is_evaluated(monkeypatch):
     monkeypatch.setattr("benchmarks.modules.measuring.LARGE_BYTES", 1)
-    row, asked, *_ = measured({("full", 0): 9.0, ("full", 1): 8.0})
-    assert asked == [("full", [0]), ("full", [1])]
-    assert row["us"] == 8.0
+    row, asked, *_ = measured({("screen", 0): 9.0, ("screen", 1): 8.0, ("full", 1): 8.1})
+    assert asked == [("screen", [0]), ("screen", [1]), ("full", [1])]
+    assert row["us"] == 8.1
+    assert sorted(each["us"] for each in row["candidates"]) == [8.1, 9.0]
+
+
+def test_of_a_large_task_the_next_one_is_evaluated_where_the_fastest_is_wrong(monkeypatch):
+    monkeypatch.setattr("benchmarks.modules.measuring.LARGE_BYTES", 1)
+    row, asked, *_ = measured({("screen", 0): 9.0, ("screen", 1): 8.0, ("full", 1): None, ("full", 0): 9.1})
+    assert asked[2:] == [("full", [1]), ("full", [0])]
+    assert row["us"] == 9.1
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("a driver\nfault"), MemoryError("too little")])

@@ -23,7 +23,7 @@ def idle():
 pauses = []
 turn = Told(folder, idle, pauses.append)
 turn.share()
-(folder / "waits").unlink()
+(folder / "waits").unlink(missing_ok=True)  # another one may have
 print("shares", flush=True)
 beside = 0
 while not (folder / "stop").exists():
