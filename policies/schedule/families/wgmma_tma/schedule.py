@@ -12,6 +12,7 @@ from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
 from cudal2_agent.policies.schedule.families.kernel_family import Schedule, cluster_sms, has_tma_rows
 
 OVERHEAD_REGISTERS = 48  # addresses, descriptors and loop state, beside the accumulators
+SELF_FED_REGISTERS = 40  # the same of consumers that load: what three with 128 accumulators have left
 INSTRUCTION_OVERHEAD = 24  # ptxas rejects a wgmma whose registers nearly fill the number at launch (C7602)
 MAX_ACCUMULATORS = 128  # 32-bit accumulator registers per thread
 MAX_ALTERNATING = 176  # the same where two consumers alternate; 192 spill
@@ -55,7 +56,8 @@ class WgmmaTmaSchedule(Schedule):
     An operand whose rows are no multiples of 16 bytes is packed by a launch before the kernel, into the workspace. A D with
     such rows leaves through shared memory in words where `tma_store` is set, and else straight from registers.
 
-    `constant_shape`: M, N and K are compile-time constants.
+    `constant_shape`: M, N and K are compile-time constants. `self_fed`: there is no producer; the first warp loads between its
+    products. Three consumers then have registers for tiles of 256 columns.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -87,6 +89,7 @@ class WgmmaTmaSchedule(Schedule):
     whole_groups: bool = False
     turned: bool = False
     constant_shape: bool = False
+    self_fed: bool = False
 
     @property
     def block_m(self) -> int:
@@ -95,12 +98,12 @@ class WgmmaTmaSchedule(Schedule):
     @property
     def threads(self) -> int:
         """Threads of the consumers and the producer: a warp, or a warpgroup where it hands its registers to the consumers."""
-        return 128 * self.consumers + (128 if self.hands_over else 32)
+        return 128 * self.consumers + (0 if self.self_fed else 128 if self.hands_over else 32)
 
     @property
     def hands_over(self) -> bool:
         """Whether the producer is a warpgroup that hands its registers to the consumers."""
-        return self.consumers > 1 or self.ctas_per_sm > 1
+        return (self.consumers > 1 or self.ctas_per_sm > 1) and not self.self_fed
 
     @property
     def launch_registers(self) -> int:
@@ -111,7 +114,7 @@ class WgmmaTmaSchedule(Schedule):
     def consumer_registers(self) -> int:
         """Maximum registers of a consumer thread: an even share, or what the producer leaves after it gives up its own."""
         if not self.hands_over:
-            return 255
+            return self.launch_registers if self.self_fed else 255
         left = self.threads * self.launch_registers - 128 * self.producer_registers
         return min(255, left // (128 * self.consumers) // 8 * 8)
 
@@ -308,7 +311,7 @@ def _limit_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     registers, most = s.atoms * instruction, MAX_ALTERNATING if s.pingpong else MAX_ACCUMULATORS
     if registers > most:
         yield f"atoms and block_n take {registers} accumulator registers of {most}"
-    elif (needed := registers + OVERHEAD_REGISTERS) > s.consumer_registers:
+    elif (needed := registers + (SELF_FED_REGISTERS if s.self_fed else OVERHEAD_REGISTERS)) > s.consumer_registers:
         yield f"consumers, atoms and block_n need {needed} registers per thread of {s.consumer_registers}"
     if instruction + INSTRUCTION_OVERHEAD > s.launch_registers:
         yield f"block_n leaves the instruction too few of {s.launch_registers} registers at launch; fewer consumers give more"
@@ -364,6 +367,8 @@ def _store_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
         yield "turned needs tma_store, spread_sum, or push with cluster_k, and no whole_groups"
     if s.pingpong and not (s.persistent and s.splits == 1 and s.consumers == 2):
         yield "pingpong needs persistent, splits=1 and consumers=2"
+    if s.self_fed and (s.persistent or s.splits > 1 or s.cluster_k > 1 or s.ctas_per_sm > 1 or s.stages < 4):
+        yield "self_fed needs persistent=false, splits=1, cluster_k=1, ctas_per_sm=1 and four stages"
 
 
 def _can_spread(s: WgmmaTmaSchedule, task: GemmTask) -> bool:

@@ -24,6 +24,7 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
 LARGE_US = 30.0  # roofline of tasks that may be faster without programmatic launch; smaller ones never were
 FEW_ROWS = 96  # of D, up to which tiles of fewer rows than an instruction has are tried by swap_ab
 FULL = 0.9  # of the CTAs of a wave, from which on kernels with swap_ab split K where D has more rows
+MOST_OF_THREE = 104  # accumulator registers of each of three consumers beside a producer
 PAYS = 0.97  # of the work of tiles that are always tried, from which on others are tried too
 MAX_BOXES_BYTES = 96 * 128  # of the store boxes of a warpgroup of which two are kept
 AHEAD_STAGES = 6  # with which persistent CTAs of short K were fastest
@@ -44,13 +45,15 @@ class TileShape(NamedTuple):
     block_n: int
     pingpong: bool
     turned: bool
+    self_fed: bool
 
 
 def _tile_shapes(task: GemmTask, chip: Chip) -> Iterator[TileShape]:
     """Those whose accumulators fit, at most twice as large as the task in each dimension.
 
     Kernels with swap_ab are tried where D has few rows, with tiles of two consumers that are 96 rows or more, and where the
-    same tile turned needs less of the chip than upright.
+    same tile turned needs less of the chip than upright. Three consumers load for themselves where a producer leaves them too few
+    registers.
     """
     packed = 2 if task.accumulate is AccumulatorType.F32 else 4
     plain = [(consumers, atoms, False) for consumers, atoms in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1))]
@@ -63,7 +66,8 @@ def _tile_shapes(task: GemmTask, chip: Chip) -> Iterator[TileShape]:
                 worth = not turned or task.m < 64 or _holds_few_rows(block_n, task) or (consumers == 2 and block_n >= 96)
                 worth = worth or (block_n >= 64 and _pays(_turns(chip, rows, block_n, m, n), _turns(chip, rows, block_n, n, m)))
                 if fits and worth and rows < 2 * max(m, 64) and block_n < 2 * max(n, 16):
-                    yield TileShape(consumers, atoms, block_n, pingpong, turned)
+                    self_fed = consumers == 3 and block_n // packed > MOST_OF_THREE
+                    yield TileShape(consumers, atoms, block_n, pingpong, turned, self_fed)
 
 
 def _widths(task: GemmTask, chip: Chip, rows: int, m: int, n: int) -> list[int]:
@@ -97,7 +101,7 @@ def _pipelines(shape: TileShape, task: GemmTask, chip: Chip) -> Iterator[WgmmaTm
     from registers. More stages than K blocks load the next tile of a persistent CTA ahead; only tiles of 128 columns and more
     were measured so.
     """
-    consumers, atoms, block_n, pingpong, turned = shape
+    consumers, atoms, block_n, pingpong, turned, self_fed = shape
     narrower = block_n > 64 and ceil_div(block_n, 16) % 4 != 0 and not task.layout.transposes_b and not turned
     groups = (False, True) if narrower else (False,)
     shared, stores = (
@@ -117,6 +121,7 @@ def _pipelines(shape: TileShape, task: GemmTask, chip: Chip) -> Iterator[WgmmaTm
             pingpong=pingpong,
             whole_groups=whole_groups,
             turned=turned,
+            self_fed=self_fed,
             promotion=0 if memory_us(task, chip) > CACHED_US else 256,
             constant_shape=True,  # 1.3 % faster in the mean of thirteen winners, slower for none (log/2026-11-28)
         )

@@ -6,8 +6,12 @@
 // D = A B on Hopper, turned: A, M and rows below are those of the transposed B, and B, N and columns those of the transposed A.
 // The transposed D that comes out is transposed again on its way to shared memory, so that D itself is row-major.
 //@end
+//@section fed-apart
 // One thread of the producer keeps a ring of shared-memory stages full with TMA; consumer warpgroups multiply the stages with
 // wgmma, keep the sums in registers, and store them through shared memory with TMA. CTAs of a cluster may share operands by
+//@section self-fed
+// Warpgroups multiply the stages of a ring in shared memory with wgmma, keep the sums in registers, and store them through shared
+// memory with TMA. There is no producer: one thread of theirs loads between its products. CTAs of a cluster may share operands by
 //@section aligned-rows
 // multicast, and may each take a part of K. M, N and K are arguments; rows must be multiples of 16 bytes.
 //@section unaligned-rows
@@ -37,10 +41,16 @@ constexpr int kWarpgroup = 128;
 constexpr int kTileWarpgroups = kPingpong ? 1 : kConsumers;  // that share one tile
 constexpr int BLOCK_M = 64 * kAtoms * kTileWarpgroups;
 constexpr int kConsumerThreads = kWarpgroup * kConsumers;
+//@section fed-apart
 // The producer is one warp; where the consumers need more registers than an even share, it is a whole warpgroup, so that
 // its registers can be handed over.
 constexpr bool kHandOver = kConsumers > 1 || kCtasPerSm > 1;
 constexpr int kThreads = kConsumerThreads + (kHandOver ? kWarpgroup : 32);
+//@section self-fed
+constexpr bool kHandOver = false;
+constexpr int kThreads = kConsumerThreads;
+constexpr int kBehind = 2;  // blocks of K ago that a stage was read which takes a block now
+//@end
 //@section few-registers
 constexpr int kProducerRegisters = 40;
 //@section more-registers
@@ -440,7 +450,30 @@ __device__ __forceinline__ void multiply_stage(Accumulators& acc, unsigned long 
   }
 }
 
+//@section self-fed
+// By the first warp: a block of K goes into its stage.
+__device__ __forceinline__ void load_block(unsigned smem, const TensorMap& map_a, const TensorMap& map_b, const Unit& unit, int stage,
+                                           int block, const Rank& rank) {
+  if (threadIdx.x == 0) {
+    const unsigned full = full_barrier(smem, stage), to = smem + stage * kStageBytes;
+//@section self-fed-exact
+    mbarrier_arrive_expect(full, kStageBytes);
+//@section self-fed-padded
+    mbarrier_arrive_expect(full, kLoadedBytes);
+//@section self-fed
+    load_a(to, map_a, full, unit.row, block * BLOCK_K, rank);
+    load_b(to, map_b, full, unit.column, block * BLOCK_K, rank);
+  }
+  __syncwarp();
+}
+
+__device__ __forceinline__ void multiply(Accumulators& acc, unsigned smem, const Unit& unit, Ring& ring, const Rank& rank,
+                                         const TensorMap& map_a, const TensorMap& map_b) {
+  const bool loads = threadIdx.x < 32;
+  for (int block = 0; loads && block < kStages && block < unit.end; ++block) load_block(smem, map_a, map_b, unit, block, block, rank);
+//@section fed-apart
 __device__ __forceinline__ void multiply(Accumulators& acc, unsigned smem, const Unit& unit, Ring& ring, const Rank& rank) {
+//@end
 //@section row-major-a
   const unsigned long long a = wgmma_descriptor<128>(smem + tile_rows() * 128, 16, 1024);
 //@section column-major-a
@@ -460,6 +493,14 @@ __device__ __forceinline__ void multiply(Accumulators& acc, unsigned smem, const
     // One group stays in flight, so that the tensor cores never wait for the barrier of the next stage.
     wgmma_wait<1>();
     if (block > unit.begin) release(smem, previous, rank);
+//@section self-fed
+    if (const int next = block + kStages - kBehind; loads && block >= kBehind && next < unit.end) {
+      const bool wrapped = ring.stage < kBehind;
+      const int stage = wrapped ? ring.stage + kStages - kBehind : ring.stage - kBehind;
+      if (threadIdx.x == 0) mbarrier_wait(empty_barrier(smem, stage), ring.parity ^ wrapped);
+      load_block(smem, map_a, map_b, unit, stage, next, rank);
+    }
+//@end
     previous = ring.stage;
   }
   pass_turn();
@@ -1252,7 +1293,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   extern __shared__ unsigned char dynamic_smem[];
   const unsigned smem = align_up<1024>(smem_address(dynamic_smem));
   const unsigned flag = smem + kBarriers + 16 * kStages;
+//@section fed-apart
   const bool producer = threadIdx.x >= kConsumerThreads;
+//@section self-fed
+  constexpr bool producer = false;
 //@section constant-shape
   m = kSizeM, n = kSizeN, k = kSizeK;  // what the arguments are, as constants
 //@end
@@ -1267,7 +1311,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 //@section push
   if (threadIdx.x == 0) expect_sums(smem, scheduler.rank);
 //@end
+//@section fed-apart
   if (threadIdx.x == kConsumerThreads) {
+//@section self-fed
+  if (threadIdx.x == 32) {
+//@end
     tma_prefetch_map(map_a);
     tma_prefetch_map(map_b);
 //@section aligned-d
@@ -1301,7 +1349,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
         other = kConsumers - 1;
       }
       Accumulators acc;
+//@section fed-apart
       multiply(acc, smem, unit, ring, scheduler.rank);
+//@section self-fed
+      multiply(acc, smem, unit, ring, scheduler.rank, map_a, map_b);
+//@end
       if constexpr (kClusterK > 1) {
 //@section pull
         named_barrier(kAllConsumers, kConsumerThreads);  // both consumers have read their last stage
@@ -1342,6 +1394,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 //@section unaligned-d
         store_tile(acc, smem, d, unit, m, n, turn);
       }
+    }
+//@section self-fed-drains
+    // A CTA must not end while arrivals of its peers are on their way to it.
+    if (threadIdx.x == 0) {
+#pragma unroll 1
+      for (int stage = 0; stage < kStages; ++stage, ring.advance()) mbarrier_wait(empty_barrier(smem, ring.stage), ring.parity ^ 1);
     }
 //@end
   }
