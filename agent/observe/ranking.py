@@ -60,6 +60,13 @@ class Ranked:
         return evaluation.mode is TimingMode.OFFLINE and any(launch.programmatic for launch in candidate.plan.kernels)
 
     @property
+    def yardstick(self) -> str | None:
+        """The baseline that its speedup is over; of a module PyTorch's fastest that was measured beside it."""
+        evaluation = self.step.evaluation
+        beaten = yardstick_of(evaluation) if isinstance(evaluation, Measured) else None
+        return beaten.name if beaten else None
+
+    @property
     def plain_speedup(self) -> float | None:
         """Speedup over the baseline that counts with plain launches; None where that was not measured."""
         evaluation, candidate = self.step.evaluation, self.step.candidate
@@ -179,9 +186,9 @@ def _standing(one: Ranked) -> tuple[bool, bool]:
 
 
 def _fastest_first(timed: Sequence[Ranked]) -> list[Ranked]:
-    """By speedup under equal conditions, then by time. Where one lacks that baseline, time alone decides."""
+    """By speedup under equal conditions, then by time. Where they are not over one baseline, time alone decides."""
     paired = [(one, one.attempt.speedup) for one in timed if one.attempt.speedup is not None]
-    if len(paired) < len(timed):
+    if len(paired) < len(timed) or len({one.yardstick for one in timed}) > 1:
         return sorted(timed, key=lambda one: one.time_us)
     speedups = steady_speedups([ScreenedTime(one.time_us, speedup, one.overlaps) for one, speedup in paired])
     order = sorted(zip(speedups, timed, strict=True), key=lambda pair: (-pair[0], pair[1].time_us))

@@ -31,7 +31,14 @@ from cudal2_agent.contract.records.trajectory import Failure, Observation
 from cudal2_agent.contract.reward.roofline import arithmetic_us, bound_of, memory_us, roofline_us
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.failures import failure_text, proven_text
-from cudal2_agent.policies.chat.prompts.history import exemplar_text, left_text, recent_text, tried_text, yardstick_text
+from cudal2_agent.policies.chat.prompts.history import (
+    exemplar_text,
+    left_text,
+    recent_text,
+    time_text,
+    tried_text,
+    yardstick_text,
+)
 from cudal2_agent.policies.chat.prompts.modules import (
     BUFFERS,
     EXAMPLES_HEADING,
@@ -171,7 +178,8 @@ class Prompts:
         fixed = _shortened(required, left - declared)
         rest = _Rest(left - declared - sum(estimate_tokens(text) + _OVERHEAD for text in fixed.values()))
         if observation.newest and best and not assignment.failure:
-            rest.fill("Diagnosis of the newest kernel", [newest_text(observation.newest)], _NEWEST, "".join)
+            told = newest_text(observation.newest, time_text(observation, observation.newest.candidate_id))
+            rest.fill("Diagnosis of the newest kernel", [told], _NEWEST, "".join)
         if beside:
             rest.fill(CUTE, [beside], _CUTE, "".join)
         rest.fill("What was tried", tried_text(observation), _TRIED, lambda rows: fenced("\n".join(rows)))

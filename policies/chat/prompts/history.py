@@ -19,7 +19,7 @@ _BYTES_ONLY = (
     " The prediction knows the bytes that each step moves and how many steps there are, and nothing of how well a kernel does "
     "it: fewer steps and fewer bytes between them are what it can tell."
 )
-FASTEST = 6  # attempts that are listed before all others
+NEWEST, FASTEST = 2, 6  # attempts that are listed before all others
 _MINUTES = (120, 60, 30, 15, 8, 3)  # left to a run: the steps that a prompt names
 _CELL = 1000  # characters: more than any part of it has, so that none is cut
 _DIFF_LINES = 3000  # of both sources together; a longer comparison takes too long
@@ -30,13 +30,15 @@ _ALONE = 2  # of the largest terms that a row names
 def tried_text(observation: Observation) -> list[str]:
     """A row for each candidate that was tried, the first with the head of the table.
 
-    The fastest come first, measured times before predictions, as they rank; then all others, latest first.
+    The newest come first, whatever became of them; then the fastest, measured times before predictions, as they rank; then all
+    others, latest first.
     """
     latest = {attempt.candidate_id: attempt for attempt in observation.attempts}
-    timed = sorted((one for one in latest.values() if time_us(one) is not None), key=_order)[:FASTEST]
-    shown = {one.candidate_id for one in timed}
-    others = [one for one in reversed(latest.values()) if one.candidate_id not in shown]
-    rows = [_row(attempt, observation) for attempt in (*timed, *others)]
+    newest = list(reversed(latest.values()))[:NEWEST]
+    older = [one for one in latest.values() if one not in newest]
+    timed = sorted((one for one in older if time_us(one) is not None), key=_order)[:FASTEST]
+    others = [one for one in reversed(older) if one not in timed]
+    rows = [_row(attempt, observation) for attempt in (*newest, *timed, *others)]
     return [f"{_HEAD}\n{row}" if not place else row for place, row in enumerate(rows)]
 
 
@@ -178,6 +180,13 @@ def _resources(attempt: Attempt) -> str:
         f"{taken.registers} registers{spilled}, {taken.smem_bytes} B smem, {grid} of {taken.threads} threads, "
         f"{taken.ctas_per_sm} per SM"
     )
+
+
+def time_text(observation: Observation, candidate_id: str) -> str:
+    """A candidate's time, or what became of it; empty where the run has no such candidate."""
+    latest = {attempt.candidate_id: attempt for attempt in observation.attempts}
+    attempt = latest.get(candidate_id)
+    return (_time(attempt, observation.task) or _outcome(attempt)) if attempt else ""
 
 
 def _about(attempt: Attempt, note: str, task: Task) -> str:

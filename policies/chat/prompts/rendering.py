@@ -91,9 +91,13 @@ def diagnosis_text(
     return fenced(shorten("\n".join(lines), tokens))
 
 
-def newest_text(newest: Newest) -> str:
-    """The heaviest findings about the newest kernel, and the counters that differ most from the best kernel's."""
-    lines = [f"candidate {newest.candidate_id[:8]}"]
+def newest_text(newest: Newest, time: str) -> str:
+    """The heaviest findings about the newest kernel, and the counters that differ most from the best kernel's.
+
+    `time`: its measured time, which counters do not tell: they are of one launch alone.
+    """
+    lines = [", ".join(part for part in (f"candidate {newest.candidate_id[:8]}", time) if part)]
+    lines += ["counters and durations below are of a launch alone; the time that counts is that of launches back to back"]
     for finding in newest.diagnosis.findings[:_NEWEST_FINDINGS]:
         lines.append(f"{finding.bottleneck} (up to {finding.weight:.0%} of the time): {finding.evidence}")
     for one in newest.differences[:_NEWEST_DIFFERENCES]:

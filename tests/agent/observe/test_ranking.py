@@ -78,6 +78,17 @@ def test_the_paired_speedup_ranks_where_clocks_drift() -> None:
     assert leading(step(0, 0, evaluation=early), step(1, 1, evaluation=late)) == 1
 
 
+def test_speedups_over_different_baselines_are_not_compared() -> None:
+    """Where a baseline failed at first, the ratio is over a slower one: a faster kernel must not lose for that."""
+    over_eager, over_compiled = measured(238.0, 8400.0, effort="quick"), measured(180.0, 310.0, effort="quick")
+    names = ("eager-cuda-graph", "compiled")
+    first, later = (
+        one.model_copy(update={"baselines": (one.baselines[0].model_copy(update={"name": name}),)})
+        for one, name in zip((over_eager, over_compiled), names, strict=True)
+    )
+    assert leading(step(0, 0, evaluation=first), step(1, 1, evaluation=later)) == 1
+
+
 PROGRAMMATIC = candidate(0).plan.model_copy(update={"launches": (LAUNCH.model_copy(update={"programmatic": True}),)})
 
 

@@ -52,8 +52,8 @@ def _tile_shapes(task: GemmTask, chip: Chip) -> Iterator[TileShape]:
     """Those whose accumulators fit, at most twice as large as the task in each dimension.
 
     Kernels with swap_ab are tried where D has few rows, with tiles of two consumers that are 96 rows or more, and where the
-    same tile turned needs less of the chip than upright. Three consumers load for themselves where a producer leaves them too few
-    registers.
+    same tile turned needs less of the chip than upright. Three consumers load for themselves where they have too few registers
+    beside a producer.
     """
     packed = 2 if task.accumulate is AccumulatorType.F32 else 4
     plain = [(consumers, atoms, False) for consumers, atoms in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1))]

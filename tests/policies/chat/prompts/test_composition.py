@@ -302,8 +302,10 @@ def test_the_newest_kernel_has_its_diagnosis_where_another_leads() -> None:
     )
     said = user(first(full(newest=newest)))
     [section] = re.findall(r"# Diagnosis of the newest kernel\n\n```text\n(.*?)\n```", said, re.DOTALL)
+    alone = "counters and durations below are of a launch alone; the time that counts is that of launches back to back"
     assert section.splitlines() == [
         "candidate nnnnnnnn",
+        alone,
         *["wgmma-serialised (up to 60% of the time): (C7520) a branch"] * 2,
         *["tensor_pct 20.3, of the best 25.4 %: the tensor pipe is fed less well"] * 4,
     ]

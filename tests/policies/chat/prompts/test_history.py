@@ -17,7 +17,7 @@ from cudal2_agent.contract.records.evaluation import (
 from cudal2_agent.contract.records.trajectory import Attempt, AttemptResources, Observation
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.composition import Prompts
-from cudal2_agent.policies.chat.prompts.history import FASTEST, left_text, recent_text, tried_text
+from cudal2_agent.policies.chat.prompts.history import FASTEST, NEWEST, left_text, recent_text, time_text, tried_text
 from cudal2_agent.policies.chat.prompts.rendering import diagnosis_text, result_text
 from tests.doubles import INSPECTION, measured, unmeasured
 from tests.policies.chat.conversing import candidate, observe
@@ -116,11 +116,21 @@ def test_no_cell_is_cut() -> None:
     assert row[-1] == f"{idea}; in the kernel whose idea is: {idea}"
 
 
-def test_the_fastest_come_first_and_then_the_latest() -> None:
+def test_the_newest_come_first_then_the_fastest_and_then_the_latest() -> None:
     slow = [predicted(str(number), 10.0 + number) for number in range(8)]
-    shown = rows(*slow, attempt("e", status="wrong"), attempt("f", status="measured", time_us=50.0), predicted("a", 3.0))
-    assert [row[0][0] for row in shown] == ["f", "a", "0", "1", "2", "3", "e", "7", "6", "5", "4"]
-    assert [row[0][0] for row in shown][:FASTEST] == ["f", "a", "0", "1", "2", "3"], "a measured time ranks before a prediction"
+    tried = (*slow, attempt("e", status="wrong"), attempt("f", status="measured", time_us=50.0), predicted("a", 3.0))
+    shown = [row[0][0] for row in rows(*tried, predicted("y", 90.0), attempt("z", status="wrong"))]
+    assert shown == ["z", "y", "f", "a", "0", "1", "2", "3", "e", "7", "6", "5", "4"]
+    fastest = shown[NEWEST : NEWEST + FASTEST]
+    assert fastest == ["f", "a", "0", "1", "2", "3"], "a measured time ranks before a prediction"
+
+
+def test_the_time_of_a_candidate_is_its_latest_or_what_became_of_it() -> None:
+    again = [attempt("a", status="measured", time_us=us, speedup=10 / us) for us in (9.0, 8.0)]
+    seen = observe(attempts=(*again, attempt("b", status="wrong", message="one test")))
+    assert time_text(seen, "a" * 16) == "8.00 us, speedup 1.250 over cuBLASLt-AutoTuning"
+    assert time_text(seen, "b" * 16) == "wrong: one test"
+    assert time_text(seen, "c" * 16) == ""
 
 
 def test_a_candidate_that_was_measured_again_has_one_row() -> None:
@@ -138,11 +148,11 @@ def test_the_best_is_marked_and_so_is_what_ties_with_it() -> None:
         best_evaluation=modelled(3.29),
     )
     assert [row[4] for row in shown] == [
+        "3.50 us predicted, not measured",
         "3.20 us predicted, not measured, tied with the best",
         "3.29 us predicted, not measured",
-        "3.50 us predicted, not measured",
     ]
-    assert shown[1][0].endswith("(the best)")
+    assert shown[2][0].endswith("(the best)")
 
 
 @pytest.mark.parametrize(("idea", "said"), [("", ""), ("Fewer stages.", "Fewer stages.; ")])

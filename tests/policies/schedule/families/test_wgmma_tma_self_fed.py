@@ -62,7 +62,7 @@ def test_tiles_of_256_columns_do_not_spill(layout: str, change: dict[str, object
 
 @pytest.mark.parametrize(
     "change",
-    [{"persistent": True}, {"splits": 2}, {"cluster_k": 2, "tma_store": False}, {"ctas_per_sm": 2, "block_n": 32}, {"stages": 3}],
+    [{"persistent": True}, {"splits": 2}, {"cluster_k": 2, "tma_store": False}, {"ctas_per_sm": 2}, {"stages": 3}],
     ids=lambda change: next(iter(change)),
 )
 def test_what_needs_a_producer_is_refused(change: dict[str, object]) -> None:
