@@ -1,16 +1,17 @@
 /* cudal2: {
  "arch": "sm_90a",
- "launches": [{"entry": "gemm", "grid": ["2*(ceil((M-8)/192)*(ceil(N/128)//2)+(ceil(N/128)%2)*ceil((M-8)/384))", 1, 1], "cluster": [2, 1, 1], "block": [288, 1, 1],
+ "launches": [{"entry": "gemm", "grid": ["2+2*(ceil((M-8)/192)*(ceil(N/128)//2)+(ceil(N/128)%2)*ceil((M-8)/384))", 1, 1], "cluster": [2, 1, 1], "block": [288, 1, 1],
    "dynamic_smem": 211072, "programmatic": true, "args": [
    {"tensor_map": {"of": "A", "box": [64, 96], "swizzle": 128}},
    {"tensor_map": {"of": "A", "box": [64, 104], "swizzle": 128}},
    {"tensor_map": {"of": "B", "box": [64, 64], "swizzle": 128}},
    {"tensor_map": {"of": "D", "box": [64, 192], "swizzle": 128}},
    {"tensor_map": {"of": "D", "box": [64, 200], "swizzle": 128}},
-   {"tensor": "A"}, {"tensor": "B"},
+   {"tensor": "A"}, {"tensor": "B"}, {"workspace": 0}, {"workspace": 1024},
    {"scalar": "M"}, {"scalar": "N"}, {"scalar": "K"}]}],
+ "workspace": {"bytes": "1024+102400*ceil(N/128)", "zero": "restored", "zero_bytes": 1024},
  "accumulate": "f32",
- "requires": ["K%8==0", "N%8==0", "M>=16"]
+ "requires": ["K%8==0", "N%8==0", "M>=16", "N<=32768"]
 } */
 #include <cuda_fp16.h>
 #include <cudal2/barrier.cuh>
@@ -27,11 +28,14 @@
 
 using namespace cudal2;
 constexpr int kNarrow = 192, kWide = 200, kUpper = 96;  // rows of M in a tile; rows in the first of A's two boxes
-constexpr int BLOCK_N = 128, BLOCK_K = 64, kStages = 5, kCluster = 2;
+constexpr int BLOCK_N = 128, BLOCK_K = 64, kStages = 5;
 constexpr unsigned kBox = 64 * 128;                     // 64 of K x 64 of N
 constexpr unsigned kBytesB = 2 * kBox;                  // of B
 constexpr unsigned kStage = kWide * 128 + kBytesB;      // 41984, a multiple of 1024
-constexpr int kWarm = 256;                              // of K, prefetched by the CTAs that start early
+constexpr int kWarm = 256;                              // of K, prefetched by the helpers
+constexpr int kParts = 3;                               // entries of the ring that bring a helper's sums
+constexpr int kVectors = kWide / 8;                     // float4 of sums a thread: 25, in parts of 10, 10 and 5
+constexpr int kTileVectors = kVectors * 256;            // float4 of a tile
 
 // d(64 x 200) += a(64 x 16, M-major) * b(16 x 200, K-major)
 __device__ __forceinline__ void multiply(float (&d)[100], unsigned long long a, unsigned long long b) {
@@ -65,20 +69,36 @@ __device__ __forceinline__ void multiply(float (&d)[96], unsigned long long a, u
   wgmma_shared<__half, float, 192, 0, 1>::run(d, a, b, 1);
 }
 
-// A warpgroup: 64 columns of N x kRows rows of M, turned; then its part of D.
+__device__ __forceinline__ unsigned load_acquire(const unsigned* flag) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value;
+}
+
+// How many float4 of a thread are in a part, and where a part of a tile begins, in float4.
+__device__ __forceinline__ constexpr int part_vectors(int part) { return part + 1 < kParts ? 10 : kVectors - 10 * (kParts - 1); }
+__device__ __forceinline__ constexpr int part_begin(int part) { return part * 2560; }
+
+struct Ring {
+  unsigned ring, full, empty;
+  int s, parity;
+  __device__ __forceinline__ void next() {
+    if (++s == kStages) {
+      s = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Multiplies `count` blocks that come through the ring. Every stage but the last is released; its barrier is returned.
 template <int kRows>
-__device__ __forceinline__ void consume(const TensorMap& d, unsigned ring, unsigned full, unsigned empty, int warpgroup, int lane, int blocks,
-                                        int row, int column, int m, int n) {
-  float sums[kRows / 2];
-#pragma unroll
-  for (int i = 0; i < kRows / 2; ++i) sums[i] = 0.0f;
-  const unsigned long long left = wgmma_descriptor<128>(ring + warpgroup * kBox, kBox, 1024);  // 64 columns of N
-  const unsigned long long right = wgmma_descriptor<128>(ring + kBytesB, 0, 1024);             // rows of M
-  int s = 0, parity = 0;
-  unsigned before = empty;
-  for (int block = 0; block < blocks; ++block) {
-    const unsigned stage = s * kStage;
-    mbarrier_wait(full + 8 * s, parity);
+__device__ __forceinline__ unsigned multiply_blocks(float (&sums)[kRows / 2], Ring& r, int count, int warpgroup, bool releases, int releases_rank) {
+  const unsigned long long left = wgmma_descriptor<128>(r.ring + warpgroup * kBox, kBox, 1024);  // 64 columns of N
+  const unsigned long long right = wgmma_descriptor<128>(r.ring + kBytesB, 0, 1024);             // rows of M
+  unsigned before = r.empty;
+  for (int block = 0; block < count; ++block) {
+    const unsigned stage = r.s * kStage;
+    mbarrier_wait(r.full + 8 * r.s, r.parity);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < BLOCK_K / 16; ++step) {
@@ -86,20 +106,50 @@ __device__ __forceinline__ void consume(const TensorMap& d, unsigned ring, unsig
     }
     wgmma_commit();
     wgmma_wait<1>();
-    if (block > 0 && lane < kCluster) mbarrier_arrive_remote(before, lane);  // the block before has been read
-    before = empty + 8 * s;
-    if (++s == kStages) {
-      s = 0;
-      parity ^= 1;
-    }
+    if (block > 0 && releases) mbarrier_arrive_remote(before, releases_rank);  // the block before has been read
+    before = r.empty + 8 * r.s;
+    r.next();
   }
   wgmma_pin(sums);
   wgmma_wait<0>();
   wgmma_pin(sums);
-  if (lane < kCluster) mbarrier_arrive_remote(before, lane);
+  return before;
+}
+
+// A warpgroup: 64 columns of N x kRows rows of M, turned; then its part of D.
+template <int kRows>
+__device__ __forceinline__ void consume(const TensorMap& d, unsigned char* memory, Ring r, int warpgroup, int lane, int count, bool helped,
+                                        bool releases, int releases_rank, int row, int column, int m, int n) {
+  float sums[kRows / 2];
+#pragma unroll
+  for (int i = 0; i < kRows / 2; ++i) sums[i] = 0.0f;
+  const unsigned before = multiply_blocks<kRows>(sums, r, count, warpgroup, releases, releases_rank);
+  if (releases) mbarrier_arrive_remote(before, releases_rank);
+  if constexpr (kRows == kWide) {
+    if (helped) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        mbarrier_wait(r.full + 8 * r.s, r.parity);
+        const float4* from = reinterpret_cast<const float4*>(memory + (r.ring + r.s * kStage - smem_address(memory))) +
+                             warpgroup * (part_vectors(part) * 128) + threadIdx.x % 128;
+#pragma unroll
+        for (int j = 0; j < part_vectors(part); ++j) {
+          const float4 value = from[j * 128];
+          float* to = sums + 4 * (10 * part + j);
+          to[0] += value.x;
+          to[1] += value.y;
+          to[2] += value.z;
+          to[3] += value.w;
+        }
+        __syncwarp();
+        if (releases) mbarrier_arrive_remote(r.empty + 8 * r.s, releases_rank);
+        r.next();
+      }
+    }
+  }
 
   named_barrier(1, 256);  // both warpgroups have read the last stages: the ring becomes the staging of D
-  const unsigned mine = ring + warpgroup * kRows * 128;
+  const unsigned mine = r.ring + warpgroup * kRows * 128;
   const int warp = threadIdx.x % 128 / 32;
   // Tiles of 8 x 8: lanes 0-7 address tile 0 (columns 0-7 of the warp's 16), 8-15 tile 1 (columns 8-15), 16-31 the same 8 rows on.
   const int chunk = warp * 2 + lane / 8 % 2, line = lane / 16 * 8 + lane % 8;
@@ -125,27 +175,38 @@ __device__ __forceinline__ void consume(const TensorMap& d, unsigned ring, unsig
 }
 
 // A CTA computes 192 or 200 rows x 128 columns of D, turned: warpgroups 0 and 1 have 64 columns each, warp 8 loads.
+// The first two CTAs help: they multiply the last `off` blocks of K of the wide tiles.
 extern "C" __global__ void __launch_bounds__(288)
 gemm(const __grid_constant__ TensorMap a_96, const __grid_constant__ TensorMap a_104, const __grid_constant__ TensorMap b,
      const __grid_constant__ TensorMap d_narrow, const __grid_constant__ TensorMap d_wide,
-     const __half* a_rows, const __half* b_rows, int m, int n, int k) {
+     const __half* a_rows, const __half* b_rows, unsigned* flags, float* parts, int m, int n, int k) {
   extern __shared__ unsigned char memory[];
-  const unsigned ring = align_up<1024>(smem_address(memory));
-  const unsigned full = ring + kStages * kStage, empty = full + 8 * kStages;
+  Ring r;
+  r.ring = align_up<1024>(smem_address(memory));
+  r.full = r.ring + kStages * kStage;
+  r.empty = r.full + 8 * kStages;
+  r.s = 0;
+  r.parity = 0;
   const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0);  // uniform for the compiler
   const int lane = threadIdx.x % 32, blocks = (k + BLOCK_K - 1) / BLOCK_K;
-  // Clusters of two tiles of N that share A's rows, then, for an odd last tile of N, of two tiles of M that share B's columns.
-  const int tiles_m = (m - 8 + kNarrow - 1) / kNarrow, pairs_n = (n + BLOCK_N - 1) / BLOCK_N / 2;
-  const int cluster = blockIdx.x / 2, rank = blockIdx.x % 2;
-  const bool share_a = cluster < tiles_m * pairs_n;
+  const int off = blocks - (blocks * kNarrow + kWide - 1) / kWide;  // blocks of a wide tile that the helpers take
+  // Clusters: the helpers; then two tiles of N that share A's rows; then, for an odd last tile of N, two tiles of M that share nothing.
+  const int tiles_m = (m - 8 + kNarrow - 1) / kNarrow, tiles_n = (n + BLOCK_N - 1) / BLOCK_N, pairs_n = tiles_n / 2;
+  const int cluster = static_cast<int>(blockIdx.x / 2) - 1, rank = blockIdx.x % 2;
+  const bool helper = cluster < 0, share_a = !helper && cluster < tiles_m * pairs_n;
+  const int last_row = (tiles_m - 1) * kNarrow;
+  const bool wide_last = m - last_row > kNarrow;
   const int tile = share_a ? cluster % tiles_m : (cluster - tiles_m * pairs_n) * 2 + rank;
-  const int row = tile * kNarrow;
-  const int column = (share_a ? cluster / tiles_m * 2 + rank : pairs_n * 2) * BLOCK_N;
-  const bool wide = tile == tiles_m - 1 && m - row > kNarrow;
+  const int row = helper ? last_row : tile * kNarrow;
+  const int tile_n = share_a ? cluster / tiles_m * 2 + rank : pairs_n * 2;
+  const int column = tile_n * BLOCK_N;
+  const bool wide = !helper && wide_last && tile == tiles_m - 1;
+  const bool helped = wide && off > 0;
+  const int count = helped ? blocks - off : blocks;
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
-      mbarrier_init(full + 8 * s, 1);
-      mbarrier_init(empty + 8 * s, 8 * kCluster);
+      mbarrier_init(r.full + 8 * s, 1);
+      mbarrier_init(r.empty + 8 * s, share_a ? 16 : 8);
     }
     mbarrier_init_fence();
   }
@@ -160,45 +221,99 @@ gemm(const __grid_constant__ TensorMap a_96, const __grid_constant__ TensorMap a
     }
   }
   launch_dependents();
-  if (blockIdx.x < 2 && k > kWarm && threadIdx.x < 256) {
-    const int i = blockIdx.x * 256 + threadIdx.x;
-    for (int r = i; r < m; r += 512) bulk_prefetch(a_rows + static_cast<long long>(r) * k, kWarm * 2);
+  if (helper && k > kWarm && threadIdx.x < 256) {
+    const int i = rank * 256 + threadIdx.x;
+    for (int line = i; line < m; line += 512) bulk_prefetch(a_rows + static_cast<long long>(line) * k, kWarm * 2);
     if (i < kWarm) bulk_prefetch(b_rows + static_cast<long long>(i) * n, n * 2u);
   }
   cluster_meet();
   wait_for_dependencies();
 
-  if (warpgroup == 2) {
-    if (!elect_one()) return;
-    const unsigned bytes = (wide ? kWide : kNarrow) * 128 + kBytesB;
-    int s = 0, parity = 1;
-    for (int block = 0; block < blocks + kStages; ++block) {
-      const unsigned stage = ring + s * kStage, upper = stage + kBytesB, lower = upper + kUpper * 128, ready = full + 8 * s;
-      const int x = block * BLOCK_K;
-      mbarrier_wait(empty + 8 * s, parity);
-      if (block < blocks) {  // in the last round the peer's arrivals must find this CTA alive
-        mbarrier_arrive_expect(ready, bytes);
-        if (share_a) {
-          if (rank == 0) tma_load_multicast(upper, a_96, ready, x, row, 3);
-          else if (wide) tma_load_multicast(lower, a_104, ready, x, row + kUpper, 3);
-          else tma_load_multicast(lower, a_96, ready, x, row + kUpper, 3);
-          tma_load(stage, b, ready, column, x);
-          tma_load(stage + kBox, b, ready, column + 64, x);
-        } else {
-          tma_load_multicast(stage + rank * kBox, b, ready, column + 64 * rank, x, 3);
-          tma_load(upper, a_96, ready, x, row);
-          if (wide) tma_load(lower, a_104, ready, x, row + kUpper);
-          else tma_load(lower, a_96, ready, x, row + kUpper);
+  if (helper) {
+    if (!wide_last || off == 0) return;
+    if (warpgroup == 2) {
+      if (!elect_one()) return;
+      for (int t = rank; t < tiles_n; t += 2) {
+        for (int block = blocks - off; block < blocks; ++block) {
+          const unsigned stage = r.ring + r.s * kStage, ready = r.full + 8 * r.s;
+          const int x = block * BLOCK_K;
+          mbarrier_wait(r.empty + 8 * r.s, r.parity ^ 1);
+          mbarrier_arrive_expect(ready, kStage);
+          tma_load(stage, b, ready, t * BLOCK_N, x);
+          tma_load(stage + kBox, b, ready, t * BLOCK_N + 64, x);
+          tma_load(stage + kBytesB, a_96, ready, x, row);
+          tma_load(stage + kBytesB + kUpper * 128, a_104, ready, x, row + kUpper);
+          r.next();
         }
       }
-      if (++s == kStages) {
-        s = 0;
-        parity ^= 1;
+      return;
+    }
+    for (int t = rank; t < tiles_n; t += 2) {
+      float sums[kWide / 2];
+#pragma unroll
+      for (int i = 0; i < kWide / 2; ++i) sums[i] = 0.0f;
+      const unsigned before = multiply_blocks<kWide>(sums, r, off, warpgroup, lane == 0, rank);
+      if (lane == 0) mbarrier_arrive(before);
+      float4* to = reinterpret_cast<float4*>(parts) + static_cast<long long>(t) * kTileVectors + threadIdx.x % 128;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+        for (int j = 0; j < part_vectors(part); ++j) {
+          const float* v = sums + 4 * (10 * part + j);
+          to[part_begin(part) + (warpgroup * part_vectors(part) + j) * 128] = make_float4(v[0], v[1], v[2], v[3]);
+        }
+      }
+      __threadfence();
+      named_barrier(1, 256);
+      if (threadIdx.x == 0) {
+        __threadfence();
+        atomicExch(flags + t, 1u);
       }
     }
     return;
   }
 
-  if (wide) consume<kWide>(d_wide, ring, full, empty, warpgroup, lane, blocks, row, column, m, n);
-  else consume<kNarrow>(d_narrow, ring, full, empty, warpgroup, lane, blocks, row, column, m, n);
+  if (warpgroup == 2) {
+    if (!elect_one()) return;
+    const unsigned bytes = (wide ? kWide : kNarrow) * 128 + kBytesB;
+    const int entries = count + (helped ? kParts : 0);
+    for (int entry = 0; entry < entries + kStages; ++entry) {
+      const unsigned stage = r.ring + r.s * kStage, upper = stage + kBytesB, lower = upper + kUpper * 128, ready = r.full + 8 * r.s;
+      const int x = entry * BLOCK_K;
+      mbarrier_wait(r.empty + 8 * r.s, r.parity ^ 1);
+      if (entry < count) {
+        mbarrier_arrive_expect(ready, bytes);
+        if (share_a) {
+          if (rank == 0) tma_load_multicast(upper, a_96, ready, x, row, 3);
+          else if (wide) tma_load_multicast(lower, a_104, ready, x, row + kUpper, 3);
+          else tma_load_multicast(lower, a_96, ready, x, row + kUpper, 3);
+        } else {
+          tma_load(upper, a_96, ready, x, row);
+          if (wide) tma_load(lower, a_104, ready, x, row + kUpper);
+          else tma_load(lower, a_96, ready, x, row + kUpper);
+        }
+        tma_load(stage, b, ready, column, x);
+        tma_load(stage + kBox, b, ready, column + 64, x);
+      } else if (entry < entries) {  // the helper's sums; behind them the last round: the peer's arrivals must find this CTA alive
+        const int part = entry - count;
+        if (part == 0) {
+          while (load_acquire(flags + tile_n) == 0) {
+          }
+          flags[tile_n] = 0;
+          __threadfence();
+          fence_proxy_async();
+        }
+        const unsigned size = part_vectors(part) * 4096;
+        mbarrier_arrive_expect(ready, size);
+        bulk_load(stage, reinterpret_cast<const float4*>(parts) + static_cast<long long>(tile_n) * kTileVectors + part_begin(part), size, ready);
+      }
+      r.next();
+    }
+    return;
+  }
+
+  const bool releases = lane < (share_a ? 2 : 1);
+  const int releases_rank = share_a ? lane : rank;
+  if (wide) consume<kWide>(d_wide, memory, r, warpgroup, lane, count, helped, releases, releases_rank, row, column, m, n);
+  else consume<kNarrow>(d_narrow, memory, r, warpgroup, lane, count, false, releases, releases_rank, row, column, m, n);
 }

@@ -1,6 +1,6 @@
 /* cudal2: {
  "arch": "sm_90a",
- "launches": [{"entry": "gelu", "grid": ["ceil(batch_size*dim/2048)", 1, 1], "block": [512, 1, 1], "programmatic": true, "args": [
+ "launches": [{"entry": "gelu", "grid": ["ceil(batch_size*dim/1024)", 1, 1], "block": [128, 1, 1], "programmatic": true, "args": [
    {"tensor": "x"}, {"tensor": "out", "access": "write"}, {"scalar": "batch_size*dim", "type": "i64"}]}]
 } */
 #include <cudal2/programmatic.cuh>
@@ -13,18 +13,26 @@ __device__ __forceinline__ float gelu_of(float x) {
   return __fdividef(x, 1.0f + exp2f(exponent));
 }
 
-extern "C" __global__ void __launch_bounds__(512, 4) gelu(const float* __restrict__ x, float* __restrict__ out, long long count) {
+__device__ __forceinline__ float4 gelu_of(float4 v) {
+  v.x = gelu_of(v.x);
+  v.y = gelu_of(v.y);
+  v.z = gelu_of(v.z);
+  v.w = gelu_of(v.w);
+  return v;
+}
+
+extern "C" __global__ void __launch_bounds__(128, 16) gelu(const float* __restrict__ x, float* __restrict__ out, long long count) {
   cudal2::launch_dependents();
-  const long long at = 2048LL * blockIdx.x + 4 * threadIdx.x;
+  const long long start = 1024LL * blockIdx.x;
+  const float4* from = reinterpret_cast<const float4*>(x + start) + threadIdx.x;
+  float4* to = reinterpret_cast<float4*>(out + start) + threadIdx.x;
   cudal2::wait_for_dependencies();
-  if (at + 4 <= count) {
-    float4 v = __ldcs(reinterpret_cast<const float4*>(x + at));
-    v.x = gelu_of(v.x);
-    v.y = gelu_of(v.y);
-    v.z = gelu_of(v.z);
-    v.w = gelu_of(v.w);
-    *reinterpret_cast<float4*>(out + at) = v;
+  if (start + 1024 <= count) {
+    const float4 first = from[0];
+    const float4 second = from[128];
+    to[0] = gelu_of(first);
+    to[128] = gelu_of(second);
   } else {
-    for (long long i = at; i < count; ++i) out[i] = gelu_of(x[i]);
+    for (long long i = start + threadIdx.x; i < count; i += 128) out[i] = gelu_of(x[i]);
   }
 }

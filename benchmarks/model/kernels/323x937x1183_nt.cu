@@ -1,15 +1,15 @@
 /* cudal2: {
  "arch": "sm_90a",
- "launches": [{"entry": "gemm", "grid": ["ceil(N/56)", "2*ceil(M/112)", 1], "cluster": [1, 2, 1], "block": [544, 1, 1], "dynamic_smem": 218368,
+ "launches": [{"entry": "gemm", "grid": ["2*ceil(N/112)", "2*ceil(M/112)", 1], "cluster": [2, 2, 1], "block": [544, 1, 1], "dynamic_smem": 218368,
    "programmatic": true, "args": [
-   {"tensor_map": {"of": "A", "dims": ["M+(0*M)%8", "(K+7)//8"], "strides": ["8*M"], "box": [64, 80], "swizzle": 128, "offset_bytes": "(0*M)//16*16"}},
-   {"tensor_map": {"of": "A", "dims": ["M+(1*M)%8", "(K+6)//8"], "strides": ["8*M"], "box": [64, 80], "swizzle": 128, "offset_bytes": "(2*M)//16*16"}},
-   {"tensor_map": {"of": "A", "dims": ["M+(2*M)%8", "(K+5)//8"], "strides": ["8*M"], "box": [64, 80], "swizzle": 128, "offset_bytes": "(4*M)//16*16"}},
-   {"tensor_map": {"of": "A", "dims": ["M+(3*M)%8", "(K+4)//8"], "strides": ["8*M"], "box": [64, 80], "swizzle": 128, "offset_bytes": "(6*M)//16*16"}},
-   {"tensor_map": {"of": "A", "dims": ["M+(4*M)%8", "(K+3)//8"], "strides": ["8*M"], "box": [64, 80], "swizzle": 128, "offset_bytes": "(8*M)//16*16"}},
-   {"tensor_map": {"of": "A", "dims": ["M+(5*M)%8", "(K+2)//8"], "strides": ["8*M"], "box": [64, 80], "swizzle": 128, "offset_bytes": "(10*M)//16*16"}},
-   {"tensor_map": {"of": "A", "dims": ["M+(6*M)%8", "(K+1)//8"], "strides": ["8*M"], "box": [64, 80], "swizzle": 128, "offset_bytes": "(12*M)//16*16"}},
-   {"tensor_map": {"of": "A", "dims": ["M+(7*M)%8", "(K+0)//8"], "strides": ["8*M"], "box": [64, 80], "swizzle": 128, "offset_bytes": "(14*M)//16*16"}},
+   {"tensor_map": {"of": "A", "dims": ["M+(0*M)%8", "(K+7)//8"], "strides": ["8*M"], "box": [64, 40], "swizzle": 128, "offset_bytes": "(0*M)//16*16"}},
+   {"tensor_map": {"of": "A", "dims": ["M+(1*M)%8", "(K+6)//8"], "strides": ["8*M"], "box": [64, 40], "swizzle": 128, "offset_bytes": "(2*M)//16*16"}},
+   {"tensor_map": {"of": "A", "dims": ["M+(2*M)%8", "(K+5)//8"], "strides": ["8*M"], "box": [64, 40], "swizzle": 128, "offset_bytes": "(4*M)//16*16"}},
+   {"tensor_map": {"of": "A", "dims": ["M+(3*M)%8", "(K+4)//8"], "strides": ["8*M"], "box": [64, 40], "swizzle": 128, "offset_bytes": "(6*M)//16*16"}},
+   {"tensor_map": {"of": "A", "dims": ["M+(4*M)%8", "(K+3)//8"], "strides": ["8*M"], "box": [64, 40], "swizzle": 128, "offset_bytes": "(8*M)//16*16"}},
+   {"tensor_map": {"of": "A", "dims": ["M+(5*M)%8", "(K+2)//8"], "strides": ["8*M"], "box": [64, 40], "swizzle": 128, "offset_bytes": "(10*M)//16*16"}},
+   {"tensor_map": {"of": "A", "dims": ["M+(6*M)%8", "(K+1)//8"], "strides": ["8*M"], "box": [64, 40], "swizzle": 128, "offset_bytes": "(12*M)//16*16"}},
+   {"tensor_map": {"of": "A", "dims": ["M+(7*M)%8", "(K+0)//8"], "strides": ["8*M"], "box": [64, 40], "swizzle": 128, "offset_bytes": "(14*M)//16*16"}},
    {"tensor_map": {"of": "B", "dims": ["N+(0*N)%8", "(K+7)//8"], "strides": ["8*N"], "box": [64, 40], "swizzle": 128, "offset_bytes": "(0*N)//16*16"}},
    {"tensor_map": {"of": "B", "dims": ["N+(1*N)%8", "(K+6)//8"], "strides": ["8*N"], "box": [64, 40], "swizzle": 128, "offset_bytes": "(2*N)//16*16"}},
    {"tensor_map": {"of": "B", "dims": ["N+(2*N)%8", "(K+5)//8"], "strides": ["8*N"], "box": [64, 40], "swizzle": 128, "offset_bytes": "(4*N)//16*16"}},
@@ -42,7 +42,7 @@ constexpr int kStages = 7, kBlocks = 16;               // 8 classes, 2 blocks of
 constexpr unsigned kBox = kRows * 128, kStage = 2 * kBox;
 constexpr int kPitch = 72;                             // floats of a row of a partial tile
 constexpr unsigned kPartial = 64 * kPitch * 4;
-constexpr int kHelpers = 30;                           // CTAs that prefetch into L2 while the preceding launch runs
+constexpr int kHelpers = 12;                           // CTAs that prefetch into L2 while the preceding launch runs
 constexpr int kConsumers = 512;
 
 __device__ __forceinline__ void prefetch_share(const void* base, long long elements, int id) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void prefetch_share(const void* base, long long eleme
   if (count > 0) bulk_prefetch(static_cast<const unsigned char*>(base) + first * 16, static_cast<unsigned>(count * 16));
 }
 
-// A is this CTA's own; of B each CTA of the pair loads 40 rows for both.
+// Four CTAs, 2 x 2: of a block of A each loads 40 rows for itself and its neighbour along N, of B 40 rows for itself and along M.
 __device__ __forceinline__ void load_class(const TensorMap& a, const TensorMap& b, int c, unsigned ring, unsigned full, unsigned empty,
                                            int row, int column, int rank) {
 #pragma unroll
@@ -60,8 +60,11 @@ __device__ __forceinline__ void load_class(const TensorMap& a, const TensorMap& 
     const int block = 2 * c + h, s = block % kStages;
     if (block >= kStages) mbarrier_wait(empty + 8 * s, (block / kStages - 1) % 2);
     mbarrier_arrive_expect(full + 8 * block, kStage);
-    tma_load(ring + s * kStage, a, full + 8 * block, row, h * kRows);
-    tma_load_multicast(ring + s * kStage + kBox + rank * (kBox / 2), b, full + 8 * block, column, h * kRows + rank * (kRows / 2), 3);
+    const int across = rank % 2, down = rank / 2;
+    tma_load_multicast(ring + s * kStage + across * (kBox / 2), a, full + 8 * block, row, h * kRows + across * (kRows / 2),
+                       static_cast<unsigned short>(3 << (2 * down)));
+    tma_load_multicast(ring + s * kStage + kBox + down * (kBox / 2), b, full + 8 * block, column, h * kRows + down * (kRows / 2),
+                       static_cast<unsigned short>(5 << across));
   }
 }
 
@@ -80,11 +83,12 @@ gemm(const __grid_constant__ TensorMap a0, const __grid_constant__ TensorMap a1,
   const unsigned base = smem_address(memory), ring = align_up<1024>(base);
   const unsigned full = ring + kStages * kStage + 4 * kPartial, empty = full + 8 * kBlocks, early = empty + 8 * kStages;
   unsigned char* const stages = memory + (ring - base);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0), lane = threadIdx.x % 32;
+  const int rank = static_cast<int>(cluster_rank());   // x + 2 y
   const int row = blockIdx.y * kTile, column = blockIdx.x * kTile;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kBlocks; ++i) mbarrier_init(full + 8 * i, 1);  // one per block: a warpgroup sees only some of them
-    for (int s = 0; s < kStages; ++s) mbarrier_init(empty + 8 * s, 8);  // 4 warps of both CTAs
+    for (int s = 0; s < kStages; ++s) mbarrier_init(empty + 8 * s, 12);  // 4 warps of this CTA and of both neighbours
     mbarrier_init(early, kConsumers / 32);
     mbarrier_init_fence();
   }
@@ -93,7 +97,7 @@ gemm(const __grid_constant__ TensorMap a0, const __grid_constant__ TensorMap a1,
 
   if (warp == kConsumers / 32) {
     if (!elect_one()) return;
-    const int id = blockIdx.y / 2 * 2 * gridDim.x + 2 * blockIdx.x + blockIdx.y % 2;  // in the order of launch
+    const int id = (blockIdx.y / 2 * (gridDim.x / 2) + blockIdx.x / 2) * 4 + rank;  // in the order of launch
     if (id < kHelpers) {
       prefetch_share(a, static_cast<long long>(m) * k, id);
       prefetch_share(b, static_cast<long long>(n) * k, id);
@@ -114,7 +118,6 @@ gemm(const __grid_constant__ TensorMap a0, const __grid_constant__ TensorMap a1,
     tma_prefetch_map(b6);
     tma_prefetch_map(a7);
     tma_prefetch_map(b7);
-    const int rank = cluster_rank();
     wait_for_dependencies();
     load_class(a0, b0, 0, ring, full, empty, row, column, rank);
     load_class(a1, b1, 1, ring, full, empty, row, column, rank);
@@ -128,7 +131,7 @@ gemm(const __grid_constant__ TensorMap a0, const __grid_constant__ TensorMap a1,
   }
 
   wait_for_dependencies();
-  const int group = threadIdx.x / 128;
+  const int group = warp / 4;
   // Row i of the partial of class c is row i - (c*M)%8 of the tile, and so for columns.
   int from[8];
 #pragma unroll
@@ -160,6 +163,7 @@ gemm(const __grid_constant__ TensorMap a0, const __grid_constant__ TensorMap a1,
     }
     wgmma_commit();
     mbarrier_wait(full + 8 * (block + 1), 0);
+    wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kRows / 16; ++step) {
       const unsigned at = second * kStage + step * 2048;
@@ -167,11 +171,11 @@ gemm(const __grid_constant__ TensorMap a0, const __grid_constant__ TensorMap a1,
     }
     wgmma_commit();
     wgmma_wait<1>();
-    if (block + kStages < kBlocks && lane < 2) mbarrier_arrive_remote(empty + 8 * first, lane);
+    if (block + kStages < kBlocks && lane < 3) mbarrier_arrive_remote(empty + 8 * first, rank ^ lane);
     wgmma_pin(sums);
     wgmma_wait<0>();
     wgmma_pin(sums);
-    if (block + 1 + kStages < kBlocks && lane < 2) mbarrier_arrive_remote(empty + 8 * second, lane);
+    if (block + 1 + kStages < kBlocks && lane < 3) mbarrier_arrive_remote(empty + 8 * second, rank ^ lane);
     // The partial of the first class has a place of its own; that of the second takes the stage of its last block, which nobody
     // else reads and nothing refills.
     if (half == 1) named_barrier(1 + group, 128);

@@ -18,6 +18,7 @@ MAX_ACCUMULATORS = 128  # 32-bit accumulator registers per thread
 MAX_ALTERNATING = 176  # the same where two consumers alternate; 192 spill
 # One byte more than half of an SM's shared memory, less what the system reserves for each CTA, in steps of 16.
 EXCLUSIVE_SMEM_BYTES = LIMITS[Arch.SM_90A].smem_per_sm_bytes // 2 - 1024 + 16
+WIDEST_OF_THREE = 208  # columns of a tile in f32 for which three consumers have the registers beside a producer
 BOX_ROWS = range(24, 97)  # of a store box of a kernel with swap_ab, where the tile divides into such
 WIDTHS = range(8, 257, 8)  # N of the wgmma instructions
 MAX_SMS = 132  # of the chips that the family is for
@@ -367,8 +368,10 @@ def _store_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
         yield "turned needs tma_store, spread_sum, or push with cluster_k, and no whole_groups"
     if s.pingpong and not (s.persistent and s.splits == 1 and s.consumers == 2):
         yield "pingpong needs persistent, splits=1 and consumers=2"
-    if s.self_fed and (s.persistent or s.splits > 1 or s.cluster_k > 1 or s.ctas_per_sm > 1 or s.stages < 4):
-        yield "self_fed needs persistent=false, splits=1, cluster_k=1, ctas_per_sm=1 and four stages"
+    if s.self_fed and (s.persistent or s.splits > 1 or s.cluster_k > 1 or s.stages < 4):
+        yield "self_fed needs persistent=false, splits=1, cluster_k=1 and four stages"
+    if s.self_fed and (s.padded or s.consumers != 3 or s.atoms * s.block_n <= WIDEST_OF_THREE):
+        yield f"self_fed is for three consumers and tiles of more than {WIDEST_OF_THREE} columns, a multiple of 16"
 
 
 def _can_spread(s: WgmmaTmaSchedule, task: GemmTask) -> bool:

@@ -12,6 +12,7 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
     EXCLUSIVE_SMEM_BYTES,
     MAX_ACCUMULATORS,
     MAX_ALTERNATING,
+    WIDEST_OF_THREE,
     WIDTHS,
     WgmmaTmaSchedule,
     accumulator_widths,
@@ -24,7 +25,6 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
 LARGE_US = 30.0  # roofline of tasks that may be faster without programmatic launch; smaller ones never were
 FEW_ROWS = 96  # of D, up to which tiles of fewer rows than an instruction has are tried by swap_ab
 FULL = 0.9  # of the CTAs of a wave, from which on kernels with swap_ab split K where D has more rows
-MOST_OF_THREE = 104  # accumulator registers of each of three consumers beside a producer
 PAYS = 0.97  # of the work of tiles that are always tried, from which on others are tried too
 MAX_BOXES_BYTES = 96 * 128  # of the store boxes of a warpgroup of which two are kept
 AHEAD_STAGES = 6  # with which persistent CTAs of short K were fastest
@@ -66,7 +66,7 @@ def _tile_shapes(task: GemmTask, chip: Chip) -> Iterator[TileShape]:
                 worth = not turned or task.m < 64 or _holds_few_rows(block_n, task) or (consumers == 2 and block_n >= 96)
                 worth = worth or (block_n >= 64 and _pays(_turns(chip, rows, block_n, m, n), _turns(chip, rows, block_n, n, m)))
                 if fits and worth and rows < 2 * max(m, 64) and block_n < 2 * max(n, 16):
-                    self_fed = consumers == 3 and block_n // packed > MOST_OF_THREE
+                    self_fed = consumers == 3 and packed == 2 and block_n > WIDEST_OF_THREE
                     yield TileShape(consumers, atoms, block_n, pingpong, turned, self_fed)
 
 

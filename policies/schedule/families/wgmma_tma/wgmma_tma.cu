@@ -456,11 +456,7 @@ __device__ __forceinline__ void load_block(unsigned smem, const TensorMap& map_a
                                            int block, const Rank& rank) {
   if (threadIdx.x == 0) {
     const unsigned full = full_barrier(smem, stage), to = smem + stage * kStageBytes;
-//@section self-fed-exact
     mbarrier_arrive_expect(full, kStageBytes);
-//@section self-fed-padded
-    mbarrier_arrive_expect(full, kLoadedBytes);
-//@section self-fed
     load_a(to, map_a, full, unit.row, block * BLOCK_K, rank);
     load_b(to, map_b, full, unit.column, block * BLOCK_K, rank);
   }

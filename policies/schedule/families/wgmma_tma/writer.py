@@ -99,7 +99,7 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         *({"turned-parts" if s.splits * s.cluster_k > 1 else "turned-whole"} if s.turned else ()),
         *({f"tail-split-{d}"} if s.split_tail else ()),
         *({"drains"} if s.drains else set() if s.push else {"meets"}),
-        *({"self-fed", f"self-fed-{'padded' if s.padded else 'exact'}"} if s.self_fed else {"fed-apart"}),
+        "self-fed" if s.self_fed else "fed-apart",
         *({"self-fed-drains"} if s.self_fed and s.drains else ()),
         f"sum-{combined}",
         *({f"{way}-{combined}"} & _SECTIONS_OF_BOTH),
