@@ -260,7 +260,7 @@ class _Spread:
         explained = self._sum.mul_(OF_MEAN / max(self._count, 1))
         length = _row_length(reference.shape)
         for errors, want in _blocks(explained, reference, length=length):
-            rows, size = errors.view(-1, length), want.float().abs_().view(-1, length)
+            rows, size = errors.view(-1, length), want.to(torch.float32, copy=True).abs_().view(-1, length)
             least = torch.maximum(_typical(rows), size * _typical(torch.where(size > 0, rows / size, 0.0)))
             torch.maximum(rows, torch.maximum(least, _around(rows)), out=rows)
         free = self._free if bool(self._free.any()) else None
