@@ -96,7 +96,7 @@ class SchedulePolicy:
         """
         precedents = list(self._precedents(pool.task, pool.chip))
         own = sum(one.carries_over(pool.task) for one in precedents)
-        written = [(one, entry) for one in precedents if (entry := pool.entry(one.schedule)) is not None]
+        written = [(one, entry) for one in precedents if (entry := pool.entry_today(one.schedule)) is not None]
         times_us = pool.predict_us([entry for _, entry in written]) if written else ()
         limit_us = pool.prior.precedent_limit * float(pool.predicted_us.min())
         worth = (

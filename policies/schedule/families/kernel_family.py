@@ -138,6 +138,10 @@ class Family(ABC, Generic[S]):
         """Whether no run that a shipped prior learned from has timed this form of the kernel."""
         return False
 
+    def as_searched(self, schedule: S) -> S:
+        """A schedule of an earlier search with what the space has for all of its schedules since."""
+        return schedule
+
     def violation(self, schedule: S, task: GemmTask) -> str | None:
         """The first reason why a schedule cannot run for the task, or None."""
         return next(self.violations(schedule, task), None)

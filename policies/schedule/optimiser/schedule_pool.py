@@ -91,6 +91,11 @@ class SchedulePool:
             self._read[key] = read_entry(self.families, values, self.task, self.chip)
         return self._read[key]
 
+    def entry_today(self, values: Values) -> PoolEntry | None:
+        """The same of a schedule of an earlier search, as its family searches it today."""
+        entry = self.entry(values)
+        return None if entry is None else self.entry(entry.family.as_searched(entry.schedule).values())
+
     def neighbours(self, entry: PoolEntry, rng: np.random.Generator) -> Iterator[PoolEntry]:
         """Valid schedules one step away along one axis, and some that are one step away along two."""
         steps = list(self.steps(entry))

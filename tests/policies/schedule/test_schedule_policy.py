@@ -225,6 +225,19 @@ def test_the_first_round_starts_from_precedents_for_one_half() -> None:
     assert [one.id for one in first] == [plain[-1].id, *(one.id for one in plain[:3])]
 
 
+def test_a_precedent_of_an_earlier_search_is_written_as_its_family_is_searched_today() -> None:
+    """The library's winners are older than the shape as constants, which no schedule of the space lacks."""
+    older = {"consumers": 2, "atoms": 1, "block_n": 128, "block_k": 64, "stages": 4, "family": "wgmma_tma"}
+    task = GemmTask(m=2048, n=1024, k=4096)
+    known = [Precedent(run_id="r", task=task, schedule=older, speedup=1.2)]
+    seen = Observation(task=task, chip=REFERENCE_CHIPS[task.arch], round=1, seed=0)
+    first = SchedulePolicy(families(task.arch), precedents=lambda *_: known).propose(seen, 4)[0]
+    assert first.origin.schedule is not None
+    assert {axis: first.origin.schedule[axis] for axis in older} == older
+    assert first.origin.schedule["constant_shape"] is True
+    assert "M==2048" in first.plan.requires
+
+
 @pytest.mark.parametrize(
     ("other", "known_first"), [({}, 2), ({"mode": TimingMode.SERVER}, 3), ({"element": ElementType.BF16}, 3)]
 )

@@ -75,6 +75,10 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
         in_parts = schedule.splits * schedule.cluster_k > 1
         return schedule.block_n not in accumulator_widths(task) or (schedule.turned and in_parts)
 
+    def as_searched(self, schedule: WgmmaTmaSchedule) -> WgmmaTmaSchedule:
+        """With its shape as constants."""
+        return schedule.model_copy(update={"constant_shape": True})
+
     def violations(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
         if not self.supports(task):
             yield "the family needs sm_90a"
