@@ -153,9 +153,14 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def box_columns(self) -> int:
-        """Width of a store box, in elements."""
-        if self.block_n % 16:  # 8 times an odd number, and so is each box, which then needs no swizzle
-            return next((width for width in (56, 40, 24) if self.block_n % width == 0), self.block_n)
+        """Width of a store box, in elements.
+
+        Boxes of 8 times an odd number of columns need no swizzle. A CTA with one tile has room for the widest, whose rows lie
+        in the fewest lines; tiles of other widths have boxes of at most 128 bytes.
+        """
+        if self.block_n % 16:
+            narrow = (width for width in (56, 40, 24) if self.persistent and self.block_n % width == 0)
+            return next(narrow, self.block_n)
         return _group_width(self.block_n)
 
     @property
