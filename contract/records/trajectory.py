@@ -131,7 +131,7 @@ class Observation(Record):
     """What a policy sees before it proposes.
 
     `best`: the best verified candidate so far. `diagnosis` and `profile` belong to candidate `diagnosed`.
-    `differences`: from the previous leader to that candidate.
+    `differences`: from the fastest other candidate with a profile to that candidate.
     `recent`: the latest candidates that were found right, latest first, without the best.
     `failures`: failed candidates without a schedule, latest first. `seconds_left`: wall-clock time left to the search.
     `candidates_left`: that the run may still try, those of this round included; None in records of older versions.

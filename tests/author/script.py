@@ -117,7 +117,7 @@ SCRIPT = (
         (
             Need("the faster source", r"\bhgemm_ring\(", "executed"),
             Need("its counters", r"counters of hgemm_ring: \w+=\d", "profiled"),
-            Need("what changed", r"since the leader before: ", "profiled"),
+            Need("what changed", r"of the next fastest profiled kernel ", "profiled"),
         ),
     ),
     Turn(

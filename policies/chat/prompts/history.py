@@ -5,7 +5,7 @@ All untrusted text is fenced, or on one line inside a fence.
 """
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from cudal2_agent.contract.records.candidate import axes_in_use
 from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
@@ -36,7 +36,7 @@ def tried_text(observation: Observation) -> list[str]:
     latest = {attempt.candidate_id: attempt for attempt in observation.attempts}
     newest = list(reversed(latest.values()))[:NEWEST]
     older = [one for one in latest.values() if one not in newest]
-    timed = sorted((one for one in older if time_us(one) is not None), key=_order)[:FASTEST]
+    timed = sorted((one for one in older if time_us(one) is not None), key=_order(older, observation.task))[:FASTEST]
     others = [one for one in reversed(older) if one not in timed]
     rows = [_row(attempt, observation) for attempt in (*newest, *timed, *others)]
     return [f"{_HEAD}\n{row}" if not place else row for place, row in enumerate(rows)]
@@ -103,8 +103,17 @@ def left_text(observation: Observation) -> str:
     return f"Left to the run, this round included: {', '.join(left)}." if left else ""
 
 
-def _order(attempt: Attempt) -> tuple[bool, float]:
-    return attempt.time_us is None, time_us(attempt) or 0.0
+def _order(attempts: Sequence[Attempt], task: Task) -> Callable[[Attempt], tuple[bool, float]]:
+    """Measured ones first. Ratios over one baseline rank fairly where clocks drift; those of modules may be over several."""
+    measured = [one for one in attempts if one.time_us is not None]
+    paired = not isinstance(task, ModuleTask) and all(one.speedup is not None for one in measured)
+
+    def key(attempt: Attempt) -> tuple[bool, float]:
+        if paired and attempt.time_us is not None:
+            return False, -(attempt.speedup or 0.0)
+        return attempt.time_us is None, time_us(attempt) or 0.0
+
+    return key
 
 
 def time_us(attempt: Attempt) -> float | None:

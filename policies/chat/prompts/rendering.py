@@ -73,7 +73,7 @@ def diagnosis_text(
     tokens: int,
     evaluation: Evaluation | None = None,
 ) -> str:
-    """Bottlenecks, heaviest first, with their counters and the changes since the previous leader.
+    """Bottlenecks, heaviest first, with their counters and how these differ from the next fastest kernel's.
 
     `evaluation`: of the candidate diagnosed. Where no rule finds a bottleneck, its predicted terms and its instructions speak.
     """
@@ -219,8 +219,8 @@ def _instructions(inspection: Inspection) -> Iterator[str]:
 
 
 def _difference(difference: Difference) -> Iterator[str]:
-    change = f"{difference.before:.4g} to {difference.after:.4g} {difference.unit}".rstrip()
-    yield f"since the leader before: {difference.quantity} {change}: {difference.meaning}"
+    values = f"{difference.after:.4g}, of the next fastest profiled kernel {difference.before:.4g} {difference.unit}".rstrip()
+    yield f"{difference.quantity} {values}: {difference.meaning}"
 
 
 def _counters(profile: Profile) -> Iterator[str]:

@@ -125,6 +125,16 @@ def test_the_newest_come_first_then_the_fastest_and_then_the_latest() -> None:
     assert fastest == ["f", "a", "0", "1", "2", "3"], "a measured time ranks before a prediction"
 
 
+def test_where_all_are_measured_beside_one_baseline_the_ratio_ranks() -> None:
+    """The second was timed at lower clocks, and so was its baseline."""
+    early = attempt("a", status="measured", time_us=4.0, speedup=2.5)
+    late = attempt("b", status="measured", time_us=4.5, speedup=2.7)
+    newer = [attempt(name, status="wrong") for name in "yz"]
+    assert [row[0][0] for row in rows(early, late, *newer)] == ["z", "y", "b", "a"]
+    unpaired = late.model_copy(update={"speedup": None})
+    assert [row[0][0] for row in rows(early, unpaired, *newer)] == ["z", "y", "a", "b"]
+
+
 def test_the_time_of_a_candidate_is_its_latest_or_what_became_of_it() -> None:
     again = [attempt("a", status="measured", time_us=us, speedup=10 / us) for us in (9.0, 8.0)]
     seen = observe(attempts=(*again, attempt("b", status="wrong", message="one test")))
