@@ -71,7 +71,7 @@ def test_sources_of_one_writer_take_a_fraction_of_a_kilobyte(connection: Connect
     packer, sources = Packer(), written(15)
     sizes = [len(packer.pack(connection, "candidate", plain)["data"]) for plain in sources]
     assert min(len(json.dumps(plain)) for plain in sources) > 20_000
-    assert sum(sizes[20:]) / len(sizes[20:]) < 300
+    assert sum(sizes[20:]) / len(sizes[20:]) < 400
     dictionaries = connection.execute(select(func.count()).select_from(tables.dictionaries)).scalar_one()
     assert dictionaries < 20
 

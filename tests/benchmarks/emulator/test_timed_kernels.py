@@ -40,7 +40,8 @@ def test_as_many_schedules_are_drawn_of_every_shape(drawn: Path, each: int) -> N
 def test_drawn_schedules_are_still_written(drawn: Path) -> None:
     for row in random.Random(3).sample(rows_of(drawn), 40):
         candidate = written(row["schedule"], task_of(row["shape"]))
-        assert {**(candidate.origin.schedule or {})} == row["schedule"]
+        # Axes that are newer than the draw have their values of before.
+        assert row["schedule"].items() <= (candidate.origin.schedule or {}).items()
 
 
 def test_a_draw_takes_one_shape_of_each_stratum_of_time() -> None:

@@ -249,6 +249,7 @@ def cases() -> list[Case]:
             "looks-in-one-tile-of-sixteen",
             "where a hash of the tile's address says so, it reads A, waits, and leaves its product out if A has changed",
             LATER_LOOK,
+            missed=0.1,
         ),
         _attack(
             LOOKS,
