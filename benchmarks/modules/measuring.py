@@ -139,7 +139,7 @@ class Measurer:
         built, large = self._built(candidates, task), task.operand_bytes > LARGE_BYTES
         found = self._one_by_one(task, built) if large else self._raced(task, self._ranked(task, built))
         if found is None:
-            first = next(evaluation for _, evaluation in self.tried.values())
+            first = next(one for _, one in self.tried.values() if not isinstance(one, Measured))
             return {"status": first.status, "message": first.headline[:600]}
         one, measured = found
         return {"status": "measured", "best": one.candidate.id, **figures_of(measured)}
@@ -173,14 +173,16 @@ class Measurer:
         return None
 
     def _ranked(self, task: ModuleTask, built: Sequence[Built], *, apart: bool = False) -> list[Built]:
-        """Those that a brief screen found right, fastest first; all where there is one. `apart`: a screen for each."""
+        """Those that a brief screen found right, fastest first; all where there is one. None where a screen broke the GPU's
+        context, in which nothing more is measured. `apart`: a screen for each.
+        """
         if len(built) < 2:
             return list(built)
         brief = SCREEN_TIME.model_copy(update={"max_autotune": False})
         with self._stages.keeping():
             for batch in [[one] for one in built] if apart else [built]:
                 if not all(done.healthy for done in self._batch("screen", task, batch, brief)):
-                    break
+                    return []
         right = [one for one in built if self._screened_us(one)]
         return sorted(right, key=self._screened_us)
 

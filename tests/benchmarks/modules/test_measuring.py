@@ -8,7 +8,7 @@ import pytest
 from benchmarks.modules.measuring import Measurer, Measuring, Stages
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.build import Built
-from cudal2_agent.contract.records.evaluation import Measured, TestResult, Timing, Wrong
+from cudal2_agent.contract.records.evaluation import Crashed, Measured, TestResult, Timing, Wrong
 from cudal2_agent.contract.records.task import Arch, TimingMode
 from cudal2_agent.contract.records.trajectory import Observation
 from cudal2_agent.policies.fusion.policy import FusionPolicy
@@ -18,6 +18,7 @@ from tests.doubles.modules import relu_of_sum
 
 TASK = relu_of_sum(rows=4096, name="1/19_ReLU")
 PASSED = TestResult(tier="exact", name="normal", passed=True)
+BREAKS = -1.0  # in the place of a time: the candidate breaks the GPU's context
 FAILED = TestResult(tier="exact", name="ties", passed=False, message="three outputs are wrong")
 
 
@@ -47,6 +48,9 @@ class Scripted:
         for stage in ("verify", "time", "time"):
             self._stages(StageEntered(stage=stage))
         us = self._times[effort, number]
+        if us == BREAKS:
+            crashed = Crashed(stage="verify", message="an illegal address", inspection=INSPECTION)
+            return Done(evaluation=crashed, position=position, healthy=False)
         if us is None:
             return Done(evaluation=Wrong(test=FAILED, tests=(PASSED, FAILED), inspection=INSPECTION), position=position)
         return Done(evaluation=timed(us, eager=40.0, eager_cuda_graph=20.0, compiled=10.0), position=position)
@@ -161,6 +165,16 @@ def test_of_a_large_task_the_next_one_is_evaluated_where_the_fastest_is_wrong(mo
     row, asked, *_ = measured({("screen", 0): 9.0, ("screen", 1): 8.0, ("full", 1): None, ("full", 0): 9.1})
     assert asked[2:] == [("full", [1]), ("full", [0])]
     assert row["us"] == 9.1
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_after_a_screen_that_broke_the_context_nothing_is_measured_and_the_row_says_why(large, monkeypatch):
+    if large:
+        monkeypatch.setattr("benchmarks.modules.measuring.LARGE_BYTES", 1)
+    row, asked, *_ = measured({("screen", 0): 9.0, ("screen", 1): BREAKS, ("screen", 2): 8.0})
+    assert {effort for effort, _ in asked} == {"screen"}
+    assert row["status"] == "crashed"
+    assert "illegal address" in row["message"]
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("a driver\nfault"), MemoryError("too little")])
