@@ -10,8 +10,9 @@ import pytest
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.cuda import verifier as module
+from cudal2_agent.sandbox.cuda.guard import buffers
 from cudal2_agent.sandbox.cuda.guard.buffers import Guarded, GuardedOperands, address
-from cudal2_agent.sandbox.cuda.guard.placement import room_bytes
+from cudal2_agent.sandbox.cuda.guard.placement import PAGE_BYTES, room_bytes
 from cudal2_agent.sandbox.cuda.verifier import CudaExecutor
 from cudal2_agent.sandbox.verification.cases import CaseStore
 from cudal2_agent.sandbox.verification.draws import Draws
@@ -157,7 +158,9 @@ def test_reading_a_as_if_it_lay_by_rows_fails(shape):
     assert (tests[-1].passed, tests[-1].tier) == (False, "exact")
 
 
-def test_stray_write_is_told_with_its_distance(task):
+def test_stray_write_is_told_with_its_distance(task, monkeypatch):
+    monkeypatch.setattr(buffers, "_drawn_bytes", lambda xp: xp.full(3 * PAGE_BYTES, 0xA5, dtype=xp.uint8))  # no byte of it is 0
+
     def kernel(operands):
         compute(task, operands)
         outside = np.lib.stride_tricks.as_strided(operands.d.view(np.uint16), (task.m * task.n + 1,), (2,), writeable=True)
