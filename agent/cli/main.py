@@ -14,7 +14,6 @@ from typing import Any
 import typer
 
 from cudal2_agent.agent.cli import (
-    advise,
     agents,
     bench,
     campaign,
@@ -27,6 +26,7 @@ from cudal2_agent.agent.cli import (
     profile,
     runs,
     tasks,
+    torch_models,
     train,
     trajectories,
     verify,
@@ -59,7 +59,8 @@ app.command("verify", epilog=verify.EXAMPLE)(verify.verify)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("model-bench", epilog=model_bench.EXAMPLE)(model_bench.model_bench)
 app.command("mcp", epilog=agents.EXAMPLE)(agents.serve)
-app.command("advise", epilog=advise.EXAMPLE)(advise.advise)
+app.command("tune", epilog=torch_models.TUNE_EXAMPLE)(torch_models.tune)
+app.command("advise", epilog=torch_models.ADVISE_EXAMPLE)(torch_models.advise)
 app.command("calibrate", epilog=calibrate_verb.EXAMPLE)(calibrate_verb.calibrate)
 app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
 app.command("worker", epilog=worker.EXAMPLE)(worker.worker)

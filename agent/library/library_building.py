@@ -135,26 +135,41 @@ def no_faster_of(left_out: Sequence[LeftOut]) -> tuple[str, ...]:
     return tuple(sorted(product_words(one.task) for one in left_out if one.reason in (NOT_FASTER, EXCLUDED)))
 
 
-def extend_library(base: KernelLibrary | None, rows: Sequence[TunedProduct], out: Path, chip: str) -> LibraryManifest | None:
-    """A library with all that another holds, and with the algorithms of tuned products. `base`: None starts an empty one.
+def extend_library(
+    base: KernelLibrary | None,
+    rows: Sequence[TunedProduct],
+    out: Path,
+    chip: str,
+    entries: Sequence[LibraryEntry] = (),
+    without: frozenset[str] = frozenset(),
+    no_faster: Sequence[str] = (),
+) -> LibraryManifest | None:
+    """A library with all that another holds, with further entries, and with the algorithms of tuned products.
 
-    A product may have an entry too: of another driver, say, where no entry is chosen. None where there is nothing to hold.
+    A product may have an entry too: of another driver, say, where no entry is chosen. `base`: None starts an empty one.
+    `entries`: stand in for those that `base` has of their tasks, whose algorithms go too. `without`: ids of entries that are
+    left out. `no_faster`: further products that were searched in vain. None where there is nothing to hold.
     Raises: UsageError where `out` cannot be written, or is one packed file and `base` has built kernels; LibraryError where
     `base` is damaged.
     """
-    entries, cubins, name = tuple[LibraryEntry, ...](), dict[str, bytes](), chip.lower().replace(" ", "-")
+    cubins, name, known = dict[str, bytes](), chip.lower().replace(" ", "-"), dict[GemmTask, LibraryEntry]()
     before = AlgorithmChoice((), ())
     if base is not None:
-        entries, cubins, name = tuple(base), built_kernels(base.path), base.manifest.name
+        cubins, name, known = built_kernels(base.path), base.manifest.name, {one.task: one for one in base}
         before = AlgorithmChoice(tuple(base.algorithms()), ())
         if cubins and out.name.endswith(PACKED):
             raise UsageError(f"{out} is one packed file, and {base.path} has built kernels; name a folder with --out")
-    stored = _with_tuned(before, newest(rows), frozenset(), frozenset()).algorithms
-    if not entries and not stored:
+    known |= {one.task: one for one in entries}
+    held = tuple(sorted((one for one in known.values() if one.id not in without), key=lambda one: one.id))
+    won = frozenset(one.task for one in entries if one.id not in without)
+    kept = tuple(one for one in before.algorithms if one.task not in won)
+    stored = _with_tuned(AlgorithmChoice(kept, ()), newest(rows), won, frozenset()).algorithms
+    if not held and not stored:
         return None
-    no_faster = base.manifest.no_faster if base is not None else ()
-    manifest = manifest_of(entries, stored, no_faster, name=name if name.endswith(TUNED) else f"{name}{TUNED}", chip=chip)
-    write_library(out, manifest, (*entries, *stored), cubins)
+    searched = {*(base.manifest.no_faster if base is not None else ()), *no_faster}
+    vain = tuple(sorted(searched - {product_words(one.task) for one in held}))
+    manifest = manifest_of(held, stored, vain, name=name if name.endswith(TUNED) else f"{name}{TUNED}", chip=chip)
+    write_library(out, manifest, (*held, *stored), cubins)
     return manifest
 
 

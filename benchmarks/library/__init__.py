@@ -7,5 +7,4 @@
 - `transformer_block.py`: a block forward and backward, in eager mode, compiled and in CUDA graphs
 - `dispatched_shapes.py`: every grid shape and random ones, or every product of the library
 - `neighbours.py`: a command of its own: whether a kernel of the library also serves other M
-- `paired_rounds.py`: two programs in turns, and their ratio with its interval
 """

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 
 import cudal2
-from benchmarks.library.paired_rounds import Program, graph_of, paired_times
 from benchmarks.speed.grid import SIZES
 from cudal2.dispatch.decision import Choice
 from cudal2.dispatch.dispatcher import kind_code
@@ -19,6 +18,7 @@ from cudal2.library.kernel_library import KernelLibrary
 from cudal2.torch import torch_session
 from cudal2.torch.device_dispatch import DeviceDispatch
 from cudal2.torch.matrix_signature import DTYPE_OF
+from cudal2_agent.agent.library.paired_programs import Program, graph_of, paired_times
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, Layout, parse_shape
 
 RANDOM_SHAPES, SEED = 200, 1811

@@ -18,11 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import cudal2
 from benchmarks.library.dispatched_shapes import served_calls
-from benchmarks.library.paired_rounds import Program, graph_of, paired_times
 from cudal2.torch import torch_session
 from cudal2.torch.device_dispatch import DeviceDispatch
 from cudal2.torch.inductor_choices import cudal2_mm_out
 from cudal2.torch.matrix_signature import DTYPE_OF
+from cudal2_agent.agent.library.paired_programs import Program, graph_of, paired_times
 from cudal2_agent.contract.records.task import ElementType, Layout
 
 MODES = ("eager", "compile", "graphs")

@@ -117,7 +117,7 @@ def test_products_are_right_by_record_and_by_words(
         for stored in found[:8]:
             for one in (stored, stored.model_copy(update={"opaque": None})):
                 kernel = platform.load_algorithm(0, one)
-                assert fault_of(one, kernel, "cuda:0", lambda: platform.stream(0)) == "", one.words
+                assert fault_of(one.task, kernel, "cuda:0", lambda: platform.stream(0)) == "", one.words
 
 
 def test_a_configuration_that_is_not_suggested_is_refused(

@@ -99,6 +99,13 @@ def _gain(advice: Advice) -> Iterator[str]:
 
 
 def _rest(advice: Advice) -> Iterator[str]:
+    yield from not_served(advice)
+    untimed = advice.whole.calls - advice.whole.timed_calls
+    if untimed:
+        yield f"{_count(untimed)} calls have no known time and count in no share of time"
+
+
+def not_served(advice: Advice) -> Iterator[str]:
     """Calls that nothing serves, by the reason."""
     calls: dict[str, float] = defaultdict(float)
     for one in advice.products:
@@ -106,9 +113,6 @@ def _rest(advice: Advice) -> Iterator[str]:
             calls[one.reason or _WHY[one.status]] += one.calls
     for why, count in sorted(calls.items(), key=lambda item: -item[1]):
         yield f"not served: {_count(count)} of {_count(advice.whole.calls)} calls, {why}"
-    untimed = advice.whole.calls - advice.whole.timed_calls
-    if untimed:
-        yield f"{_count(untimed)} calls have no known time and count in no share of time"
 
 
 _WHY = {

@@ -2,17 +2,18 @@
 
 Covered: mm, addmm, bmm and baddbmm, to which linear layers, matmul and einsum lead.
 Not covered: products inside fused operators such as attention, grouped products, convolutions, and what a model does outside
-PyTorch.
+PyTorch. `scaled_dot_product_attention` is not run: on a GPU it is one kernel, and elsewhere it may be several products.
 The file of the user runs in this process, with the user's rights.
 """
 
 import importlib.util
+import inspect
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cudal2_agent.agent.library.advise.products import (
     ELEMENTS,
@@ -27,30 +28,54 @@ from cudal2_agent.agent.library.advise.products import (
 from cudal2_agent.contract.errors import MachineError, UsageError
 
 
-def record_model(file: Path) -> Recording:
-    """The products of `model()` on `inputs()`, the most frequent first.
+class ModelFile(NamedTuple):
+    """`model`: makes a module. `inputs`: makes its arguments, for a number of tokens where it takes one."""
 
-    Tensors are fake at first, so that a large model takes neither memory nor time; a model that reads values of its tensors
-    runs again with real ones. Raises: UsageError for a file that does not work, MachineError where torch is missing.
+    path: Path
+    model: Callable[[], Any]
+    inputs: Callable[..., Any]
+
+    @property
+    def takes_tokens(self) -> bool:
+        return bool(inspect.signature(self.inputs).parameters)
+
+
+def record_model(file: Path) -> Recording:
+    """The products of `model()` on `inputs()`, the most frequent first. Raises: as `load_model_file` and `record`."""
+    found = load_model_file(file)
+    return record(str(file), found.model, found.inputs)
+
+
+def record(name: str, make_model: Callable[[], Any], make_inputs: Callable[[], Any]) -> Recording:
+    """The products of a forward and a backward pass of a model, the most frequent first.
+
+    Tensors hold no values at first, so that a large model takes neither memory nor time; a model that reads values of its
+    tensors runs again with real ones. Raises: UsageError for a model that does not work, MachineError where torch is missing.
     """
     try:
+        import torch
         from torch._subclasses.fake_tensor import FakeTensorMode
     except ImportError as exc:
         raise MachineError("recording a model needs PyTorch; pip install torch") from exc
-    model, inputs = _load(file)
-    try:
-        counted = _run(model, inputs, FakeTensorMode())
-    except Exception:  # noqa: BLE001 (whatever a fake tensor cannot do)
+    counted: Counter[MatrixProduct] | None = None
+    for tensors in (FakeTensorMode(), torch.device("meta")):  # the second one converts whole modules, as `half` does
         try:
-            counted = _run(model, inputs, nullcontext())
+            counted = _run(make_model, make_inputs, tensors)
+        except Exception:  # noqa: BLE001 (whatever tensors without values cannot do)
+            continue
+        break
+    if counted is None:
+        try:
+            counted = _run(make_model, make_inputs, nullcontext())
         except Exception as exc:
-            raise UsageError(f"{file}: {type(exc).__name__}: {exc}", log=traceback.format_exc()) from exc
+            raise UsageError(f"{name}: {type(exc).__name__}: {exc}", log=traceback.format_exc()) from exc
     if not counted:
-        raise UsageError(f"{file}: the model has no matrix product")
+        raise UsageError(f"{name}: the model has no matrix product")
     return Recording(products=in_order(CountedProduct(product=one, calls=calls) for one, calls in counted.items()))
 
 
-def _load(file: Path) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def load_model_file(file: Path) -> ModelFile:
+    """Runs a file that defines `model()` and `inputs()`. Raises: UsageError for one that does not."""
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
     spec = importlib.util.spec_from_file_location("recorded_model", file)
@@ -66,7 +91,14 @@ def _load(file: Path) -> tuple[Callable[[], Any], Callable[[], Any]]:
         raise UsageError(
             f"{file} does not define {missing[0]}(); it needs model(), a module, and inputs(), a tuple of arguments"
         )
-    return module.model, module.inputs
+    return ModelFile(file, module.model, module.inputs)
+
+
+def called(model: Any, given: Any) -> Any:
+    """What a model answers to its arguments: a mapping, a tuple or one value."""
+    if isinstance(given, Mapping):
+        return model(**given)
+    return model(*given) if isinstance(given, tuple | list) else model(given)
 
 
 def _run(
@@ -79,17 +111,31 @@ def _run(
     with tensors:
         model, given = make_model(), make_inputs()
         recorder = _recorder({_storage(one): tuple(one.shape) for one in model.parameters()})
-        with recorder:
-            if isinstance(given, Mapping):
-                answer = model(**given)
-            else:
-                answer = model(*given) if isinstance(given, tuple | list) else model(given)
+        with recorder, _without_attention():
+            answer = called(model, given)
             recorder.backward = True
             outputs = [one for one in tree_leaves(answer) if isinstance(one, torch.Tensor) and one.requires_grad]
             if outputs:  # contiguous gradients, as those of a loss are
                 torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
     counted: Counter[MatrixProduct] = recorder.counted
     return counted
+
+
+def _without_attention() -> Any:
+    """A mode in which attention gives a tensor of its shape, and gradients to its three operands, without a product."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class WithoutAttention(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.nn.functional.scaled_dot_product_attention:
+                named = dict(zip(("query", "key", "value"), args, strict=False)) | (kwargs or {})
+                query, key, value = (named[one] for one in ("query", "key", "value"))
+                made = query.new_zeros((*query.shape[:-1], value.shape[-1]))
+                return made + query.mean() + key.mean() + value.mean()
+            return func(*args, **(kwargs or {}))
+
+    return WithoutAttention()
 
 
 def _storage(tensor: Any) -> int:

@@ -16,6 +16,7 @@ from cudal2_agent.agent.library.algorithms.product_graphs import Multiply, by_to
 from cudal2_agent.contract.errors import Cudal2Error
 from cudal2_agent.contract.records.evaluation import TORCH
 from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.speedup import median_us
 
 DRAWS = 3
@@ -43,7 +44,7 @@ def run_algorithm(stored: StoredAlgorithm) -> AlgorithmOutcome:
         if absent := _absent(stored, platform):
             return AlgorithmOutcome(absent=absent)
         kernel = platform.load_algorithm(0, stored)
-        if fault := fault_of(stored, kernel, "cuda:0", lambda: platform.stream(0)):
+        if fault := fault_of(stored.task, kernel, "cuda:0", lambda: platform.stream(0)):
             return AlgorithmOutcome(fault=fault)
     except Cudal2Error as exc:
         return AlgorithmOutcome(fault=str(exc))
@@ -58,9 +59,8 @@ def _absent(stored: StoredAlgorithm, platform: Platform) -> str:
     return "" if loaded == stored.cublas else f"it belongs to cuBLAS {stored.cublas}; loaded is {loaded or 'none'}"
 
 
-def fault_of(stored: StoredAlgorithm, kernel: LoadedKernel, device: str, stream: Callable[[], int]) -> str:
-    """What is wrong with the products of an algorithm, in words; empty where nothing is. Raises: LauncherError."""
-    task = stored.task
+def fault_of(task: GemmTask, kernel: LoadedKernel, device: str, stream: Callable[[], int]) -> str:
+    """What is wrong with the products of a kernel, in words; empty where nothing is. Raises: LauncherError."""
     for seed in range(DRAWS):
         a, b = drawn(task, seed, device)
         kept = a.clone(), b.clone()

@@ -38,13 +38,13 @@ def open_platform() -> tuple[CudaPlatform, GpuIdentity]:
     """
     platform = CudaPlatform()
     if missing := platform.missing():
-        raise DeviceUnavailable(f"library tune needs a GPU: {missing}")
+        raise DeviceUnavailable(f"measuring products needs a GPU: {missing}")
     absent = next((name for name in ("nvmath", "cupy") if find_spec(name) is None), None)
     if absent:
-        raise DeviceUnavailable(f"library tune reads cuBLASLt's suggestions, for which {absent} is missing")
+        raise DeviceUnavailable(f"cuBLASLt's suggestions are read by nvmath and cupy, of which {absent} is missing")
     identity = platform.identity(0)
     if not identity.cublas:
-        raise DeviceUnavailable("library tune needs cuBLASLt and the launcher in C++; see: cudal2-agent doctor")
+        raise DeviceUnavailable("stored algorithms need cuBLASLt and the launcher in C++; see: cudal2-agent doctor")
     return platform, identity
 
 
@@ -95,7 +95,7 @@ class CudaProductBench:
         try:
             kernel = self._platform.load_algorithm(0, stored)
             with _enough_memory():
-                return fault_of(stored, kernel, "cuda:0", lambda: self._platform.stream(0))
+                return fault_of(self._task, kernel, "cuda:0", lambda: self._platform.stream(0))
         except LauncherError as exc:
             return str(exc)
 

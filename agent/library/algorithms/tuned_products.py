@@ -83,16 +83,21 @@ def tune_products(
     for task in tasks:
         row = known.get(task)
         if row is None:
-            began_s = monotonic()
-            if end_s is not None and began_s - started_s >= end_s:
+            if end_s is not None and monotonic() - started_s >= end_s:
                 return
-            try:
-                found = tune(bench_of(task))
-            except UsageError as exc:  # of this product alone
-                found = TunedAlgorithm(0, faults=(str(exc),))
-            row = _row(task, found, chip, environment, round(monotonic() - began_s, 3))
+            row = tune_product(task, bench_of, chip, environment)
             append_row(rows, row)
         yield row
+
+
+def tune_product(task: GemmTask, bench_of: Callable[[GemmTask], ProductBench], chip: str, environment: str) -> TunedProduct:
+    """The row of one product; one that does not fit is a row that says so."""
+    began_s = monotonic()
+    try:
+        found = tune(bench_of(task))
+    except UsageError as exc:
+        found = TunedAlgorithm(0, faults=(str(exc),))
+    return _row(task, found, chip, environment, round(monotonic() - began_s, 3))
 
 
 def newest(rows: Sequence[TunedProduct]) -> Mapping[GemmTask, TunedProduct]:

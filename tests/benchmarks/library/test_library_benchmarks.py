@@ -26,11 +26,11 @@ from benchmarks.library.dispatched_shapes import (
     summary,
 )
 from benchmarks.library.host_costs import host_costs
-from benchmarks.library.paired_rounds import over_copies, paired_times
 from benchmarks.library.transformer_block import BlockSize, TransformerBlock, gpu_time, gradient_difference, measure_block
 from cudal2.torch import compiled_build, torch_session
 from cudal2.torch.compiled_kernels import CompiledKernels
 from cudal2.torch.device_dispatch import DeviceDispatch
+from cudal2_agent.agent.library.paired_programs import over_copies, paired_times
 from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from tests.doubles.host_products import HostProducts
 

@@ -39,6 +39,24 @@ def inputs():
     return torch.randn(3, 8, 16), torch.randn(3, 16, 24)
 """
 
+HALF_WITH_ATTENTION = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(64, 192, bias=False)
+        self.out = torch.nn.Linear(64, 64, bias=False)
+        assert self.qkv.weight.is_meta, "it holds values"
+    def forward(self, x):
+        q, k, v = (one.unflatten(-1, (4, 16)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        seen = torch.nn.functional.scaled_dot_product_attention(q, k, value=v, is_causal=True)
+        return self.out(seen.transpose(1, 2).flatten(-2))
+def model():
+    return Model().half()
+def inputs():
+    return (torch.randn(2, 8, 64).half(),)
+"""
+
 
 def recorded(tmp_path: Path, text: str) -> set[tuple[str, int, int, int, str, int]]:
     file = tmp_path / "model.py"
@@ -59,6 +77,17 @@ def test_layers_forward_and_both_gradients_with_their_layouts(tmp_path: Path) ->
 
 def test_a_model_that_reads_values_runs_with_real_tensors(tmp_path: Path) -> None:
     assert recorded(tmp_path, READS_VALUES) == {("forward", 8, 48, 16, "tn", 1), ("dW", 48, 16, 8, "nt", 1)}
+
+
+def test_a_converted_model_takes_no_memory_and_attention_is_no_product(tmp_path: Path) -> None:
+    """The file refuses tensors with values. Attention passes gradients on, so that the layer before it has its own."""
+    assert recorded(tmp_path, HALF_WITH_ATTENTION) == {
+        ("forward", 16, 192, 64, "tn", 1),
+        ("forward", 16, 64, 64, "tn", 1),
+        ("dX", 16, 64, 64, "nn", 1),
+        ("dW", 64, 64, 16, "nt", 1),
+        ("dW", 192, 64, 16, "nt", 1),
+    }
 
 
 def test_batches_count_and_a_shared_operand_folds_them(tmp_path: Path) -> None:

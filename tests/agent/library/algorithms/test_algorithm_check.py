@@ -45,7 +45,7 @@ class FaultyKernel(HostKernel):
 def test_a_right_product_has_no_fault(layout: Layout, element: ElementType) -> None:
     task = TASK.model_copy(update={"layout": layout, "element": element})
     kernel = HostKernel(task, failing=False)
-    assert fault_of(stored_algorithm(task), kernel, "cpu", lambda: 7) == ""
+    assert fault_of(task, kernel, "cpu", lambda: 7) == ""
     assert kernel.launches == [7, 7, 7]
 
 
@@ -59,7 +59,7 @@ def test_a_right_product_has_no_fault(layout: Layout, element: ElementType) -> N
     ],
 )
 def test_a_wrong_product_is_told(spoil: Callable[[torch.Tensor, torch.Tensor], object], fault: str) -> None:
-    assert fault in fault_of(STORED, FaultyKernel(TASK, spoil), "cpu", lambda: 0)
+    assert fault in fault_of(TASK, FaultyKernel(TASK, spoil), "cpu", lambda: 0)
 
 
 def test_a_row_says_what_the_algorithm_took(tmp_path: Path) -> None:

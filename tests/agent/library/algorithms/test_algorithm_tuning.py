@@ -197,5 +197,5 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
         pytest.skip("needs a machine without a GPU")
     arguments = ["--shapes", "64x64x64", "--out", str(tmp_path / "out"), "--rows", str(tmp_path / "rows.jsonl")]
     assert main(["library", "tune", *arguments]) != 0
-    assert "library tune needs a GPU" in capsys.readouterr().err
+    assert "measuring products needs a GPU" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,256 @@
+"""Times a whole model with a library and without, on the GPU at hand, and compares what it computes.
+
+Covered: inference and training steps; eager, as one CUDA graph, compiled; errors of outputs and gradients beside those of the
+same model in float32; what enabling costs. A way that fails, as a model that no graph can capture, is a note.
+Not covered: several GPUs; a model that does not fit twice, for which nothing in float32 is computed.
+The file of the user runs in this process, with the user's rights.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+import cudal2
+from cudal2.torch import torch_session
+from cudal2.torch.inductor_choices import cudal2_mm_out
+from cudal2_agent.agent.library.advise.recording import called
+from cudal2_agent.agent.library.paired_programs import Program, graph_of, paired_times
+from cudal2_agent.agent.model_tuning.gpu_shares import gpu_shares
+from cudal2_agent.agent.model_tuning.tune_records import GpuShares, OutputErrors, PassTimes, Way, WayTimes
+from cudal2_agent.agent.model_tuning.tuned_model import TunedModel
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.reward.speedup import Speedup
+
+ROUNDS, WARM_RUNS, SEED = 30, 2, 18
+BUILD_S = 600.0
+
+
+class TimedPass(NamedTuple):
+    """What is asked. `library`: its file and its hash. `tokens`: their number; None for inputs that take none."""
+
+    model: TunedModel
+    tokens: int | None
+    training: bool
+    library: Path
+    library_sha256: str
+    environment: str
+    ways: tuple[Way, ...]
+
+
+def time_pass(asked: TimedPass, device: str = "cuda") -> PassTimes:
+    """Raises: UsageError for a model that does not run, or does not fit."""
+    try:
+        return _Pass(asked, device).times()
+    except torch.OutOfMemoryError as exc:
+        raise UsageError(f"{asked.model.path}: the model does not fit into the GPU's memory") from exc
+
+
+class _Pass:
+    """One model on the device, and its program."""
+
+    def __init__(self, asked: TimedPass, device: str) -> None:
+        assert asked.model.make is not None
+        assert asked.model.inputs is not None
+        self._asked, self._device = asked, device
+        torch.manual_seed(SEED)
+        try:
+            self._model = asked.model.make().to(device).train(asked.training)
+            given = asked.model.inputs(asked.tokens)
+            self._given = tree_map(lambda one: one.to(device) if isinstance(one, torch.Tensor) else one, given)
+            self._program(self._model)()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as exc:
+            raise UsageError(f"{asked.model.path}: {type(exc).__name__}: {exc}") from exc
+
+    def times(self) -> PassTimes:
+        notes: list[str] = []
+        start_s, memory_bytes = self._enabled_once()
+        outputs, gradients = self._errors(notes)
+        program = self._program(self._model)
+        with cudal2.enable():
+            served, asked_for = _calls_of(program)
+        shares = self._shares(program, notes)
+        ways = [found for way in self._asked.ways if (found := self._timed(way, notes)) is not None]
+        return PassTimes(
+            tokens=self._asked.tokens,
+            library_sha256=self._asked.library_sha256,
+            environment=self._asked.environment,
+            ways=tuple(ways),
+            served=served,
+            asked=asked_for,
+            outputs=outputs,
+            gradients=gradients,
+            shares=shares,
+            start_s=start_s,
+            memory_bytes=memory_bytes,
+            notes=tuple(notes),
+            measured_at=datetime.now(UTC),
+        )
+
+    def _program(self, model: Any) -> Program:
+        """A forward pass without gradients, or a training step, whose gradients keep their place in memory."""
+        given, training = self._given, self._asked.training
+
+        def step() -> None:
+            if not training:
+                with torch.no_grad():
+                    called(model, given)
+                return
+            _loss(called(model, given)).backward()
+
+        return step
+
+    def _enabled_once(self) -> tuple[float, int]:
+        """Has every kernel loaded. What that takes, beyond a pass: seconds, and bytes of the GPU's memory."""
+        program = self._program(self._model)
+        for _ in range(WARM_RUNS):
+            self._run(program)
+        free = self._free()
+        began_s = time.perf_counter()
+        with cudal2.enable(self._asked.library):
+            self._run(program)
+            first_s = time.perf_counter() - began_s
+            torch_session.service().builds.wait(BUILD_S)
+            self._run(program)
+            began_s = time.perf_counter()
+            self._run(program)
+            later_s = time.perf_counter() - began_s
+        return max(0.0, first_s - later_s), max(0, free - self._free())
+
+    def _timed(self, way: Way, notes: list[str]) -> WayTimes | None:
+        """None where the way fails, with a note."""
+        try:
+            plain, served, around = self._programs(way)
+            found = paired_times(plain, served, calls=1, rounds=ROUNDS, device=self._device, around=around, warm_runs=WARM_RUNS)
+        except Exception as exc:  # noqa: BLE001 (whatever a model of others raises)
+            if isinstance(exc, torch.OutOfMemoryError):
+                torch.cuda.empty_cache()
+            notes.append(f"{way}: not measured: {type(exc).__name__}: {' '.join(str(exc).split())[:300]}")
+            return None
+        speedup = Speedup(baseline="torch", ratio=found.ratio, low=found.low, high=found.high)
+        return WayTimes(way=way, before_us=found.plain_us, after_us=found.served_us, speedup=speedup)
+
+    def _programs(self, way: Way) -> tuple[Program, Program, Callable[[], Any]]:
+        """Without the library and with it, and what is entered around the second one."""
+        step = self._program(self._model)
+        for one in self._model.parameters() if self._asked.training else ():
+            one.grad = torch.zeros_like(one) if one.requires_grad else None  # a graph adds to what is there
+        if way == "eager":
+            return step, step, cudal2.enable
+        if way == "graph":
+            plain = graph_of(step, self._device)
+            with cudal2.enable():
+                return plain, graph_of(step, self._device), nullcontext
+        torch._dynamo.reset()
+        # An option of one of them, not a setting of both: PyTorch shares code between compilations with equal options.
+        plain = self._program(torch.compile(self._model))
+        served = self._program(torch.compile(self._model, options={"external_matmul": [cudal2_mm_out]}))
+        for program in (plain, served):
+            self._run(program)
+        return plain, served, nullcontext
+
+    def _shares(self, program: Program, notes: list[str]) -> GpuShares | None:
+        if self._device != "cuda":
+            return None
+        try:
+            with cudal2.enable():
+                return gpu_shares(program, _served_calls)
+        except Exception as exc:  # noqa: BLE001 (a profiler that the machine does not allow)
+            notes.append(f"shares of the GPU time: not measured: {type(exc).__name__}: {' '.join(str(exc).split())[:300]}")
+            return None
+
+    def _errors(self, notes: list[str]) -> tuple[OutputErrors | None, OutputErrors | None]:
+        """Of outputs, and of gradients in training; without dropout, whose draws would differ."""
+        self._model.eval()
+        try:
+            single = copy.deepcopy(self._model).float()
+            exact = self._values(single, _floats(self._given))
+            del single
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            notes.append("errors: not measured: the model in float32 does not fit beside it")
+            return None, None
+        except Exception as exc:  # noqa: BLE001 (a model that cannot be copied or converted)
+            notes.append(f"errors: not measured: {type(exc).__name__}: {' '.join(str(exc).split())[:300]}")
+            return None, None
+        finally:
+            self._model.train(self._asked.training)
+        self._model.eval()
+        plain = self._values(self._model, self._given)
+        with cudal2.enable():
+            served = self._values(self._model, self._given)
+        self._model.train(self._asked.training)
+        found = [
+            OutputErrors(torch=_relative(one, true), library=_relative(other, true)) if true else None
+            for one, other, true in zip(plain, served, exact, strict=True)
+        ]
+        return found[0], found[1]
+
+    def _values(self, model: Any, given: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Outputs, and in training the gradients of the parameters, as float64 on the CPU."""
+        for one in model.parameters():
+            one.grad = None
+        with nullcontext() if self._asked.training else torch.no_grad():
+            answer = called(model, given)
+        outputs = [one for one in tree_leaves(answer) if isinstance(one, torch.Tensor) and one.is_floating_point()]
+        if self._asked.training:
+            _loss(answer).backward()
+        gradients = [one.grad for one in model.parameters() if one.grad is not None]
+        kept = [one.detach().double().cpu() for one in outputs], [one.detach().double().cpu() for one in gradients]
+        for one in model.parameters():
+            one.grad = None
+        return kept
+
+    def _run(self, program: Program) -> None:
+        program()
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+
+    def _free(self) -> int:
+        """Bytes that the device has left, without what PyTorch keeps for itself."""
+        if self._device != "cuda":
+            return 0
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info()[0])
+
+
+def _loss(answer: Any) -> torch.Tensor:
+    """A number whose gradient reaches every output. A mean's gradients would vanish in half precision."""
+    outputs = [one for one in tree_leaves(answer) if isinstance(one, torch.Tensor) and one.requires_grad]
+    if not outputs:
+        raise UsageError("no output of the model needs a gradient; leave out --training")
+    total: torch.Tensor = sum(one.float().square().sum() for one in outputs)
+    return total / max(1, sum(one.numel() for one in outputs)) ** 0.5
+
+
+def _floats(given: Any) -> Any:
+    return tree_map(lambda one: one.float() if isinstance(one, torch.Tensor) and one.is_floating_point() else one, given)
+
+
+def _relative(found: Sequence[torch.Tensor], true: Sequence[torch.Tensor]) -> float:
+    """Root mean square of the errors of all tensors over that of the values."""
+    errors = sum(float((one - other).square().sum()) for one, other in zip(found, true, strict=True))
+    values = sum(float(other.square().sum()) for other in true)
+    return (errors / values) ** 0.5 if values else 0.0
+
+
+def _served_calls() -> int:
+    counts = torch_session.service().counts
+    return sum(counts.served().values()) + sum(counts.by_algorithm().values())
+
+
+def _calls_of(program: Program) -> tuple[int, int]:
+    """Products that the library runs in one run of a program, and all that it is asked for."""
+    counts = torch_session.service().counts
+    served, left = _served_calls(), sum(counts.fallbacks().values())
+    program()
+    ran = _served_calls() - served
+    return ran, ran + sum(counts.fallbacks().values()) - left

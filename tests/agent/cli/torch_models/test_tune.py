@@ -1,0 +1,90 @@
+"""`cudal2-agent tune`, from the command line, on a machine without a GPU."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.cli.torch_models.tune_parts import TunePlace, campaign_search
+from cudal2_agent.agent.library.advise.known_kernels import Target
+from cudal2_agent.contract.records.task import Arch, GemmTask, Layout
+from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.store.store import open_store
+from tests.agent.cli.test_bad_input import refusal
+from tests.doubles.libraries import library_entry, write_entries
+
+MODEL = """
+import torch
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(64, 32, bias=False), torch.nn.Linear(32, 48)).half()
+def inputs(tokens):
+    return (torch.ones(tokens, 64).half(),)
+"""
+TASK = GemmTask(m=16, n=32, k=64, layout=Layout.TN)
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cudal2_agent.agent.library.advise.library_times._predicted_us", lambda _task, _chip: 2.0)
+    (tmp_path / "model.py").write_text(MODEL)
+
+
+def test_a_plan_shows_what_is_known_and_what_would_be_searched(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write_entries(tmp_path / "small", [library_entry(TASK)])
+    assert main(["tune", "model.py", "--tokens", "16,8", "--plan", "--chip", "H200", "--library", "small"]) == 0
+    out, err = capsys.readouterr()
+    rows = [line.split() for line in out.splitlines()]
+    assert ["forward", "16x32x64", "tn", "f16", "1", "served"] in rows
+    assert ["forward", "8x32x64", "tn", "f16", "1", "missing"] in rows
+    assert ["forward", "16x48x32", "tn", "f16", "1", "adds", "a", "bias"] in rows
+    assert out.splitlines()[-1] == "1 of 4 matrix products would be searched"
+    assert err == "recording the matrix products of model.py\n"
+    assert (tmp_path / "model-tuned" / "passes.json").is_file()
+
+
+def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "model.py", "--tokens", "16", "--plan", "--chip", "H200", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert ([one["n"] for one in told["wanted"]], told["left"]) == ([32], 0)
+    assert {one["status"] for one in told["advice"]["products"]} == {"missing", "outside"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "there is no GPU for this product here"),
+        (("--plan",), "name one with --chip"),
+        (("--plan", "--chip", "H2000"), "--chip 'H2000' is not known"),
+        (("--chip", "H200"), "--chip is for --plan and --device"),
+        (("--device", "exec:ssh gpu1 cudal2-agent worker"), "--device needs --chip"),
+        (("--device", "cuda:0", "--chip", "H200"), "write exec:COMMAND or spool:FOLDER"),
+        (("--device", "spool:/s", "--gpus", "0"), "leave out --gpus"),
+        (("--plan", "--chip", "H200", "--ways", "eager,slow"), "--ways 'eager,slow'"),
+        (("--plan", "--chip", "H200", "--ways", ""), "--ways ''"),
+        (("--plan", "--chip", "H100", "--library", "small"), "was measured on H200"),
+        (("--tokens", "x", "--plan", "--chip", "H200"), "--tokens 'x'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write_entries(tmp_path / "small", [library_entry(TASK)])
+    tokens = () if "--tokens" in arguments else ("--tokens", "16")
+    assert said in refusal(["tune", "model.py", *tokens, *arguments], capsys)
+
+
+def test_searches_are_a_campaign_that_a_later_call_resumes(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the emulator, which proves kernels and times none. The limit is over when the second call begins."""
+    settings = load_settings(budget=1, use_knowledge=False, profile="off", compile_jobs=1)
+    search = campaign_search(settings, TunePlace(Target(name="H200", arch=Arch.SM_90A), ("emulator/0",), measures=False))
+    search("tune-test", {TASK: 1.0}, None)
+    with open_store(settings.store_url) as store:
+        [done] = store.results()
+    assert (done.task, done.candidates) == (TASK, 1)
+    search("tune-test", {TASK: 1.0, GemmTask(m=16, n=48, k=64, layout=Layout.TN): 1.0}, 0.001)
+    with open_store(settings.store_url) as store:
+        assert len(store.results()) == 1
+    assert "16x32x64 tn" in capsys.readouterr().err

@@ -1,0 +1,137 @@
+"""A whole model, timed and compared. Without a GPU the library serves nothing, so that both sides are PyTorch's own."""
+
+from pathlib import Path
+
+import pytest
+
+from cudal2_agent.agent.model_tuning import model_timing
+from cudal2_agent.agent.model_tuning.gpu_shares import kind_of
+from cudal2_agent.agent.model_tuning.model_timing import TimedPass, time_pass
+from cudal2_agent.agent.model_tuning.tune_records import OutputErrors, PassTimes, Way
+from cudal2_agent.agent.model_tuning.tuned_model import open_model
+from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.records.task import GemmTask
+from tests.doubles.libraries import library_entry, write_entries
+
+MODEL = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.second = torch.nn.Linear(64, 32), torch.nn.Linear(32, 16, bias=False)
+        self.dropout = torch.nn.Dropout(0.5)
+    def forward(self, x, *, scale=1):
+        return {"y": self.second(self.dropout(self.first(x).relu())) * scale, "steps": 3}
+def model():
+    return Model().bfloat16()
+def inputs(tokens):
+    return {"x": torch.ones(tokens, 64).bfloat16(), "scale": 2}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _few_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(model_timing, "ROUNDS", 3)
+
+
+def timed(
+    tmp_path: Path, text: str = MODEL, tokens: int | None = 8, *, training: bool = False, ways: tuple[Way, ...] = ("eager",)
+) -> PassTimes:
+    (tmp_path / "model.py").write_text(text)
+    library = write_entries(tmp_path / "library.jsonl.gz", [library_entry(GemmTask(m=16, n=16, k=64))])
+    model = open_model(tmp_path / "model.py", () if tokens is None else (tokens,))
+    return time_pass(TimedPass(model, tokens, training, library, "0" * 64, "here", ways), device="cpu")
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_times_and_errors_of_both_sides(tmp_path: Path, training: bool) -> None:
+    found = timed(tmp_path, training=training)
+    [way] = found.ways
+    assert way.way == "eager"
+    assert way.before_us > 0
+    assert way.after_us > 0
+    assert way.speedup.low <= way.speedup.ratio <= way.speedup.high
+    assert (found.tokens, found.served, found.asked, found.notes) == (8, 0, 0, ())
+    for errors in (found.outputs, *([found.gradients] if training else [])):
+        assert errors is not None
+        assert 1e-4 < errors.torch < 2e-2  # of bfloat16
+        assert errors.library == errors.torch  # the same kernels, and no dropout
+    assert (found.gradients is not None) == training
+
+
+def test_a_wrong_product_shows_as_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that adds one part in ten to a product, in the place of the one that serves nothing here."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Wrong(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            out = func(*args, **(kwargs or {}))
+            return out * 1.1 if func is torch.ops.aten.mm.default else out
+
+    monkeypatch.setattr(model_timing.cudal2, "enable", lambda *_: Wrong())
+    errors = timed(tmp_path).outputs
+    assert errors is not None
+    assert errors.library > 5 * errors.torch
+    assert not errors.within(1.25)
+
+
+def test_a_way_that_fails_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a capture\n  that is not allowed")
+
+    monkeypatch.setattr(model_timing, "graph_of", broken)
+    found = timed(tmp_path, ways=("eager", "graph"))
+    assert [one.way for one in found.ways] == ["eager"]
+    assert found.notes == ("graph: not measured: RuntimeError: a capture that is not allowed",)
+
+
+def test_a_model_that_cannot_be_converted_is_timed_without_errors(tmp_path: Path) -> None:
+    found = timed(
+        tmp_path, MODEL.replace("def forward", "def __deepcopy__(self, memo): raise TypeError('no copies')\n    def forward")
+    )
+    assert found.outputs is None
+    assert found.notes == ("errors: not measured: TypeError: no copies",)
+    assert len(found.ways) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "training", "said"),
+    [
+        ("ones(tokens, 64)", "ones(tokens, 63)", False, "RuntimeError"),
+        ("* scale", "* scale @ 3", False, "TypeError"),
+        ('"y": self.second(self.dropout(self.first(x).relu())) * scale, ', "", True, "no output of the model needs a gradient"),
+    ],
+)
+def test_a_model_that_does_not_run_is_one_line(tmp_path: Path, old: str, new: str, training: bool, said: str) -> None:
+    assert old in MODEL
+    with pytest.raises(UsageError, match=said) as caught:
+        timed(tmp_path, MODEL.replace(old, new), training=training)
+    assert str(tmp_path / "model.py") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("torch_error", "library_error", "tolerance", "within"),
+    [(1e-3, 1.2e-3, 1.25, True), (1e-3, 1.3e-3, 1.25, False), (0.0, 0.0, 1.25, True), (0.0, 1e-9, 1.25, False)],
+)
+def test_errors_are_tolerated_in_pytorchs_own(torch_error: float, library_error: float, tolerance: float, within: bool) -> None:
+    assert OutputErrors(torch=torch_error, library=library_error).within(tolerance) is within
+
+
+@pytest.mark.parametrize(
+    ("operator", "kind"),
+    [
+        ("mm", "other"),
+        ("addmm", "other"),
+        ("bmm", "batched"),
+        ("_scaled_dot_product_flash_attention", "attention"),
+        ("_scaled_dot_product_cudnn_attention_backward", "attention"),
+        ("_grouped_mm", "grouped"),
+        ("relu", ""),
+        ("permute", ""),
+    ],
+)
+def test_operators_by_what_they_count_as(operator: str, kind: str) -> None:
+    assert kind_of(operator) == kind
