@@ -8,6 +8,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cudal2.torch import torch_session
 from cudal2_agent.agent.model_tuning.tune_records import GpuShares
 
 _RANGE = "cudal2 "
@@ -26,12 +27,19 @@ def kind_of(operator: str) -> str:
     return "grouped" if "grouped_mm" in operator else ""
 
 
-def gpu_shares(program: Callable[[], object], served_calls: Callable[[], int]) -> GpuShares:
-    """Of one run. `served_calls`: how many products the library has run so far."""
-    named = _NamedOperators(served_calls)
+def served_calls() -> int:
+    """Products that this process's library has run: by its kernels, and by its algorithms of cuBLASLt."""
+    counts = torch_session.service().counts
+    return sum(counts.served().values()) + sum(counts.by_algorithm().values())
+
+
+def gpu_shares(program: Callable[[], object]) -> GpuShares:
+    """Of one run."""
+    named = _NamedOperators()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler, named:
         program()
-        torch.cuda.synchronize()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
     found = dict.fromkeys(("served", "other", "batched", "attention", "grouped"), 0.0)
     whole = 0.0
     for event in profiler.events():
@@ -47,19 +55,18 @@ def gpu_shares(program: Callable[[], object], served_calls: Callable[[], int]) -
 class _NamedOperators(TorchDispatchMode):  # type: ignore[misc]
     """Each product and each attention in a profiler's range of its own. `kinds`: what each counts as, by its number."""
 
-    def __init__(self, served_calls: Callable[[], int]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._served_calls = served_calls
         self.kinds: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind = kind_of(func.overloadpacket.__name__)
         if not kind:
             return func(*args, **(kwargs or {}))
-        number, before = len(self.kinds), self._served_calls()
+        number, before = len(self.kinds), served_calls()
         self.kinds.append(kind)
         with record_function(f"{_RANGE}{number}"):
             out = func(*args, **(kwargs or {}))
-        if self._served_calls() > before:
+        if served_calls() > before:
             self.kinds[number] = "served"
         return out

@@ -22,7 +22,7 @@ from cudal2.torch import torch_session
 from cudal2.torch.inductor_choices import cudal2_mm_out
 from cudal2_agent.agent.library.advise.recording import called
 from cudal2_agent.agent.library.paired_programs import Program, graph_of, paired_times
-from cudal2_agent.agent.model_tuning.gpu_shares import gpu_shares
+from cudal2_agent.agent.model_tuning.gpu_shares import gpu_shares, served_calls
 from cudal2_agent.agent.model_tuning.tune_records import GpuShares, OutputErrors, PassTimes, Way, WayTimes
 from cudal2_agent.agent.model_tuning.tuned_model import TunedModel
 from cudal2_agent.contract.errors import UsageError
@@ -162,7 +162,7 @@ class _Pass:
             return None
         try:
             with cudal2.enable():
-                return gpu_shares(program, _served_calls)
+                return gpu_shares(program)
         except Exception as exc:  # noqa: BLE001 (a profiler that the machine does not allow)
             notes.append(f"shares of the GPU time: not measured: {type(exc).__name__}: {' '.join(str(exc).split())[:300]}")
             return None
@@ -242,15 +242,10 @@ def _relative(found: Sequence[torch.Tensor], true: Sequence[torch.Tensor]) -> fl
     return (errors / values) ** 0.5 if values else 0.0
 
 
-def _served_calls() -> int:
-    counts = torch_session.service().counts
-    return sum(counts.served().values()) + sum(counts.by_algorithm().values())
-
-
 def _calls_of(program: Program) -> tuple[int, int]:
     """Products that the library runs in one run of a program, and all that it is asked for."""
     counts = torch_session.service().counts
-    served, left = _served_calls(), sum(counts.fallbacks().values())
+    served, left = served_calls(), sum(counts.fallbacks().values())
     program()
-    ran = _served_calls() - served
+    ran = served_calls() - served
     return ran, ran + sum(counts.fallbacks().values()) - left

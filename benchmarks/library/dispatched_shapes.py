@@ -19,6 +19,7 @@ from cudal2.torch import torch_session
 from cudal2.torch.device_dispatch import DeviceDispatch
 from cudal2.torch.matrix_signature import DTYPE_OF
 from cudal2_agent.agent.library.paired_programs import Program, graph_of, paired_times
+from cudal2_agent.agent.model_tuning.gpu_shares import served_calls
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, Layout, parse_shape
 
 RANDOM_SHAPES, SEED = 200, 1811
@@ -95,12 +96,6 @@ def served_first(products: Sequence[CalledProduct], device: int = 0) -> list[Cal
         return dispatcher.decide(one.m, one.n, one.k, kind).choice is Choice.HEURISTIC
 
     return sorted(random.Random(SEED).sample(list(products), len(products)), key=is_left)
-
-
-def served_calls() -> int:
-    """By kernels of the library, and by its algorithms of cuBLASLt."""
-    service = torch_session.service()
-    return sum(service.counts.served().values()) + sum(service.counts.by_algorithm().values())
 
 
 def measure_products(

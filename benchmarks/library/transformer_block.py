@@ -11,26 +11,21 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd import DeviceType
 from torch.nn import functional
-from torch.profiler import ProfilerActivity, record_function
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import cudal2
-from benchmarks.library.dispatched_shapes import served_calls
 from cudal2.torch import torch_session
 from cudal2.torch.device_dispatch import DeviceDispatch
 from cudal2.torch.inductor_choices import cudal2_mm_out
 from cudal2.torch.matrix_signature import DTYPE_OF
 from cudal2_agent.agent.library.paired_programs import Program, graph_of, paired_times
+from cudal2_agent.agent.model_tuning.gpu_shares import gpu_shares
 from cudal2_agent.contract.records.task import ElementType, Layout
 
 MODES = ("eager", "compile", "graphs")
 PASS_OF = {Layout.TN: "forward", Layout.NN: "dX", Layout.NT: "dW"}
 WARM_RUNS = 2
 _HEAD = 64
-_RANGE = "cudal2 product "
-_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
 
 @dataclass(frozen=True)
@@ -130,7 +125,7 @@ def measure_block(
     ).as_json()
     if device == "cuda" and mode != "compile":
         with cudal2.enable():
-            row["gpu_time"] = gpu_time(called)
+            row["gpu_time"] = gpu_shares(called).model_dump()
     return row
 
 
@@ -196,41 +191,3 @@ def _calls_by_pass() -> tuple[Counter[str], Counter[str]]:
         return counts
 
     return by_pass(service.counts.served()), by_pass(service.counts.by_algorithm())
-
-
-class _NamedProducts(TorchDispatchMode):  # type: ignore[misc]
-    """Each product of matrices in a profiler's range of its own. `served`: whether the library ran it, by number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.served: list[bool] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _PRODUCTS:
-            return func(*args, **(kwargs or {}))
-        before = served_calls()
-        with record_function(f"{_RANGE}{len(self.served)}"):
-            out = func(*args, **(kwargs or {}))
-        self.served.append(served_calls() > before)
-        return out
-
-
-def gpu_time(step: Program) -> dict[str, float]:
-    """GPU time of all kernels of a step, of its products of matrices, and of those that the library runs. In microseconds."""
-    products = _NamedProducts()
-    with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profile, products:
-        step()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-    of_product, all_us = dict[int, float](), 0.0
-    for event in profile.events():
-        named = event.name.startswith(_RANGE)
-        if named and event.device_type == DeviceType.CPU:
-            of_product[int(event.name.removeprefix(_RANGE))] = float(event.device_time_total)
-        elif event.device_type == DeviceType.CUDA and not named:  # a range is told again as the GPU saw it
-            all_us += float(event.time_range.elapsed_us())
-    return {
-        "library_us": sum(us for number, us in of_product.items() if products.served[number]),
-        "products_us": sum(of_product.values()),
-        "all_us": all_us,
-    }

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.agent.model_tuning import model_timing
-from cudal2_agent.agent.model_tuning.gpu_shares import kind_of
 from cudal2_agent.agent.model_tuning.model_timing import TimedPass, time_pass
 from cudal2_agent.agent.model_tuning.tune_records import OutputErrors, PassTimes, Way
 from cudal2_agent.agent.model_tuning.tuned_model import open_model
@@ -118,20 +117,3 @@ def test_a_model_that_does_not_run_is_one_line(tmp_path: Path, old: str, new: st
 )
 def test_errors_are_tolerated_in_pytorchs_own(torch_error: float, library_error: float, tolerance: float, within: bool) -> None:
     assert OutputErrors(torch=torch_error, library=library_error).within(tolerance) is within
-
-
-@pytest.mark.parametrize(
-    ("operator", "kind"),
-    [
-        ("mm", "other"),
-        ("addmm", "other"),
-        ("bmm", "batched"),
-        ("_scaled_dot_product_flash_attention", "attention"),
-        ("_scaled_dot_product_cudnn_attention_backward", "attention"),
-        ("_grouped_mm", "grouped"),
-        ("relu", ""),
-        ("permute", ""),
-    ],
-)
-def test_operators_by_what_they_count_as(operator: str, kind: str) -> None:
-    assert kind_of(operator) == kind
