@@ -37,7 +37,7 @@ def products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostPr
     made = HostProducts(tmp_path, TASKS)
     torch_session.use_service(made.service)
     enable = cudal2.enable
-    monkeypatch.setattr(model_timing.cudal2, "enable", lambda *_: enable())
+    monkeypatch.setattr("cudal2.enable", lambda *_: enable())
     monkeypatch.setattr(model_timing, "ROUNDS", 2)
     yield made
     torch_session.use_service(before)

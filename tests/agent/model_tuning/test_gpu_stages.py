@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def serving_a_broken_gpu(line: ParentLine) -> None:
         raise RuntimeError("an illegal\nmemory access")
         yield
 
-    gpu_stages._answers = broken
+    gpu_stages._answers = broken  # type: ignore[assignment]
     _SERVE(line)
 
 
@@ -51,11 +52,12 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuStages]:
 
 
 def test_rows_come_until_the_process_ends_and_another_one_goes_on(stages: GpuStages) -> None:
-    rows = stages.tuned(TASKS)
+    rows: Iterator[Any] = stages.tuned(TASKS)
     assert next(rows) == "16x16x64"
     with pytest.raises(ChildLost, match="exit code 7"):
         next(rows)
-    assert list(stages.tuned(TASKS[2:])) == ["16x48x64"]
+    rows = stages.tuned(TASKS[2:])
+    assert list(rows) == ["16x48x64"]
 
 
 def test_an_error_that_is_not_ours_ends_the_process_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
