@@ -56,8 +56,8 @@ def test_rows_come_until_the_process_ends_and_another_one_goes_on(stages: GpuSta
     assert next(rows) == "16x16x64"
     with pytest.raises(ChildLost, match="exit code 7"):
         next(rows)
-    rows = stages.tuned(TASKS[2:])
-    assert list(rows) == ["16x48x64"]
+    later: list[Any] = list(stages.tuned(TASKS[2:]))
+    assert later == ["16x48x64"]
 
 
 def test_an_error_that_is_not_ours_ends_the_process_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
