@@ -76,11 +76,14 @@ class GpuStages:
         self._child.end()
 
     def identity(self) -> tuple[GpuIdentity, str]:
-        """The GPU, and its `Environment.key`. Raises: DeviceUnavailable."""
+        """The GPU, and its `Environment.key`. The process ends, so that searches have the GPU. Raises: DeviceUnavailable."""
         try:
             [found] = self._asked(Identify(), PASS_S)
         except (ChildLost, UsageError) as exc:
             raise DeviceUnavailable(f"the GPU cannot be used: {exc}") from exc
+        finally:
+            self._child.end()
+            self._running = False
         identity, environment = found
         return identity, environment
 

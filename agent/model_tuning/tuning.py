@@ -253,6 +253,11 @@ class Tuning:
         if self._model.make is None:
             self._note("a trace holds no model, so that nothing but its products was measured")
             return
+        from cudal2_agent.agent.library.torch_kernels import prepare_torch  # it imports torch
+
+        compiled = prepare_torch(self._settings)
+        if compiled.status == "failed":
+            self._note(str(compiled))
         known = self._folder.times(environment, sha256)
         for one in self._passes.passes:
             if one.tokens in known:
