@@ -40,7 +40,7 @@ def run_campaign(
         queue.record()
         if not queue.counts().total:
             raise UsageError(f"campaign {name!r} has nothing yet; name shapes with --shapes, or modules with --problems")
-        alone = [f"cuda:{gpu.index}" for gpu in visible_gpus() if gpu.exclusive and f"cuda:{gpu.index}" in devices]
+        alone = exclusive_among(devices)
         plan = CampaignPlan(
             name=name,
             settings=settings,
@@ -69,3 +69,8 @@ def run_campaign(
                 table.note(f"interrupted; go on with: cudal2-agent campaign run --name {name}")
         print_campaign(queue, as_json=as_json)
         return INTERRUPTED if interrupted else 0
+
+
+def exclusive_among(devices: tuple[str, ...]) -> list[str]:
+    """The devices in exclusive-process mode, which one search at a time may use."""
+    return [f"cuda:{gpu.index}" for gpu in visible_gpus() if gpu.exclusive and f"cuda:{gpu.index}" in devices]

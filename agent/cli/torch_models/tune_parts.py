@@ -7,6 +7,7 @@ from typing import NamedTuple
 from cudal2.library.kernel_library import KernelLibrary, open_library, shipped_library
 from cudal2_agent.agent.campaign.campaign import SEARCHES_PER_GPU, Campaign, CampaignPlan
 from cudal2_agent.agent.cli.campaign.run import devices_named
+from cudal2_agent.agent.cli.campaign.running import exclusive_among
 from cudal2_agent.agent.cli.render.campaign_table import CampaignTable
 from cudal2_agent.agent.library.advise.known_kernels import Target
 from cudal2_agent.agent.model_tuning.tune_records import WAYS, Way
@@ -96,7 +97,6 @@ def campaign_search(settings: Settings, place: TunePlace) -> Search:
 
     def search(name: str, wanted: Mapping[GemmTask, float], seconds: float | None) -> None:
         arch = next(iter(wanted)).arch
-        alone = any(gpu.exclusive and f"cuda:{gpu.index}" in place.devices for gpu in visible_gpus())
         with open_store(settings.store_url) as store, CampaignTable() as table:
             queue = CampaignQueue(store, name)
             queue.open(settings.recorded())
@@ -109,7 +109,7 @@ def campaign_search(settings: Settings, place: TunePlace) -> Search:
                 hours=None if seconds is None else seconds / _SECONDS,
                 provers=1,
                 commit=own_commit(),
-                searches_per_gpu=1 if alone else SEARCHES_PER_GPU,
+                searches_per_gpu=1 if exclusive_among(place.devices) else SEARCHES_PER_GPU,
             )
             Campaign(plan, queue, table).run()
 
