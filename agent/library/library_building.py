@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cudal2.library.kernel_library import KernelLibrary
+from cudal2.library.kernel_library import KernelLibrary, open_library, shipped_library
 from cudal2.library.library_form import PACKED
 from cudal2_agent.agent.library.algorithms.algorithm_choice import NO_GAIN_TUNED, AlgorithmChoice, choose_algorithms
 from cudal2_agent.agent.library.algorithms.tuned_products import TunedProduct, newest, read_tuned
@@ -133,6 +133,16 @@ def _build(
 def no_faster_of(left_out: Sequence[LeftOut]) -> tuple[str, ...]:
     """The products that were measured without a gain: in the race that chose their kernel, or by who named them `without`."""
     return tuple(sorted(product_words(one.task) for one in left_out if one.reason in (NOT_FASTER, EXCLUDED)))
+
+
+def library_to_extend(path: Path | None, chip: str) -> KernelLibrary | None:
+    """The library at a path; without one, that which ships for the chip, if any. Raises: UsageError, LibraryError."""
+    if path is None:
+        return shipped_library(chip)
+    base = open_library(path)
+    if unfit := base.unfit_for(chip):
+        raise UsageError(f"{unfit}; name another with --library")
+    return base
 
 
 def extend_library(

@@ -56,7 +56,7 @@ def tune(
     from cudal2_agent.agent.cli.arguments import choice
     from cudal2_agent.agent.library.algorithms.suggested_algorithms import CudaProductBench, environment_of, open_platform
     from cudal2_agent.agent.library.algorithms.tuned_products import tune_products
-    from cudal2_agent.agent.library.library_building import extend_library
+    from cudal2_agent.agent.library.library_building import extend_library, library_to_extend
     from cudal2_agent.contract.errors import DeviceUnavailable
     from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 
@@ -65,7 +65,7 @@ def tune(
     platform, identity = open_platform()
     if identity.arch is None:
         raise DeviceUnavailable(f"{identity.gpu} is of an architecture that this product has no tasks for")
-    base = _base(library, identity.gpu)
+    base = library_to_extend(library, identity.gpu)
     tasks = [GemmTask(m=w.m, n=w.n, k=w.k, layout=w.layout or own, element=type_, arch=identity.arch) for w in wanted]
     left = [task for task in tasks if not _served(base, task, identity)]
     if not as_json:
@@ -93,19 +93,6 @@ def tune(
     print(_summary(done, len(left) - len(done)))
     held = f"{len(manifest.entries):,} entries and {len(manifest.algorithms):,} algorithms in {out}" if manifest else ""
     print(held or "nothing is faster than PyTorch, so that no library was written")
-
-
-def _base(library: Path | None, gpu: str) -> "KernelLibrary | None":
-    """The library that is extended; without a name that which ships for this GPU. Raises: UsageError, LibraryError."""
-    from cudal2.library.kernel_library import open_library, shipped_library
-    from cudal2_agent.contract.errors import UsageError
-
-    if library is None:
-        return shipped_library(gpu)
-    base = open_library(library)
-    if unfit := base.unfit_for(gpu):
-        raise UsageError(f"{unfit}; name another with --library")
-    return base
 
 
 def _served(base: "KernelLibrary | None", task: "GemmTask", identity: "GpuIdentity") -> bool:

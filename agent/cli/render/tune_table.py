@@ -32,24 +32,20 @@ class TuneLines:
         self._console.print(words, markup=False)
 
     def judged(self, row: JudgedProduct) -> None:
-        where = f"{row.task.shape} {row.task.layout}"
-        if row.speedup is None:
-            self._console.print(f"{where}: left to PyTorch: {row.fault}", markup=False)
-            return
-        kept = "" if row.served else ", left to PyTorch"
-        self._console.print(f"{where}: {row.time_us:.2f} us, {_ratio(row.speedup)} of torch.mm{kept}", markup=False)
+        self._product(row, "kernel", row.served, row.fault)
 
     def tuned(self, row: TunedProduct) -> None:
-        where = f"{row.task.shape} {row.task.layout}"
-        if row.speedup is None:
-            self._console.print(f"{where}: no algorithm: {row.note or 'cuBLASLt suggests nothing'}", markup=False)
-            return
-        kept = "" if row.faster else ", left to PyTorch"
-        self._console.print(f"{where}: cuBLASLt {row.time_us:.2f} us, {_ratio(row.speedup)} of torch.mm{kept}", markup=False)
+        self._product(row, "cuBLASLt", row.faster, row.note or "cuBLASLt suggests nothing")
 
     def timed(self, row: PassTimes) -> None:
         for line in time_lines((row,)):
             self._console.print(line, markup=False)
+
+    def _product(self, row: JudgedProduct | TunedProduct, what: str, kept: bool, why: str) -> None:
+        """`why`: why there is no time."""
+        found = why if row.speedup is None else f"{what} {row.time_us:.2f} us, {_ratio(row.speedup)} of torch.mm"
+        left = "" if kept else ", left to PyTorch"
+        self._console.print(f"{row.task.shape} {row.task.layout}: {found}{left}", markup=False)
 
     def note(self, words: str) -> None:
         self._console.print(f"note: {' '.join(words.split())}", markup=False)

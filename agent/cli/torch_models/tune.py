@@ -79,7 +79,8 @@ def tune(
     Fails where an error of the model exceeds the tolerance.
     """
     from cudal2_agent.agent.cli.render.tune_table import TuneLines, answer_lines, plan_lines
-    from cudal2_agent.agent.cli.torch_models.tune_parts import campaign_search, extended_library, read_ways, where
+    from cudal2_agent.agent.cli.torch_models.tune_parts import campaign_search, read_ways, where
+    from cudal2_agent.agent.library.library_building import library_to_extend
     from cudal2_agent.agent.model_tuning.tune_folder import TuneFolder
     from cudal2_agent.agent.model_tuning.tuned_model import open_model, read_tokens
     from cudal2_agent.agent.model_tuning.tuning import TuneOptions, Tuning
@@ -96,7 +97,7 @@ def tune(
         tolerance=tolerance,
     )
     opened, folder = open_model(model, read_tokens(tokens)), TuneFolder(out or Path(f"{model.stem}-tuned"))
-    base, lines = extended_library(library, place.target.name), TuneLines()
+    base, lines = library_to_extend(library, place.target.name), TuneLines()
     tuning = Tuning(opened, place.target, base, folder, settings, options, lines)
     if plan:
         found = tuning.plan()

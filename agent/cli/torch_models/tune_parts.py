@@ -1,10 +1,8 @@
 """Where `tune` searches and measures, from its flags; its searches as a campaign."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
-from cudal2.library.kernel_library import KernelLibrary, open_library, shipped_library
 from cudal2_agent.agent.campaign.campaign import SEARCHES_PER_GPU, Campaign, CampaignPlan
 from cudal2_agent.agent.cli.campaign.run import devices_named
 from cudal2_agent.agent.cli.campaign.running import exclusive_among
@@ -71,16 +69,6 @@ def _elsewhere(gpus: str, devices: tuple[str, ...], chip: str | None) -> TunePla
 
 def _arch_of(chip: str) -> Arch | None:
     return next((arch for arch, one in REFERENCE_CHIPS.items() if one.name.casefold() == chip.casefold()), None)
-
-
-def extended_library(library: Path | None, chip: str) -> KernelLibrary | None:
-    """Without a name that which ships for the chip; None where none does. Raises: UsageError, LibraryError."""
-    if library is None:
-        return shipped_library(chip)
-    base = open_library(library)
-    if unfit := base.unfit_for(chip):
-        raise UsageError(f"{unfit}; name another with --library")
-    return base
 
 
 def read_ways(text: str) -> tuple[Way, ...]:
