@@ -85,7 +85,7 @@ class CudaPlatform:
         return GpuIdentity(gpu=name, driver=driver, arch=arch, sms=sms, cublas=cublas, nvrtc=nvrtc)
 
     def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> LoadedKernel:
-        return self._launcher(device).load(BuiltKernel(cubin=kernel.cubin, plan=kernel.plan, task=task))
+        return self._launcher(device).load(BuiltKernel(kernel.cubin, kernel.plan, task, kernel.shared))
 
     def load_algorithm(self, device: int, algorithm: StoredAlgorithm) -> LoadedKernel:
         return self._launcher(device).load_algorithm(algorithm, self._cublaslt)
