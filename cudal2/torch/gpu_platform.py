@@ -35,6 +35,10 @@ class Platform(Protocol):
         """The devices as tensors number them."""
         ...
 
+    def current_device(self) -> int:
+        """The device that tensors are made on; there is one."""
+        ...
+
     def identity(self, device: int) -> GpuIdentity:
         """Raises: Cudal2Error where the device or its driver cannot be read."""
         ...
@@ -74,6 +78,9 @@ class CudaPlatform:
 
     def devices(self) -> tuple[int, ...]:
         return () if self.missing() else tuple(range(torch.cuda.device_count()))
+
+    def current_device(self) -> int:
+        return int(torch.cuda.current_device())
 
     def identity(self, device: int) -> GpuIdentity:
         properties = torch.cuda.get_device_properties(device)

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
+from cudal2.torch.aten_override import while_registered
 from cudal2.torch.invariant_products import InvariantProducts
-from cudal2.torch.kernel_registrations import registered
+from cudal2.torch.kernel_registrations import others, registered
 from cudal2_agent.contract.errors import UsageError
 
 SERVED = ("mm", "addmm", "bmm", "baddbmm", "mv")
@@ -92,7 +93,14 @@ def _original(name: str, key: str) -> Callable[..., Any] | None:
     ):
         return None
     found = torch.library.get_kernel(f"aten::{name}", key)
-    return partial(found.call_boxed, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
+    kernel = partial(found.call_boxed, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
+    return kernel if form or not others(name, key) else partial(while_registered, kernel, partial(_by_out_form, packet))
+
+
+def _by_out_form(packet: str, *arguments: Any, **options: Any) -> torch.Tensor:
+    """An operator by its `out` form, whose kernel is PyTorch's."""
+    found: torch.Tensor = getattr(torch.ops.aten, packet).out(*arguments, **options, out=arguments[-1].new_empty(0))
+    return found
 
 
 # ---- the operators, by what they are made of -----------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Matrix products whose order of summation does not depend on M: the path of a call in the batch-invariant mode.
 
 Covered: every product of two f16 or two bf16 matrices on any number of devices, streams and threads, and inside the capture of
-a graph, because all code is loaded when the mode begins. What no kernel takes as it lies is copied first, which changes no sum.
+a graph: the code of all kernels is loaded with the first product of a device. What no kernel takes as it lies is copied first,
+which changes no sum.
 Not covered: other types, and operands B of 2^31 elements and more. They are errors, or PyTorch's own where the program allows
 that. A launch that fails is an error too: nothing else computes the product.
 """
@@ -67,9 +68,10 @@ class InvariantCounts:
 class InvariantProducts:
     """The mode of a process. `allow_other`: what has no kernel is computed by PyTorch, and counted, instead of refused.
 
-    `folder`: the cache of built kernels. `build`: builds the set of an architecture into it, and returns when it is there.
-    Raises: UsageError for a GPU that no kernel runs on; LibraryError where the set cannot be built, LauncherError where the
-    driver refuses it.
+    `folder`: the cache of built kernels. `build`: builds the set of an architecture into it, and returns when it is there. The
+    sets of all GPUs are built now. Code is loaded now on the current device alone, so that no other gets a context.
+    Raises: UsageError for a current device that no kernel runs on; LibraryError where a set cannot be built, LauncherError
+    where the driver refuses it.
     """
 
     def __init__(self, platform: Platform, folder: Path, build: BuildSet, *, allow_other: bool) -> None:
@@ -78,9 +80,11 @@ class InvariantProducts:
         self._lock = threading.RLock()
         self._kept: dict[Any, InvariantRoute] = {}
         self._loaded: dict[tuple[int, GemmTask], tuple[LoadedKernel, CallTally]] = {}
-        self.devices = {device: self._opened(device, folder, build) for device in platform.devices()}
-        for device, found in self.devices.items():
-            self._load_all(device, found)
+        self._identities = {device: platform.identity(device) for device in platform.devices()}
+        archs = sorted({one.arch for one in self._identities.values() if one.arch is not None})
+        self._sets = {arch: _built(arch, folder, build) for arch in archs}
+        self.devices: dict[int, InvariantDevice] = {}
+        self._device(platform.current_device())
 
     def product(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor | None:
         """The product of an M×K and a K×N matrix, on the current stream, rounded once to their type. `out`: is written.
@@ -115,25 +119,20 @@ class InvariantProducts:
 
     # ---- devices and their kernels --------------------------------------------------------------------------------------
 
-    def _opened(self, device: int, folder: Path, build: BuildSet) -> InvariantDevice:
-        identity = self.platform.identity(device)
-        if (arch := identity.arch) is None:
-            raise UsageError(
-                f"the batch-invariant mode has no kernels for device {device}, {identity.gpu}; hide it from PyTorch"
-            )
-        try:
-            built = read_set(folder, arch, __version__)
-        except LibraryError:  # damaged: it is built again
-            built = None
-        if built is None:
-            build(arch)
-            built = read_set(folder, arch, __version__)
-        if built is None:
-            raise LibraryError(f"the batch-invariant kernels for {arch} were built by another version than {__version__}")
-        return InvariantDevice(identity, arch, built)
+    def _device(self, device: int) -> InvariantDevice:
+        """A device with all code loaded. Raises: UsageError for one that no kernel runs on; LauncherError."""
+        with self._lock:
+            if device not in self.devices:
+                identity = self._identities[device]
+                if identity.arch is None:
+                    raise UsageError(f"the batch-invariant mode has no kernels for device {device}, {identity.gpu}")
+                found = InvariantDevice(identity, identity.arch, self._sets[identity.arch])
+                self._load_all(device, found)
+                self.devices[device] = found
+            return self.devices[device]
 
     def _load_all(self, device: int, found: InvariantDevice) -> None:
-        """Load the code of every kernel now, by a small product of each, so that none is loaded while a graph is captured."""
+        """Load the code of every kernel, by a small product of each, so that a graph's capture rarely has to."""
         for kernel in found.built.kernels.kernels:
             rows = 8 if kernel.rows is None else kernel.rows
             sizes = {"m": rows, "n": kernel.n_step, "k": kernel.k_step}
@@ -146,7 +145,7 @@ class InvariantProducts:
         known = self._loaded.get((device, task))
         if known is not None:
             return known
-        found = self.devices[device]
+        found = self._device(device)
         kernel = found.built.kernels.choose(task)
         if kernel is None:
             return None
@@ -185,7 +184,7 @@ class InvariantProducts:
         (m, k), n = a.shape, b.shape[1]
         transposed_b = not row_major(b) and column_major(b)
         transposed_a = not row_major(a) and column_major(a) and not transposed_b
-        arch = self.devices[device].arch
+        arch = self._device(device).arch
         task = GemmTask(m=m, n=n, k=k, element=element, arch=arch, layout=Layout.TN if transposed_b else Layout.NN)
         found = self._kernel(device, task.model_copy(update={"layout": Layout.NT})) if transposed_a else None
         copies_a = found is None and not row_major(a)
@@ -218,6 +217,20 @@ class InvariantProducts:
             return False
         memory = out.untyped_storage().data_ptr()
         return memory not in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr())
+
+
+def _built(arch: Arch, folder: Path, build: BuildSet) -> BuiltSet:
+    """The set of an architecture, which is built where it is missing or damaged. Raises: LibraryError."""
+    try:
+        found = read_set(folder, arch, __version__)
+    except LibraryError:  # damaged: it is built again
+        found = None
+    if found is None:
+        build(arch)
+        found = read_set(folder, arch, __version__)
+    if found is None:
+        raise LibraryError(f"the batch-invariant kernels for {arch} were built by another version than {__version__}")
+    return found
 
 
 def _not_a_product(a: MatrixForm, b: MatrixForm) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -421,6 +422,20 @@ def test_each_chip_has_its_instruction(tmp_path: Path, products: HostProducts, a
         assert [key.partition(".")[0] for key in summations()] == [summation.partition(".")[0]]
 
 
+def test_a_device_gets_its_code_with_its_first_product(products: HostProducts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a context: a process of many sees all GPUs, and uses one."""
+    platform = products.platform
+    loaded: list[int] = []
+    load = platform.load
+    monkeypatch.setattr(platform, "load", lambda device, *rest: (loaded.append(device), load(device, *rest))[1])
+    monkeypatch.setattr(platform, "devices", lambda: (5, -1))
+    monkeypatch.setattr(platform, "current_device", lambda: 5)
+    with cudal2.enable(batch_invariant=True):
+        assert set(loaded) == {5}
+        torch.mm(drawn(2, K), drawn(K, N))
+        assert set(loaded) == {5, -1}
+
+
 def test_a_chip_without_kernels_is_one_line(tmp_path: Path) -> None:
     platform = OrderedPlatform(GpuIdentity(gpu="B300", driver="590", arch=None, sms=160))
     with pytest.raises(UsageError, match="no kernels for device -1, B300"):
@@ -453,6 +468,7 @@ def test_disable_ends_the_mode(mode: HostProducts) -> None:
     assert cudal2.status().batch_invariant is None
 
 
+@pytest.mark.usefixtures("language")
 def test_the_end_of_a_block_puts_back_what_was_there(products: HostProducts) -> None:
     a, b = operands()
     with cudal2.enable():
@@ -498,6 +514,20 @@ def test_the_mode_runs_over_kernels_that_came_after_it() -> None:
     finally:
         torch_session.invariant_operators("CPU").unregister()
         other.leave()
+
+
+@pytest.mark.usefixtures("products")
+def test_a_kernel_below_the_mode_may_leave() -> None:
+    a, b = torch.randn(3, K), torch.randn(K, N)
+    wanted = [torch.mm(a, b), torch.mv(a, b[:, 0]), torch.addmm(torch.ones(N), a, b, beta=2)]
+    other = OtherLibrary(7.0, "mm", "addmm", allow_override=True)
+    with cudal2.enable(batch_invariant=True, allow_other=True):
+        assert torch.mm(a, b)[0, 0] == 7, "an allowed product is that of the kernel which was there"
+    other.leave()
+    for allowed in (False, True):
+        with cudal2.enable(batch_invariant=True, allow_other=True) if allowed else nullcontext():
+            found = [torch.mm(a, b), torch.mv(a, b[:, 0]), torch.addmm(torch.ones(N), a, b, beta=2)]
+        assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
 @pytest.mark.usefixtures("mode")
