@@ -64,8 +64,8 @@ def _ready(folder: Path, arch: Arch, sources: list[InvariantSource]) -> bool:
         found = read_set(folder, arch, __version__)
     except LibraryError:  # damaged: it is built again
         return False
-    wanted = [(one.task.layout, one.rows, source_sha256(one.candidate)) for one in sources]
-    return found is not None and [(one.layout, one.rows, one.source_sha256) for one in found.kernels.kernels] == wanted
+    wanted = [(one.task.layout, one.wave, source_sha256(one.candidate)) for one in sources]
+    return found is not None and [(one.layout, one.wave, one.source_sha256) for one in found.kernels.kernels] == wanted
 
 
 def _build(folder: Path, arch: Arch, sources: list[InvariantSource], settings: Settings) -> None:
@@ -91,7 +91,8 @@ def _into_cache(folder: Path, source: InvariantSource, builder: Builder) -> Inva
         element=source.task.element,
         n_step=source.n_step,
         k_step=source.k_step,
-        rows=source.rows,
+        tile=source.tile,
+        wave=source.wave,
         plan=source.candidate.plan,
         summation=source.summation,
         source_sha256=name,

@@ -4,6 +4,7 @@ An entry names a kernel by its schedule, from which a family of `policies/schedu
 Beside its entries a library holds algorithms of cuBLASLt, for tasks where AutoTuning is faster than any kernel.
 """
 
+import math
 from datetime import date
 from typing import Literal
 
@@ -184,8 +185,9 @@ class PaddedKernel(PreparedKernel):
 class InvariantKernel(Record):
     """A kernel for every matrix product of its layout and element whose N and K are multiples of `n_step` and `k_step`.
 
-    `rows`: the largest M that it is meant for; None for any. `plan`: in sizes of the product. `summation`: how each element of
-    D is summed, as `Family.summation` states it. It accumulates in f32.
+    `tile`: rows and columns of D that a CTA computes. `wave`: what one tile on each SM takes, as a multiple of the same of
+    another kernel of the set. `plan`: in sizes of the product. `summation`: how each element of D is summed, as
+    `Family.summation` states it. It accumulates in f32.
     Raises: ValueError for a plan with a workspace: kernels come and go with M, and graphs may hold them.
     """
 
@@ -193,7 +195,8 @@ class InvariantKernel(Record):
     element: ElementType
     n_step: int = Field(ge=1)
     k_step: int = Field(ge=1)
-    rows: int | None = Field(default=None, ge=1)
+    tile: tuple[int, int]
+    wave: float = Field(gt=0)
     plan: LaunchPlan
     summation: str
     source_sha256: Sha256
@@ -204,6 +207,11 @@ class InvariantKernel(Record):
         if self.plan.workspace is not None:
             raise ValueError("a kernel of a batch-invariant set has no workspace")
         return self
+
+    def waves(self, task: GemmTask, sms: int) -> float:
+        """What a product takes on a number of SMs, in the terms of `wave`."""
+        tiles = math.ceil(task.m / self.tile[0]) * math.ceil(task.n / self.tile[1])
+        return math.ceil(tiles / sms) * self.wave
 
 
 class InvariantSet(Record):
@@ -231,15 +239,15 @@ class InvariantSet(Record):
                 raise ValueError(f"there is no {element} kernel for products of any size")
         return self
 
-    def choose(self, task: GemmTask) -> InvariantKernel | None:
+    def choose(self, task: GemmTask, sms: int) -> InvariantKernel | None:
         """What runs a product. None for an `nt` whose A has to be copied to rows first, with the same sums.
 
-        The first kernel of the layout whose `rows` suffice and whose plan's conditions hold.
+        Of the kernels of the layout whose plan's conditions hold, the one whose waves take the least, and the first of equals.
         """
         alike = [one for one in self.kernels if one.element is task.element]
         steps = next((one.n_step, one.k_step) for one in alike if task.n % one.n_step == task.k % one.k_step == 0)
         fitting = (one for one in alike if (one.n_step, one.k_step) == steps and one.layout is task.layout)
-        return next((one for one in fitting if (one.rows or task.m) >= task.m and _holds(one.plan, task)), None)
+        return min((one for one in fitting if _holds(one.plan, task)), key=lambda one: one.waves(task, sms), default=None)
 
 
 def _holds(plan: LaunchPlan, task: GemmTask) -> bool:

@@ -134,8 +134,7 @@ class InvariantProducts:
     def _load_all(self, device: int, found: InvariantDevice) -> None:
         """Load the code of every kernel, by a small product of each, so that a graph's capture rarely has to."""
         for kernel in found.built.kernels.kernels:
-            rows = 8 if kernel.rows is None else kernel.rows
-            sizes = {"m": rows, "n": kernel.n_step, "k": kernel.k_step}
+            sizes = {"m": 8, "n": kernel.n_step, "k": kernel.k_step}
             task = GemmTask(**sizes, layout=kernel.layout, element=kernel.element, arch=found.arch)
             plan = resolve(kernel.plan, task, LIMITS[found.arch], found.identity.sms)
             self.platform.load(device, CachedKernel(found.built.cubin(kernel), plan, shared=True), task)
@@ -146,7 +145,7 @@ class InvariantProducts:
         if known is not None:
             return known
         found = self._device(device)
-        kernel = found.built.kernels.choose(task)
+        kernel = found.built.kernels.choose(task, found.identity.sms)
         if kernel is None:
             return None
         plan = resolve(kernel.plan, task, LIMITS[found.arch], found.identity.sms)

@@ -1,7 +1,7 @@
 """The kernels of the batch-invariant mode: few schedules that together multiply matrices of any size on an architecture.
 
-N and K of a weight decide the instruction, M only the tile. Sizes are arguments of every kernel, and each is written for odd
-sizes, so that all guards are in it.
+N and K of a weight decide the instruction. M only decides the tile, by the waves of tiles that a chip then runs. Sizes are
+arguments of every kernel, and each is written for odd sizes, so that all guards are in it.
 
 - N and K are multiples of 8: `wgmma_tma` on sm_90a, else `mma_sync` with wide copies.
 - K is a multiple of 8: `mma_sync` with wide copies along K. Other sizes: `mma_sync` element by element.
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layout
-from cudal2_agent.policies.schedule.families.kernel_family import Family, Schedule
+from cudal2_agent.policies.schedule.families.kernel_family import Family
 from cudal2_agent.policies.schedule.families.mma_sync.family import MmaSync
 from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
 from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
@@ -23,18 +23,18 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaS
 STEP = 8  # elements in 16 bytes
 _ALIGNED, _ODD = 1032, 1033  # sizes that no tile divides, and with more K blocks than stages
 
-# (maximum M, schedule), by rising M; the last one serves any.
+# (what a wave takes, schedule). Of long sums on an H200, by its prior; on other chips by the analytic one.
 _WGMMA = (
-    (64, WgmmaTmaSchedule(consumers=1, atoms=1, block_n=128, block_k=64, stages=7, programmatic=False)),
-    (1024, WgmmaTmaSchedule(consumers=2, atoms=1, block_n=128, block_k=64, stages=6, programmatic=False)),
-    (None, WgmmaTmaSchedule(consumers=2, atoms=2, block_n=128, block_k=64, stages=4, programmatic=False)),
+    (1.0, WgmmaTmaSchedule(consumers=1, atoms=1, block_n=128, block_k=64, stages=8, programmatic=False)),
+    (1.6, WgmmaTmaSchedule(consumers=2, atoms=1, block_n=128, block_k=64, stages=6, programmatic=False)),
+    (2.95, WgmmaTmaSchedule(consumers=2, atoms=2, block_n=128, block_k=64, stages=4, persistent=True, programmatic=False)),
 )
 _MMA_SYNC = (
-    (16, MmaSyncSchedule(block_m=16, block_n=64, block_k=64, warps_m=1, warps_n=4, stages=6)),
-    (64, MmaSyncSchedule(block_m=64, block_n=64, block_k=64, warps_m=2, warps_n=2, stages=4)),
-    (None, MmaSyncSchedule(block_m=128, block_n=128, block_k=32, warps_m=2, warps_n=4, stages=4, group_m=8)),
+    (1.0, MmaSyncSchedule(block_m=16, block_n=64, block_k=64, warps_m=1, warps_n=4, stages=6)),
+    (1.5, MmaSyncSchedule(block_m=64, block_n=64, block_k=64, warps_m=2, warps_n=2, stages=4)),
+    (5.5, MmaSyncSchedule(block_m=128, block_n=128, block_k=32, warps_m=2, warps_n=4, stages=4, group_m=8)),
 )
-_UNALIGNED = tuple((rows, schedule.model_copy(update={"epilogue": "direct"})) for rows, schedule in _MMA_SYNC[1:])
+_UNALIGNED = tuple((wave, schedule.model_copy(update={"epilogue": "direct"})) for wave, schedule in _MMA_SYNC[1:])
 
 
 class InvariantSource(NamedTuple):
@@ -44,7 +44,8 @@ class InvariantSource(NamedTuple):
     task: GemmTask
     n_step: int
     k_step: int
-    rows: int | None
+    tile: tuple[int, int]
+    wave: float
     summation: str
 
 
@@ -63,7 +64,7 @@ def invariant_sources(arch: Arch) -> Iterator[InvariantSource]:
 
 def _written(
     family: Family[Any],
-    schedules: tuple[tuple[int | None, Schedule], ...],
+    schedules: tuple[tuple[float, WgmmaTmaSchedule | MmaSyncSchedule], ...],
     layouts: tuple[Layout, ...],
     steps: tuple[int, int],
     element: ElementType,
@@ -72,8 +73,9 @@ def _written(
     n, k = (_ALIGNED if step == STEP else _ODD for step in steps)
     for layout in layouts:
         task = GemmTask(m=_ALIGNED, n=n, k=k, layout=layout, element=element, arch=arch)
-        for rows, schedule in schedules:
+        for wave, schedule in schedules:
+            tile = schedule.block_m, schedule.block_n
             summation = family.summation(schedule, task)
             if summation is None:
                 raise ValueError(f"{family.name} does not state how {schedule.values()} sums")
-            yield InvariantSource(family.write(schedule, task), task, *steps, rows, summation)
+            yield InvariantSource(family.write(schedule, task), task, *steps, tile, wave, summation)

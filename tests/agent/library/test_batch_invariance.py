@@ -37,7 +37,7 @@ Bits = np.ndarray[Any, Any]
 
 MOST = 144  # rows of A
 SIZES = {(8, 8): (136, 200), (1, 8): (133, 200), (1, 1): (133, 203)}  # N and K by steps
-OF_TILES = {16: (1, 16), 64: (8, 33), 1024: (1, 72), None: (1, 72, 136)}  # M by the `rows` of a kernel
+OF_TILES = {16: (1, 16), 64: (8, 33), 128: (1, 72), 256: (1, 72, 136)}  # M by the rows of a tile
 SMALL = GemmTask(m=128, n=128, k=4096, arch=Arch.SM_90A)
 LARGE = GemmTask(m=4096, n=4096, k=512, arch=Arch.SM_90A)
 GROUPS = [(Arch.SM_90A, element, steps) for element in ElementType for steps in SIZES] + [(Arch.SM_80, ElementType.F16, (8, 8))]
@@ -69,10 +69,9 @@ def operands(n: int, k: int, element: ElementType) -> Inputs:
     return Inputs(encode(np, a.astype(np.float32), element), encode(np, b.astype(np.float32), element))
 
 
-def product(ptx: str, candidate: Candidate, task: GemmTask, first: int = 0) -> Bits:
+def product(ptx: str, candidate: Candidate, task: GemmTask, first: int = 0, sms: int = 132) -> Bits:
     """D as bits, of rows of A from `first` on; without a race, a stray access or an unwritten element."""
-    chip = REFERENCE_CHIPS[task.arch]
-    kernel = EmulatedKernel("invariant", ptx, resolve(candidate.plan, task, LIMITS[task.arch], chip.sms), task)
+    kernel = EmulatedKernel("invariant", ptx, resolve(candidate.plan, task, LIMITS[task.arch], sms), task)
     every = operands(task.n, task.k, task.element)
     inputs = Inputs(every.a[first : first + task.m], every.b)
     run = EmulatorExecutor(kernel, Interleavings(task, 3, time.monotonic() + 120)).run(inputs)
@@ -98,15 +97,15 @@ def test_kernels_of_one_weight_give_a_row_equal_bits(
     runs = 0
     for one in reversed(sources):
         ptx = built(one.candidate, one.task, cache_dir)
-        for m in OF_TILES[one.rows]:
+        for m in OF_TILES[one.tile[0]]:
             if one.task.layout is Layout.NT and m % 8:
                 continue
             task = one.task.model_copy(update={"m": m, "n": n, "k": k})
             if reference is None:
                 reference = product(ptx, one.candidate, task.model_copy(update={"m": MOST}))
             for first in (0, MOST - m):
-                found = product(ptx, one.candidate, task, first)
-                assert (found == reference[first : first + m]).all(), (one.task.layout, one.rows, m, first)
+                found = product(ptx, one.candidate, task, first, sms=1)  # a persistent CTA then computes all tiles
+                assert (found == reference[first : first + m]).all(), (one.task.layout, one.tile, m, first)
                 runs += 1
     assert runs >= 2 * len(sources)
 

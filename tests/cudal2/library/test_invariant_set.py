@@ -28,21 +28,35 @@ def test_every_product_has_a_kernel_that_fits_and_all_of_a_weight_sum_alike(arch
         summations = set()
         for m, layout in itertools.product(SIZES, Layout):
             task = GemmTask(m=m, n=n, k=k, layout=layout, element=element, arch=arch)
-            kernel = found.choose(task)
+            kernel = found.choose(task, REFERENCE_CHIPS[arch].sms)
             if kernel is None:
                 assert layout is Layout.NT
                 continue
             resolve(kernel.plan, task, LIMITS[arch], REFERENCE_CHIPS[arch].sms)
-            assert kernel.rows is None or kernel.rows >= m
             summations.add(kernel.summation)
         assert len(summations) == 1, (n, k)
 
 
-def test_a_tile_is_chosen_by_m() -> None:
-    found = invariant_set(Arch.SM_90A)
-    chosen = [found.choose(GemmTask(m=m, n=4096, k=4096, arch=Arch.SM_90A)) for m in (1, 64, 65, 1024, 1025)]
-    assert [one.rows if one else 0 for one in chosen] == [64, 64, 1024, 1024, None]
-    assert invariant_set(Arch.SM_90A).choose(GemmTask(m=9, n=64, k=64, layout=Layout.NT)) is None, "A is copied to rows"
+@pytest.mark.parametrize(
+    ("m", "n", "rows"),
+    [
+        (1, 4096, 64),
+        (256, 4096, 64),
+        (384, 4096, 128),
+        (1024, 4096, 256),
+        (1, 14336, 64),
+        (128, 14336, 128),
+        (8192, 14336, 256),
+    ],
+)
+def test_a_tile_is_chosen_by_the_waves_of_a_chip(m: int, n: int, rows: int) -> None:
+    kernel = invariant_set(Arch.SM_90A).choose(GemmTask(m=m, n=n, k=4096, arch=Arch.SM_90A), 132)
+    assert kernel is not None
+    assert kernel.tile == (rows, 128)
+
+
+def test_a_transposed_a_with_odd_rows_is_copied() -> None:
+    assert invariant_set(Arch.SM_90A).choose(GemmTask(m=9, n=64, k=64, layout=Layout.NT), 132) is None
 
 
 def test_a_set_with_two_orders_of_summation_for_a_weight_cannot_be_made() -> None:
