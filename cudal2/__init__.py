@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-__version__ = "0.1.0"
+from cudal2.version import __version__ as __version__
 
 # PyTorch is imported with the first of these that is used.
 _OF_TORCH = ("configure", "disable", "disable_inductor", "enable", "enable_inductor", "matmul", "status")

@@ -75,7 +75,7 @@ def prepare(entries: Sequence[LibraryEntry], settings: Settings, sms: int) -> It
     find_headers()
     kernels = opened_cache(settings)
     chip = REFERENCE_CHIPS[entries[0].task.arch].model_copy(update={"sms": sms})
-    with closing(Builder(settings.compile_options(), chip)) as builder, _threads(settings.compile_jobs) as pool:
+    with closing(Builder(settings.compile_options(), chip)) as builder, compiler_threads(settings.compile_jobs) as pool:
         pending = [
             pool.submit(into_cache, entry, entry.task, kernels, sms, partial(_build, entry, builder, sms)) for entry in entries
         ]
@@ -108,7 +108,7 @@ def into_cache(
     except (LibraryError, PlanError) as exc:
         return outcome(status="failed", message=" ".join(str(exc).split()))
     except OSError as exc:
-        raise _unwritable(kernels.folder, exc) from exc
+        raise unwritable(kernels.folder, exc) from exc
 
 
 def require_nvrtc(entry: LibraryEntry) -> None:
@@ -150,12 +150,12 @@ def _build(entry: LibraryEntry, builder: Builder, sms: int) -> FreshKernel:
 def _keep(fresh: FreshKernel, cubin: Path, plan: Path) -> None:
     """The kernel is written before its plan, so that no plan lacks it."""
     if not cubin.is_file() or cubin.read_bytes() != fresh.cubin:
-        _write(cubin, fresh.cubin)
-    _write(plan, fresh.record.model_dump_json().encode())
+        write_whole(cubin, fresh.cubin)
+    write_whole(plan, fresh.record.model_dump_json().encode())
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+def compiler_threads(count: int) -> Iterator[ThreadPoolExecutor]:
     """Threads that wait for compilers; those that did not begin are not started after an interrupt."""
     pool = ThreadPoolExecutor(count, thread_name_prefix="prepare")
     try:
@@ -164,7 +164,7 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     with whole_file(path) as temporary:
         temporary.write_bytes(content)
 
@@ -176,9 +176,9 @@ def _require_writable(folder: Path) -> None:
         with whole_file(folder / "writable"):
             pass
     except OSError as exc:
-        raise _unwritable(folder.parent, exc) from exc
+        raise unwritable(folder.parent, exc) from exc
 
 
-def _unwritable(folder: Path, exc: OSError) -> MachineError:
+def unwritable(folder: Path, exc: OSError) -> MachineError:
     why = exc.strerror or exc
     return MachineError(f"{folder} is not writable ({why}); free some space, or set CUDAL2_HOME to another folder")

@@ -4,15 +4,17 @@ An entry names a kernel by its schedule, from which a family of `policies/schedu
 Beside its entries a library holds algorithms of cuBLASLt, for tasks where AutoTuning is faster than any kernel.
 """
 
+import math
 from datetime import date
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from cudal2_agent.contract.base import Name, Record, RunId, Sha256, digest
-from cudal2_agent.contract.plan.plan import ResolvedPlan
+from cudal2_agent.contract.plan.expression import holds
+from cudal2_agent.contract.plan.plan import LaunchPlan, ResolvedPlan
 from cudal2_agent.contract.records.candidate import ScheduleValue
-from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
+from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from cudal2_agent.contract.reward.speedup import Speedup
 
 
@@ -178,3 +180,75 @@ class PaddedKernel(PreparedKernel):
     entry_task: GemmTask
     text_sha256: Sha256
     verdict: str
+
+
+class InvariantKernel(Record):
+    """A kernel for every matrix product of its layout and element whose N and K are multiples of `n_step` and `k_step`.
+
+    `tile`: rows and columns of D that a CTA computes. `wave`: what one tile on each SM takes, as a multiple of the same of
+    another kernel of the set. `plan`: in sizes of the product. `summation`: how each element of D is summed, as
+    `Family.summation` states it. It accumulates in f32.
+    Raises: ValueError for a plan with a workspace: kernels come and go with M, and graphs may hold them.
+    """
+
+    layout: Layout
+    element: ElementType
+    n_step: int = Field(ge=1)
+    k_step: int = Field(ge=1)
+    tile: tuple[int, int]
+    wave: float = Field(gt=0)
+    plan: LaunchPlan
+    summation: str
+    source_sha256: Sha256
+    cubin_sha256: Sha256
+
+    @model_validator(mode="after")
+    def _without_memory(self) -> "InvariantKernel":
+        if self.plan.workspace is not None:
+            raise ValueError("a kernel of a batch-invariant set has no workspace")
+        return self
+
+    def waves(self, task: GemmTask, sms: int) -> float:
+        """What a product takes on a number of SMs, in the terms of `wave`."""
+        tiles = math.ceil(task.m / self.tile[0]) * math.ceil(task.n / self.tile[1])
+        return math.ceil(tiles / sms) * self.wave
+
+
+class InvariantSet(Record):
+    """The kernels by which every matrix product of a chip runs with an order of summation that does not depend on M.
+
+    N, K and the element of a product decide the steps, the first in this order that divide them; only then do its layout and
+    M choose among the kernels. All kernels of equal element and steps are summed alike.
+    Raises: ValueError where two of them are not, and where the any-size kernels are missing.
+    """
+
+    product: str
+    arch: Arch
+    compiler: str
+    kernels: tuple[InvariantKernel, ...]
+
+    @model_validator(mode="after")
+    def _summed_alike(self) -> "InvariantSet":
+        keys: dict[tuple[ElementType, int, int], str] = {}
+        for kernel in self.kernels:
+            weight = kernel.element, kernel.n_step, kernel.k_step
+            if keys.setdefault(weight, kernel.summation) != kernel.summation:
+                raise ValueError(f"{kernel.element} weights have two orders of summation: {keys[weight]}; {kernel.summation}")
+        for element in ElementType:
+            if (element, 1, 1) not in keys:
+                raise ValueError(f"there is no {element} kernel for products of any size")
+        return self
+
+    def choose(self, task: GemmTask, sms: int) -> InvariantKernel | None:
+        """What runs a product. None for an `nt` whose A has to be copied to rows first, with the same sums.
+
+        Of the kernels of the layout whose plan's conditions hold, the one whose waves take the least, and the first of equals.
+        """
+        alike = [one for one in self.kernels if one.element is task.element]
+        steps = next((one.n_step, one.k_step) for one in alike if task.n % one.n_step == task.k % one.k_step == 0)
+        fitting = (one for one in alike if (one.n_step, one.k_step) == steps and one.layout is task.layout)
+        return min((one for one in fitting if _holds(one.plan, task)), key=lambda one: one.waves(task, sms), default=None)
+
+
+def _holds(plan: LaunchPlan, task: GemmTask) -> bool:
+    return all(holds(condition, task.dims) for condition in plan.requires)

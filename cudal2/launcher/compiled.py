@@ -36,7 +36,7 @@ class CompiledLauncher:
         self._cublaslt: native.Lt | None = None
 
     def load(self, kernel: BuiltKernel) -> LoadedKernel:
-        loaded: LoadedKernel = self._gpu.load(kernel.cubin, native_plan(kernel.plan, kernel.task))
+        loaded: LoadedKernel = self._gpu.load(kernel.cubin, native_plan(kernel.plan, kernel.task), kernel.shared)
         return loaded
 
     def load_algorithm(self, algorithm: StoredAlgorithm, files: Sequence[str]) -> LoadedKernel:

@@ -29,6 +29,8 @@ class InterpretedLauncher:
 
     def __init__(self, device: int, driver: str) -> None:
         self.library, self.device = DriverLibrary(driver), device
+        self._lock = threading.Lock()
+        self._shared: dict[bytes, c_void_p] = {}
         count, sms, context, setup = c_int(), c_int(), c_void_p(), c_void_p()
         self.library.call("cuDeviceGetCount", byref(count))
         if not 0 <= device < count.value:
@@ -63,6 +65,17 @@ class InterpretedLauncher:
             yield
         finally:
             self.library.call("cuCtxPopCurrent_v2", byref(popped))
+
+    def code(self, cubin: bytes, shared: bool) -> c_void_p:
+        """The code of a cubin, loaded anew, or once for all that share it. It stays until the process ends."""
+        with self._lock:
+            if shared and cubin in self._shared:
+                return self._shared[cubin]
+            library = c_void_p()
+            self.library.call("cuLibraryLoadData", byref(library), cubin, None, None, 0, None, None, 0)
+            if shared:
+                self._shared[cubin] = library
+            return library
 
     @contextmanager
     def relaxed_capture(self) -> Iterator[None]:
@@ -100,7 +113,7 @@ class InterpretedKernel:
         self._lock = threading.Lock()
         self._workspaces: dict[tuple[int, int], int] = {}
         with gpu.current(), gpu.relaxed_capture():
-            self._launches = PlannedLaunches(gpu, kernel.cubin, kernel.plan, kernel.task.buffers)
+            self._launches = PlannedLaunches(gpu, kernel.cubin, kernel.plan, kernel.task.buffers, kernel.shared)
 
     @property
     def tensor_maps(self) -> int:

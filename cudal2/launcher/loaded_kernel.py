@@ -9,11 +9,15 @@ ALIGNMENT = 256  # of operands, in bytes: kernels were verified with it
 
 
 class BuiltKernel(NamedTuple):
-    """A kernel ready to load: its machine code, its launches in plain numbers, and the matrix product that it computes."""
+    """A kernel ready to load: its machine code, its launches in plain numbers, and the matrix product that it computes.
+
+    `shared`: kernels of the same cubin for other sizes share its code on the GPU. All of them ask for equal shared memory.
+    """
 
     cubin: bytes
     plan: ResolvedPlan
     task: GemmTask
+    shared: bool = False
 
 
 class LoadedKernel(Protocol):

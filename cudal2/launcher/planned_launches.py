@@ -28,6 +28,7 @@ class DriverGpu(Protocol):
     sms: int
 
     def current(self) -> AbstractContextManager[None]: ...
+    def code(self, cubin: bytes, shared: bool) -> c_void_p: ...
     def relaxed_capture(self) -> AbstractContextManager[None]: ...
 
 
@@ -46,13 +47,14 @@ class PlannedLaunches:
     Raises: LauncherError where the driver refuses the code, or the plan does not fit the code or the GPU.
     """
 
-    def __init__(self, gpu: DriverGpu, cubin: bytes, plan: ResolvedPlan, buffers: Iterable[Buffer]) -> None:
-        """`buffers`: the task's, and the plan's scratch."""
+    def __init__(
+        self, gpu: DriverGpu, cubin: bytes, plan: ResolvedPlan, buffers: Iterable[Buffer], shared: bool = False
+    ) -> None:
+        """`buffers`: the task's, and the plan's scratch. `shared`: as of `BuiltKernel`."""
         _check_chip(plan, gpu)
         self._driver, self._buffers = gpu.library, {buffer.name: buffer for buffer in buffers}
         self._maps: dict[tuple[TensorMapSpec, int], bytes] = {}
-        library = c_void_p()
-        gpu.library.call("cuLibraryLoadData", byref(library), cubin, None, None, 0, None, None, 0)
+        library = gpu.code(cubin, shared)
         self._entries = [
             _PlannedLaunch(launch, _load_function(gpu.library, library, launch), *_configure(launch, edge))
             for launch, edge in zip(plan.launches, programmatic_edges(plan), strict=True)

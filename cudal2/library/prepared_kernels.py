@@ -19,10 +19,14 @@ _AGAIN = "`cudal2-agent library prepare` builds it again"
 
 
 class CachedKernel(NamedTuple):
-    """A kernel that is ready to be loaded. `plan`: as the entry is launched, with or without programmatic launch."""
+    """A kernel that is ready to be loaded. `plan`: as the entry is launched, with or without programmatic launch.
+
+    `shared`: as of `BuiltKernel`.
+    """
 
     cubin: bytes
     plan: ResolvedPlan
+    shared: bool = False
 
 
 class PreparedKernels:

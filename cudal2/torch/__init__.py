@@ -14,6 +14,8 @@
 - `matrix_signature.py`: what matrix product two tensors are, or why none that an entry serves.
 - `background_builds.py`: kernels that are not built are built in the background, once.
 - `gpu_platform.py`: devices, streams and the launcher, behind a protocol that tests implement on the CPU.
+- `invariant_operators.py`, `invariant_products.py`: the batch-invariant mode: the operators that it replaces, and the path of
+  a call.
 - `torch_session.py`: the one service of a process, `enable`, `disable` and `status`.
 - `service_status.py`: what was served and what fell back, and why.
 """

@@ -150,10 +150,11 @@ def original_kernel(name: str, key: str) -> AtenKernel:
         return _OUT_FORMS[name]
     found = torch.library.get_kernel(f"aten::{name}", key)
     kernel = partial(found.call_boxed, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
-    return partial(_while_registered, kernel, _OUT_FORMS[name]) if others(name, key) else kernel
+    return partial(while_registered, kernel, _OUT_FORMS[name]) if others(name, key) else kernel
 
 
-def _while_registered(kernel: AtenKernel, afterwards: AtenKernel, *arguments: Any, **options: Any) -> torch.Tensor:
+def while_registered(kernel: AtenKernel, afterwards: AtenKernel, *arguments: Any, **options: Any) -> torch.Tensor:
+    """A kernel of another library, and once its registration has ended what runs `afterwards`."""
     try:
         return kernel(*arguments, **options)
     except RuntimeError as exc:

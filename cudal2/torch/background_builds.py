@@ -56,24 +56,31 @@ class CommandBuilder:
     """Runs `cudal2-agent library prepare`, in whose process the compiler is. A call of a model never compiles."""
 
     def build(self, order: BuildOrder) -> None:
-        try:
-            done = subprocess.run(self._command(order), capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
-        except (OSError, subprocess.TimeoutExpired) as exc:
-            raise LibraryError(f"{_PROGRAM} library prepare could not be run: {exc}") from exc
-        if done.returncode:
-            reason = _failure(done.stdout) or _last_line(done.stderr) or _last_line(done.stdout)
-            raise LibraryError(
-                reason or f"{_PROGRAM} library prepare ended with {done.returncode}", log=done.stdout + done.stderr
-            )
-
-    def _command(self, order: BuildOrder) -> list[str]:
-        beside = Path(sys.executable).with_name(_PROGRAM)
-        program = str(beside) if beside.exists() else shutil.which(_PROGRAM)
-        if program is None:
-            raise UsageError(f"{_PROGRAM} is not installed beside this Python, so no kernel can be built; install it")
         entry, library = ("--entry", order.entry.id), ("--library", str(order.library))
         shape = ("--shape", order.task.shape) if order.padded else ()
-        return [program, "library", "prepare", *entry, *shape, *library, "--sms", str(order.sms), "--json"]
+        run_prepare(*entry, *shape, *library, "--sms", str(order.sms))
+
+
+def run_prepare(*arguments: str) -> None:
+    """Run `cudal2-agent library prepare` in a process of its own, and return when it is done.
+
+    Raises: LibraryError with its reason, UsageError where it is not installed.
+    """
+    try:
+        done = subprocess.run(_command(*arguments), capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise LibraryError(f"{_PROGRAM} library prepare could not be run: {exc}") from exc
+    if done.returncode:
+        reason = _failure(done.stdout) or _last_line(done.stderr) or _last_line(done.stdout)
+        raise LibraryError(reason or f"{_PROGRAM} library prepare ended with {done.returncode}", log=done.stdout + done.stderr)
+
+
+def _command(*arguments: str) -> list[str]:
+    beside = Path(sys.executable).with_name(_PROGRAM)
+    program = str(beside) if beside.exists() else shutil.which(_PROGRAM)
+    if program is None:
+        raise UsageError(f"{_PROGRAM} is not installed beside this Python, so no kernel can be built; install it")
+    return [program, "library", "prepare", *arguments, "--json"]
 
 
 def _failure(stdout: str) -> str:

@@ -35,6 +35,10 @@ class Platform(Protocol):
         """The devices as tensors number them."""
         ...
 
+    def current_device(self) -> int:
+        """The device that tensors are made on; there is one."""
+        ...
+
     def identity(self, device: int) -> GpuIdentity:
         """Raises: Cudal2Error where the device or its driver cannot be read."""
         ...
@@ -75,6 +79,9 @@ class CudaPlatform:
     def devices(self) -> tuple[int, ...]:
         return () if self.missing() else tuple(range(torch.cuda.device_count()))
 
+    def current_device(self) -> int:
+        return int(torch.cuda.current_device())
+
     def identity(self, device: int) -> GpuIdentity:
         properties = torch.cuda.get_device_properties(device)
         number = f"sm_{properties.major}{properties.minor}"
@@ -85,7 +92,7 @@ class CudaPlatform:
         return GpuIdentity(gpu=name, driver=driver, arch=arch, sms=sms, cublas=cublas, nvrtc=nvrtc)
 
     def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> LoadedKernel:
-        return self._launcher(device).load(BuiltKernel(cubin=kernel.cubin, plan=kernel.plan, task=task))
+        return self._launcher(device).load(BuiltKernel(kernel.cubin, kernel.plan, task, kernel.shared))
 
     def load_algorithm(self, device: int, algorithm: StoredAlgorithm) -> LoadedKernel:
         return self._launcher(device).load_algorithm(algorithm, self._cublaslt)

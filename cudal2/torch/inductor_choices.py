@@ -26,7 +26,7 @@ _COMPETING: list[float] = []  # the minimum speedup, while `aten.mm` competes wi
 
 def cudal2_mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """The product into `out`, by the library or by PyTorch. Compiled code calls it by this name."""
-    if torch_session.service().product(a, b, out) is None:
+    if torch_session.product(a, b, out) is None:
         torch.mm(a, b, out=out)
 
 

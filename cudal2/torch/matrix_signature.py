@@ -59,21 +59,21 @@ def read_signature(a: MatrixForm, b: MatrixForm) -> MatrixSignature | FallbackCa
 
 def _layout(a: MatrixForm, b: MatrixForm) -> Layout | FallbackCause:
     """Row-major is preferred where a matrix is both, as a single row or column is."""
-    if _row_major(a):
-        if _row_major(b):
+    if row_major(a):
+        if row_major(b):
             return Layout.NN
-        return Layout.TN if _column_major(b) else FallbackCause.LAYOUT
-    return Layout.NT if _row_major(b) and _column_major(a) else FallbackCause.LAYOUT
+        return Layout.TN if column_major(b) else FallbackCause.LAYOUT
+    return Layout.NT if row_major(b) and column_major(a) else FallbackCause.LAYOUT
 
 
-def _row_major(matrix: MatrixForm) -> bool:
+def row_major(matrix: MatrixForm) -> bool:
     """Without gaps, as `Tensor.is_contiguous` says: the stride of a size of one does not matter."""
     (rows, columns), (down, along) = matrix.shape, matrix.strides
     return (columns == 1 or along == 1) and (rows == 1 or down == columns)
 
 
-def _column_major(matrix: MatrixForm) -> bool:
-    return _row_major(matrix._replace(shape=matrix.shape[::-1], strides=matrix.strides[::-1]))
+def column_major(matrix: MatrixForm) -> bool:
+    return row_major(matrix._replace(shape=matrix.shape[::-1], strides=matrix.strides[::-1]))
 
 
 def _kind(layout: Layout, element: ElementType) -> int:

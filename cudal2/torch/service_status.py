@@ -1,9 +1,12 @@
 """What the library has done for this process, in plain words and as a record."""
 
+from collections.abc import Sequence
+
 import torch
 
 from cudal2.dispatch.decision import FallbackCause
 from cudal2.torch.device_dispatch import DeviceDispatch
+from cudal2.torch.invariant_products import InvariantProducts
 from cudal2.torch.kernel_registrations import told_of_shadows
 from cudal2.torch.product_service import ProductService
 from cudal2_agent.contract.base import Record
@@ -29,10 +32,38 @@ class DeviceStatus(Record):
     cause: FallbackCause | None = None
 
 
+class InvariantStatus(Record):
+    """The batch-invariant mode. `kernels`: what each device has, in words. `served`: calls by how they sum.
+
+    `copied`: operands that were copied first. `others`: calls that PyTorch computed, by what they asked for. `shadowed`:
+    operators of which another kernel runs.
+    """
+
+    kernels: tuple[str, ...]
+    allow_other: bool
+    served: dict[str, int]
+    copied: int
+    others: dict[str, int]
+    shadowed: tuple[str, ...]
+
+    @property
+    def lines(self) -> list[str]:
+        other = "PyTorch's own" if self.allow_other else "an error"
+        return [
+            f"batch-invariant: no sum of an f16 or bf16 matrix product depends on M; any other product is {other}",
+            *self.kernels,
+            *(f"{count} matrix products were summed by {summation}" for summation, count in self.served.items()),
+            *([f"{self.copied} operands were copied first"] if self.copied else []),
+            *(f"{count} calls were PyTorch's own: {what}" for what, count in self.others.items()),
+            *(f"note: aten::{name} was replaced again, so its products are not batch-invariant" for name in self.shadowed),
+        ]
+
+
 class Status(Record):
     """`enabled`: operators of PyTorch that are replaced. `served`: calls by entry. `fallbacks`: calls by cause.
 
-    `algorithms`: calls by the stored algorithm of cuBLASLt that ran them.
+    `algorithms`: calls by the stored algorithm of cuBLASLt that ran them. `batch_invariant`: that mode, while it is on; the
+    library is then not asked.
 
     `languages`: in which the kernels are written that replace them, such as C++.
     `missing`: why this process has no GPU at all; empty where it has one. `failed`: why builds failed, by what was built.
@@ -49,8 +80,11 @@ class Status(Record):
     building: tuple[str, ...]
     failed: dict[str, str]
     notes: tuple[str, ...]
+    batch_invariant: InvariantStatus | None = None
 
     def __str__(self) -> str:
+        if self.batch_invariant is not None:
+            return "\n".join((self._enabled(), *self.batch_invariant.lines, *self._notes()))
         return "\n".join((self._enabled(), *map(_device, self.devices), *self._calls(), *self._builds(), *self._notes()))
 
     def _enabled(self) -> str:
@@ -58,7 +92,8 @@ class Status(Record):
             return f"not enabled: {self.missing}; every matrix product is PyTorch's own"
         if not self.enabled:
             return "not enabled: only cudal2.matmul asks the library; call cudal2.enable()"
-        slow = "; `cudal2-agent library prepare` compiles a faster way" if "Python" in self.languages else ""
+        can_be_faster = "Python" in self.languages and self.batch_invariant is None
+        slow = "; `cudal2-agent library prepare` compiles a faster way" if can_be_faster else ""
         passed = f"calls pass through {' and '.join(self.languages)}{slow}"
         return f"enabled for {' and '.join(self.enabled)} of PyTorch {self.torch}; {passed}"
 
@@ -81,7 +116,9 @@ class Status(Record):
         return [f"note: {note}" for note in self.notes]
 
 
-def read_status(service: ProductService, enabled: tuple[str, ...], languages: tuple[str, ...]) -> Status:
+def read_status(
+    service: ProductService, enabled: tuple[str, ...], languages: tuple[str, ...], invariant: InvariantStatus | None = None
+) -> Status:
     return Status(
         torch=str(torch.__version__),
         missing=service.platform.missing(),
@@ -93,7 +130,23 @@ def read_status(service: ProductService, enabled: tuple[str, ...], languages: tu
         fallbacks=service.counts.fallbacks(),
         building=service.builds.waiting(),
         failed=service.builds.failed(),
-        notes=(*told_of_shadows(enabled, service.platform.dispatch_key), *service.notices.texts()),
+        notes=(*(() if invariant else told_of_shadows(enabled, service.platform.dispatch_key)), *service.notices.texts()),
+        batch_invariant=invariant,
+    )
+
+
+def read_invariant(products: InvariantProducts, shadowed: Sequence[str]) -> InvariantStatus:
+    counts = products.counts
+    return InvariantStatus(
+        kernels=tuple(
+            f"device {device}, {one.identity.gpu}: {len(one.built.kernels.kernels)} kernels for {one.arch}"
+            for device, one in products.devices.items()
+        ),
+        allow_other=products.allow_other,
+        served={summation: tally.total for summation, tally in counts.served.items() if tally.total},
+        copied=counts.copied.total,
+        others={what: tally.total for what, tally in counts.others.items()},
+        shadowed=tuple(shadowed),
     )
 
 

@@ -11,25 +11,33 @@ from cudal2.library.kernel_library import KernelLibrary, open_library, shipped_l
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2.torch import compiled_build
 from cudal2.torch.aten_override import OPERATORS, AtenOverride
-from cudal2.torch.background_builds import CommandBuilder
+from cudal2.torch.background_builds import CommandBuilder, run_prepare
 from cudal2.torch.compiled_kernels import CompiledKernels
 from cudal2.torch.device_dispatch import LibraryChoice
 from cudal2.torch.gpu_platform import CudaPlatform
+from cudal2.torch.invariant_operators import SERVED, InvariantOperators
+from cudal2.torch.invariant_products import InvariantProducts
 from cudal2.torch.kernel_registrations import told_of_others
 from cudal2.torch.product_service import ProductService
-from cudal2.torch.service_status import Status, read_status
-from cudal2_agent.contract.errors import LibraryError
+from cudal2.torch.service_status import Status, read_invariant, read_status
+from cudal2_agent.contract.errors import LibraryError, UsageError
+from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.settings import load_settings
 
 
 class _ProcessState:
-    """What this process has set up. `lock`: held while it changes. `compiled`: the files of C++ kernels that were loaded."""
+    """What this process has set up. `lock`: held while it changes. `compiled`: the files of C++ kernels that were loaded.
+
+    `invariant`: what the batch-invariant mode serves, while it is on. `operators`: those that it has replaced, by dispatch key.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.service: ProductService | None = None
         self.override: AtenOverride | None = None
         self.compiled: dict[Path, CompiledKernels] = {}
+        self.invariant: InvariantProducts | None = None
+        self.operators: dict[str, InvariantOperators] = {}
 
 
 _SESSION = _ProcessState()
@@ -38,17 +46,20 @@ _SESSION = _ProcessState()
 class Replacement:
     """What `enable` has replaced. As a context manager it puts back what was there before, at the end of the block."""
 
-    def __init__(self, before: AtenOverride | None) -> None:
-        self._before = before
+    def __init__(self, before: AtenOverride | None, invariant: InvariantProducts | None) -> None:
+        self._before, self._invariant = before, invariant
 
     def __enter__(self) -> "Replacement":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._before is None:
+        with _SESSION.lock:
+            if self._invariant is not None:
+                _serve_invariant(self._invariant)
+                return
             disable()
-        else:
-            _replace(self._before.service, self._before.operators)
+            if self._before is not None:
+                _replace(self._before.service, self._before.operators)
 
 
 def service() -> ProductService:
@@ -59,9 +70,12 @@ def service() -> ProductService:
         return _SESSION.service
 
 
-def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-    """The product of two matrices by the library; None where the caller has to compute it."""
-    return (_SESSION.service or service()).product(a, b)
+def product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor | None:
+    """The product of two matrices by the library; None where the caller has to compute it.
+
+    In the batch-invariant mode that is every product: `torch.mm` is what the mode serves.
+    """
+    return None if _SESSION.invariant is not None else (_SESSION.service or service()).product(a, b, out)
 
 
 def configure(library: Path | str) -> None:
@@ -81,19 +95,38 @@ def use_service(chosen: ProductService) -> None:
             _replace(chosen, _SESSION.override.operators)
 
 
-def enable(library: Path | str | None = None, operators: tuple[str, ...] = OPERATORS) -> Replacement:
+def enable(
+    library: Path | str | None = None,
+    operators: tuple[str, ...] = OPERATORS,
+    *,
+    batch_invariant: bool = False,
+    allow_other: bool = False,
+) -> Replacement:
     """Replace the CUDA kernels of `aten::mm` and `aten::addmm` by ones that ask the library first.
 
     They are in C++ where `cudal2-agent library prepare` has compiled them for this PyTorch, else in Python, which is slower.
     Without a GPU nothing is replaced, which `status` reports. In a `with` statement the replacement ends with the block.
-    Raises: UsageError, LibraryError, as `configure`; ValueError for another operator.
+
+    `batch_invariant`: instead of the library, kernels serve all matrix products whose order of summation does not depend on M.
+    They are built now unless they are there. `allow_other`: what these have no kernel for is PyTorch's own, and else an error.
+    Raises: UsageError, LibraryError, as `configure`; ValueError for another operator, and for arguments that contradict each
+    other. With `batch_invariant` also LibraryError where the kernels cannot be built, LauncherError where they do not load.
     """
     with _SESSION.lock:
-        before = _SESSION.override
+        replacement = Replacement(_SESSION.override, _SESSION.invariant)
+        if batch_invariant:
+            if library is not None or operators != OPERATORS:
+                raise ValueError("the batch-invariant mode asks no library and replaces all matrix products; name neither")
+            _enable_invariant(allow_other)
+            return replacement
+        if allow_other:
+            raise ValueError("allow_other belongs to batch_invariant=True")
+        if _SESSION.invariant is not None:
+            raise UsageError("the batch-invariant mode is on; end it by cudal2.disable() before the library is enabled")
         if library is not None:
             configure(library)
         _replace(service(), operators)
-        return Replacement(before)
+        return replacement
 
 
 def disable() -> None:
@@ -102,12 +135,51 @@ def disable() -> None:
         if _SESSION.override is not None:
             _SESSION.override.stop()
             _SESSION.override = None
+        if _SESSION.invariant is not None:
+            _SESSION.operators[_SESSION.invariant.platform.dispatch_key].serve(None)
+            _SESSION.invariant = None
+
+
+def invariant_operators(key: str) -> InvariantOperators:
+    """The operators of a dispatch key that the batch-invariant mode has replaced, or will. Raises: UsageError."""
+    with _SESSION.lock:
+        if key not in _SESSION.operators:
+            _SESSION.operators[key] = InvariantOperators(key)
+        return _SESSION.operators[key]
+
+
+def _enable_invariant(allow_other: bool) -> None:
+    chosen = service()
+    if missing := chosen.platform.missing():
+        chosen.notices.add(missing)
+        return
+    folder = chosen.prepared.folder
+    _serve_invariant(InvariantProducts(chosen.platform, folder, _build_invariant, allow_other=allow_other))
+
+
+def _build_invariant(arch: Arch) -> None:
+    run_prepare("--batch-invariant", "--arch", arch.value)
+
+
+def _serve_invariant(products: InvariantProducts) -> None:
+    """The mode is on from here on, without a moment in which it is not, and nothing else of this package serves."""
+    replaced = invariant_operators(products.platform.dispatch_key)
+    before, _SESSION.invariant = _SESSION.invariant, products
+    replaced.serve(products)
+    if _SESSION.override is not None:
+        _SESSION.override.stop()
+        _SESSION.override = None
+    if before is not None and before.platform.dispatch_key != replaced.key:
+        _SESSION.operators[before.platform.dispatch_key].serve(None)
 
 
 def status() -> Status:
     """What is enabled, and how many calls were served or fell back, and why: `print` it, or take its `model_dump`."""
     with _SESSION.lock:
-        override = _SESSION.override
+        override, invariant = _SESSION.override, _SESSION.invariant
+        if invariant is not None:
+            shadowed = _SESSION.operators[invariant.platform.dispatch_key].shadowed()
+            return read_status(service(), SERVED, ("Python",), read_invariant(invariant, shadowed))
         if override is None:
             return read_status(service(), (), ())
         return read_status(service(), override.operators, override.languages)

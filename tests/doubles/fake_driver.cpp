@@ -207,6 +207,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, 
     kernels->push_back(kernel);
   }
   *library = reinterpret_cast<CUlibrary>(kernels);
+  record("{\"call\": \"code\"}");
   return CUDA_SUCCESS;
 }
 CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {

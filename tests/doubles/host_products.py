@@ -72,6 +72,9 @@ class HostPlatform:
     def devices(self) -> tuple[int, ...]:
         return () if self._missing else (-1,)  # as CPU tensors number their device
 
+    def current_device(self) -> int:
+        return -1
+
     def identity(self, device: int) -> GpuIdentity:  # noqa: ARG002
         return self._identity
 

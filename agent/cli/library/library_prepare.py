@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent library prepare --element bf16\n"
-    "  cudal2-agent library prepare --entry d9e78c36 --library h200 --shape 48x64x8192"
+    "  cudal2-agent library prepare --entry d9e78c36 --library h200 --shape 48x64x8192\n"
+    "  cudal2-agent library prepare --batch-invariant --arch sm_90a"
 )
 NOT_ALL = 1
 
@@ -31,6 +32,13 @@ def prepare(
         str | None, typer.Option("--element", help="Of all entries, those for f16 or for bf16 alone.", show_default=False)
     ] = None,
     library: LibraryPath = None,
+    batch_invariant: Annotated[
+        bool, typer.Option("--batch-invariant", help="Build the kernels of enable(batch_invariant=True), and no entry.")
+    ] = False,
+    arch: Annotated[
+        str | None,
+        typer.Option("--arch", help="With --batch-invariant; default: of the GPU at hand, else sm_90a.", show_default=False),
+    ] = None,
     sms: Sms = None,
     jobs: Jobs = None,
     as_json: AsJson = False,
@@ -39,13 +47,20 @@ def prepare(
 
     With all entries, the C++ part of cudal2.enable is compiled too, for the PyTorch of this environment. Several of these may
     run at once: each source is built once. Algorithms of cuBLASLt need nothing. With --shape, the schedule of one entry is
-    written for a smaller M, and the kernel is kept where the emulator finds it right. Fails where an entry could not be built.
+    written for a smaller M, and the kernel is kept where the emulator finds it right. With --batch-invariant, the kernels for
+    every size are built whose order of summation does not depend on M. Fails where something could not be built.
     """
     from cudal2_agent.agent.library import preparing
     from cudal2_agent.contract.errors import UsageError
     from cudal2_agent.contract.records.task import Arch, ElementType
     from cudal2_agent.contract.settings.settings import load_settings
 
+    if batch_invariant:
+        if (entry, shape, element, library, sms) != (ALL, None, None, None, None):
+            raise UsageError("--batch-invariant builds no entry; leave --entry, --shape, --element, --library and --sms out")
+        raise typer.Exit(_prepare_invariant(arch, load_settings(compile_jobs=jobs), as_json=as_json))
+    if arch is not None:
+        raise UsageError("--arch belongs to --batch-invariant; an entry names its own")
     if shape is not None and entry == ALL:
         raise UsageError("--shape is for one entry; name it with --entry")
     if element is not None and entry != ALL:
@@ -83,3 +98,15 @@ def _prepared(entries: "list[LibraryEntry]", shape: str | None, settings: "Setti
         yield from preparing.prepare(entries, settings, sms)
     else:
         yield padded_m.prepare_padded(entries[0], task, settings, sms)
+
+
+def _prepare_invariant(arch: str | None, settings: "Settings", *, as_json: bool) -> int:
+    """The exit code. Raises: UsageError, as `prepare_invariant`."""
+    from cudal2_agent.agent.library.invariant_building import prepare_invariant
+    from cudal2_agent.agent.wiring.gpus import visible_gpus
+    from cudal2_agent.contract.records.task import Arch
+
+    at_hand = next((gpu.arch for gpu in visible_gpus() if gpu.arch is not None), Arch.SM_90A)
+    done = prepare_invariant(choice("--arch", Arch, arch) if arch else at_hand, settings)
+    print(done.model_dump_json() if as_json else done, flush=True)
+    return NOT_ALL if done.status == "failed" else 0

@@ -7,8 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 
 namespace cudal2 {
 
@@ -212,6 +214,17 @@ class Gpu {
     return name;
   }
 
+  // The code of a cubin, loaded anew, or once for all that share it. The context must be current. It stays until the process
+  // ends.
+  Library code(const std::string& cubin, bool shared) const {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = shared_.find(cubin); shared && found != shared_.end()) return found->second;
+    Library library = nullptr;
+    driver.check(driver.load_library(&library, cubin.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cuLibraryLoadData");
+    if (shared) shared_.emplace(cubin, library);
+    return library;
+  }
+
   // New memory, with its first bytes zero once this returns. The context must be current. It stays until the process ends.
   Address allocate(std::size_t bytes, std::size_t zero_bytes) const {
     const RelaxedCapture relaxed(driver);
@@ -228,6 +241,8 @@ class Gpu {
   Context context_ = nullptr;
   Stream setup_ = nullptr;  // clears new memory, beside whatever the caller's streams do
   int sms_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::unordered_map<std::string, Library> shared_;  // by cubin
 };
 
 }  // namespace cudal2

@@ -107,10 +107,10 @@ class Workspaces {
 };
 
 // Kernel and plan on one GPU. Any number of threads may launch it. The code and its workspaces stay until the process ends,
-// because CUDA graphs may still use them.
+// because CUDA graphs may still use them. `shared`: kernels of the same cubin share its code; they ask for equal shared memory.
 class Kernel {
  public:
-  Kernel(std::shared_ptr<const Gpu> gpu, const void* cubin, const Plan& plan)
+  Kernel(std::shared_ptr<const Gpu> gpu, const std::string& cubin, const Plan& plan, bool shared = false)
       : gpu_(std::move(gpu)), driver_(gpu_->driver), plan_(plan) {
     if (plan.sms && plan.sms != gpu_->sms()) {
       throw Error("the kernel was planned for a GPU of " + std::to_string(plan.sms) +
@@ -120,8 +120,7 @@ class Kernel {
     zeroes_every_run_ = plan.zero == Zero::kEveryRun && plan.zero_bytes > 0;
     const Current current(driver_, gpu_->context());
     const RelaxedCapture relaxed(driver_);
-    Library library = nullptr;
-    driver_.check(driver_.load_library(&library, cubin, nullptr, nullptr, 0, nullptr, nullptr, 0), "cuLibraryLoadData");
+    const Library library = gpu_->code(cubin, shared);
     for (const Launch& launch : plan_.launches) entries_.emplace_back(driver_, library, launch);
   }
 

@@ -71,7 +71,7 @@ class KernelLibrary {
   Kernel& kernel(const Entry& entry) {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto& kernel = kernels_[&entry];
-    if (!kernel) kernel = std::make_unique<Kernel>(gpu_, read(entry.cubin).c_str(), entry.plan);
+    if (!kernel) kernel = std::make_unique<Kernel>(gpu_, read(entry.cubin), entry.plan);
     return *kernel;
   }
 

@@ -67,9 +67,9 @@ void bind_plan(nb::module_& module) {
            "workspace_bytes"_a, "zero"_a, "zero_bytes"_a, "sms"_a);
 }
 
-std::shared_ptr<Kernel> load(std::shared_ptr<Gpu> gpu, const nb::bytes& cubin, const Plan& plan) {
+std::shared_ptr<Kernel> load(std::shared_ptr<Gpu> gpu, const nb::bytes& cubin, const Plan& plan, bool shared) {
   const nb::gil_scoped_release unlocked;
-  return std::make_shared<Kernel>(std::move(gpu), cubin.c_str(), plan);
+  return std::make_shared<Kernel>(std::move(gpu), std::string(cubin.c_str(), cubin.size()), plan, shared);
 }
 
 std::shared_ptr<Lt> open_cublaslt(std::shared_ptr<Gpu> gpu, const std::vector<std::string>& files) {
@@ -145,6 +145,6 @@ NB_MODULE(_native, module) {
   nb::class_<Gpu>(module, "Gpu", "One GPU with its primary context.")
       .def(nb::init<int, const std::string&>(), "device"_a, "driver"_a)
       .def_prop_ro("sms", &Gpu::sms)
-      .def("load", &load, "cubin"_a, "plan"_a)
+      .def("load", &load, "cubin"_a, "plan"_a, "shared"_a = false)
       .def("open_cublaslt", &open_cublaslt, "files"_a, "cuBLASLt, of the file that is loaded, or of the first that loads.");
 }

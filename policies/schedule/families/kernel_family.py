@@ -138,6 +138,13 @@ class Family(ABC, Generic[S]):
         """Whether no run that a shipped prior learned from has timed this form of the kernel."""
         return False
 
+    def summation(self, schedule: S, task: GemmTask) -> str | None:  # noqa: ARG002
+        """How each element of D is summed: the instruction and its order over K. None where M may change it.
+
+        Schedules with equal answers give equal bits for equal rows of A and equal columns of B, whatever M is.
+        """
+        return None
+
     def as_searched(self, schedule: S) -> S:
         """A schedule of an earlier search with what the space has for all of its schedules since."""
         return schedule

@@ -61,6 +61,11 @@ class MmaSync(Family[MmaSyncSchedule]):
     def violations(self, schedule: MmaSyncSchedule, task: GemmTask) -> Iterator[str]:
         return Geometry(schedule, task).violations()
 
+    def summation(self, schedule: MmaSyncSchedule, task: GemmTask) -> str | None:
+        """One warp adds all of K for its elements, 16 at a time. Zeros behind the end of K add nothing."""
+        whole = schedule.split_k == schedule.warps_k == 1
+        return f"mma.sync.m16n8k16 {task.accumulate} in order of K" if whole else None
+
     def parts(self, schedule: MmaSyncSchedule, task: GemmTask) -> KernelParts:
         geometry = Geometry(schedule, task)
         return KernelParts(plan(geometry), constants(geometry), sections(geometry))

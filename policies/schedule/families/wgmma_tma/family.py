@@ -85,6 +85,16 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
             return
         yield from violations(schedule, task)
 
+    def summation(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> str | None:
+        """One warpgroup adds all of K for its elements, 16 at a time. Zeros behind the end of K add nothing.
+
+        The width of the instruction is part of the answer, because nobody has measured that two widths round alike.
+        """
+        if schedule.splits > 1 or schedule.cluster_k > 1:
+            return None
+        swapped = " with swapped operands" if schedule.turned else ""
+        return f"wgmma.m64n{schedule.block_n}k16 {task.accumulate} in order of K{swapped}"
+
     def parts(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> KernelParts:
         return KernelParts(plan(schedule, task), constants(schedule, task), sections(schedule, task))
 
