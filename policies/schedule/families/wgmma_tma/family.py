@@ -133,8 +133,8 @@ def _rest_rows(s: WgmmaTmaSchedule, task: GemmTask) -> int:
 
 
 def _shifted_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
-    """Of shared memory, read and written per K block to move the rows of odd number."""
-    return sum(2 * rows // 2 * columns * 2 for rows, columns in _paired_tiles(s, task))
+    """Of shared memory per K block to move the rows of odd number: written once, and read twice in halves of each 16 bytes."""
+    return sum(3 * (rows // 2) * columns * 2 for rows, columns in _paired_tiles(s, task))
 
 
 def _paired_tiles(s: WgmmaTmaSchedule, task: GemmTask) -> list[tuple[int, int]]:

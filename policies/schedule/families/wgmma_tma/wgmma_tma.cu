@@ -909,7 +909,19 @@ __device__ __forceinline__ void store_in_words(const Fragment& d, unsigned buffe
   }
 }
 
-//@section unaligned-d
+//@section unaligned-even-d
+// Four neighbouring outputs, of which those outside of D are not stored. Rows of D are multiples of 4 bytes, or of 8.
+__device__ __forceinline__ void store_four(Element* out, int row, int column, uint2 four, int n) {
+  Element* line = out + static_cast<long long>(row) * n + column;
+  if (n % 4 == 0) {
+    if (column < n) *reinterpret_cast<uint2*>(line) = four;
+  } else {
+    if (column < n) *reinterpret_cast<unsigned*>(line) = four.x;
+    if (column + 2 < n) *reinterpret_cast<unsigned*>(line + 2) = four.y;
+  }
+}
+
+//@section unaligned-any-d
 // Four neighbouring outputs, of which those outside of D are not stored.
 __device__ __forceinline__ void store_four(Element* out, int row, int column, uint2 four, int n) {
   Element* line = out + static_cast<long long>(row) * n + column;
@@ -932,9 +944,9 @@ __device__ __forceinline__ void store_directly(const Fragment& d, Element* out, 
 #pragma unroll
     for (int group = 0; group < BLOCK_N / 8; ++group) {
       const int col = column + group * 8 + lane % 4 * 2;
-//@section aligned-d
+//@section aligned-d unaligned-even-d
       if (col < n) *reinterpret_cast<unsigned*>(line + col) = packed_pair(d, group, half);
-//@section unaligned-d
+//@section unaligned-any-d
       const unsigned pair = packed_pair(d, group, half);
       if (col < n) store_element(line + col, pair & 0xffff);
       if (col + 1 < n) store_element(line + col + 1, pair >> 16);

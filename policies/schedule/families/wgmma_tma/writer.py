@@ -98,6 +98,7 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         *(() if s.paired_rows or s.self_fed else {"producer-alone"}),
         *({"push-paired-rows" if s.paired_rows else "push-single-rows"} if s.push else ()),
         *({"packs-both" if len(packed) > 1 else "packs"} if packed else ()),
+        *({"unaligned-even-d" if s.paired_rows else "unaligned-any-d"} if d == "unaligned-d" else ()),
         f"{way_out}-{d}",
         *(() if s.push else {f"pull-{d}"}),
         *(() if s.spread_sum else {f"last-{d}"}),

@@ -44,6 +44,7 @@ LARGER = (
     *(GemmTask(m=m, n=127, k=k, arch=Arch.SM_90A) for m, k in ((640, 2048), (128, 16384), (40, 16384))),
     GemmTask(m=128, n=128, k=132, arch=Arch.SM_90A),
     GemmTask(m=132, n=128, k=132, layout=Layout.NT, arch=Arch.SM_90A),
+    GemmTask(m=128, n=132, k=128, arch=Arch.SM_90A),
 )
 FAMILIES = [(family, arch) for arch in Arch for family in families(arch)]
 
