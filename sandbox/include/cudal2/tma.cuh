@@ -44,6 +44,15 @@ __device__ __forceinline__ void tma_load_multicast(unsigned smem, const TensorMa
       : "memory");
 }
 
+__device__ __forceinline__ void tma_load_multicast_3d(unsigned smem, const TensorMap& map, unsigned barrier, int x, int y, int z,
+                                                      unsigned short cta_mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(smem),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(cta_mask)
+      : "memory");
+}
+
 // Behind fence_proxy_async; then tma_store_commit and a wait by the same thread.
 __device__ __forceinline__ void tma_store(const TensorMap& map, unsigned smem, int x, int y) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map), "r"(smem), "r"(x),

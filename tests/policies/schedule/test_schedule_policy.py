@@ -251,3 +251,10 @@ def test_a_server_and_another_element_try_all_precedents_of_their_own_shape(othe
     first = policy.propose(observation, 4)
     assert [one.id for one in first[:known_first]] == [one.id for one in plain[-3:][:known_first]]
     assert first[known_first].id == plain[0].id
+
+
+def test_a_first_round_is_not_all_of_forms_that_no_run_has_timed() -> None:
+    """Rows that are read in pairs spare a launch, so they are all that the prior would have tried here."""
+    task = GemmTask(m=100, n=100, k=100, arch=Arch.SM_90A)
+    first = SchedulePolicy([WgmmaTma()]).propose(observe(task), 8)
+    assert [schedule_of(candidate)["paired_rows"] for candidate in first] == [True] * 6 + [False] * 2

@@ -57,6 +57,9 @@ class WgmmaTmaSchedule(Schedule):
     An operand whose rows are no multiples of 16 bytes is packed by a launch before the kernel, into the workspace. A D with
     such rows leaves through shared memory in words where `tma_store` is set, and else straight from registers.
 
+    `paired_rows`: operands whose rows are odd multiples of 8 bytes are not packed. A tensor map with three dims reads pairs of
+    rows, in which the one of odd number lies 4 columns to the right, and three warps beside the producer move it back.
+
     `constant_shape`: M, N and K are compile-time constants. `self_fed`: there is no producer; the first warp loads between its
     products. Three consumers then have registers for tiles of 256 columns.
     """
@@ -91,6 +94,7 @@ class WgmmaTmaSchedule(Schedule):
     turned: bool = False
     constant_shape: bool = False
     self_fed: bool = False
+    paired_rows: bool = False
 
     @property
     def block_m(self) -> int:
@@ -98,8 +102,8 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def threads(self) -> int:
-        """Threads of the consumers and the producer: a warp, or a warpgroup where it hands its registers to the consumers."""
-        return 128 * self.consumers + (0 if self.self_fed else 128 if self.hands_over else 32)
+        """Threads of the consumers and the producer: a warp, or a warpgroup where it hands over registers or has helpers."""
+        return 128 * self.consumers + (0 if self.self_fed else 128 if self.hands_over or self.paired_rows else 32)
 
     @property
     def hands_over(self) -> bool:
@@ -121,9 +125,9 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def producer_registers(self) -> int:
-        """Registers that a producer keeps where it hands the others over; orders, policies, pushes and tails need more."""
+        """Registers that a producer keeps where it hands the others over; all but the plainest need more."""
         plain = self.raster == "m" and not self.hinted and self.evict_d == "normal" and not self.push and not self.split_tail
-        return 40 if plain else 56
+        return 40 if plain and not self.paired_rows else 56
 
     @property
     def hinted(self) -> bool:
@@ -149,7 +153,18 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def stage_bytes(self) -> int:
-        return 2 * self.block_k * (self.block_m + self.stored_n)
+        return 2 * self.block_k * (self.block_m + self.stored_n) + self.rests_bytes
+
+    @property
+    def rests_bytes(self) -> int:
+        """Room in a stage for what its rows of odd number have behind the tiles: 16 bytes of each, whatever the layout."""
+        rows = max(self.block_m, self.block_k) + max(self.block_n, self.block_k)
+        return ceil_div(8 * rows, 1024) * 1024 if self.paired_rows else 0
+
+    @property
+    def barriers_bytes(self) -> int:
+        """Of the barriers of all stages: two each, and with `paired_rows` a third, in steps of 16."""
+        return 16 * self.stages + (ceil_div(self.stages, 2) * 16 if self.paired_rows else 0)
 
     @property
     def box_columns(self) -> int:
@@ -233,7 +248,7 @@ class WgmmaTmaSchedule(Schedule):
     @property
     def _smem_without_sums(self) -> int:
         store = self.consumers * self.store_boxes * self.boxes_bytes if self.tma_store and self.persistent else 0
-        return self.stages * self.stage_bytes + store + 16 * self.stages + 16 + 1024
+        return self.stages * self.stage_bytes + store + self.barriers_bytes + 16 + 1024
 
     @property
     def units(self) -> int:
@@ -303,6 +318,10 @@ def violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     yield from _cluster_violations(s, task)
     yield from _split_violations(s, task)
     yield from _store_violations(s, task)
+    if s.paired_rows and not can_pair_rows(task):
+        yield "paired_rows needs unaligned operands, each of an even number of rows that are odd multiples of 8 bytes"
+    if s.paired_rows and (s.self_fed or s.hinted):
+        yield "paired_rows needs self_fed=false, evict_a=normal and evict_b=normal"
 
 
 def _limit_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
@@ -425,17 +444,37 @@ def _slots(s: WgmmaTmaSchedule, task: GemmTask) -> int:
 def workspace_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
     """Packed operands, and with split-K counters and one f32 slot per tile and split."""
     split = counter_bytes(s, task) + _slots(s, task) * s.splits * slot_bytes(s) if s.splits > 1 else 0
-    return split + packed_bytes(task)
+    return split + packed_bytes(s, task)
 
 
-def packed_operands(task: GemmTask) -> tuple[Literal["A", "B"], ...]:
-    """Those that TMA cannot read where they are."""
+def unaligned_operands(task: GemmTask) -> tuple[Literal["A", "B"], ...]:
+    """Those whose rows TMA cannot read one by one where they are."""
     return tuple(name for name in ("A", "B") if not has_tma_rows(task, name))
 
 
-def packed_bytes(task: GemmTask) -> int:
+def can_pair_rows(task: GemmTask) -> bool:
+    """Whether TMA can read every unaligned operand as pairs of rows, and there is one.
+
+    Two rows of 8 bytes more than a multiple of 16 are a multiple of 16. From one row to 8 bytes before the next is one too, and
+    must not be 0. All pairs are whole.
+    """
+    shapes = [operand_shape(task, name) for name in unaligned_operands(task)]
+    return bool(shapes) and all(rows % 2 == 0 and columns % 8 == 4 and columns > 4 for rows, columns in shapes)
+
+
+def packed_operands(s: WgmmaTmaSchedule, task: GemmTask) -> tuple[Literal["A", "B"], ...]:
+    """Those that a launch copies before the kernel."""
+    return () if s.paired_rows else unaligned_operands(task)
+
+
+def paired_operands(s: WgmmaTmaSchedule, task: GemmTask) -> tuple[Literal["A", "B"], ...]:
+    """Those that the kernel reads as pairs of rows."""
+    return unaligned_operands(task) if s.paired_rows else ()
+
+
+def packed_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
     """Packed rows begin at multiples of 128 bytes."""
-    shapes = (operand_shape(task, name) for name in packed_operands(task))
+    shapes = (operand_shape(task, name) for name in packed_operands(s, task))
     return sum(2 * rows * ceil_div(columns, PACKED_COLUMNS) * PACKED_COLUMNS for rows, columns in shapes)
 
 

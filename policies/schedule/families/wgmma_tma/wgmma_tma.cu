@@ -17,6 +17,10 @@
 //@section unaligned-rows
 // multicast, and may each take a part of K. M, N and K are arguments. Operands whose rows TMA cannot read are packed by a launch
 // before this one; a D whose rows it cannot write leaves in words.
+//@section paired-rows
+// multicast, and may each take a part of K. M, N and K are arguments. An operand whose rows are odd multiples of 8 bytes is read as
+// pairs of rows by one tensor map, in which rows of odd number lie 4 columns to the right. Warps beside the producer move them back.
+// A D with such rows leaves in words.
 //@end
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -29,6 +33,9 @@
 #include <cudal2/registers.cuh>
 #include <cudal2/shared.cuh>
 #include <cudal2/stmatrix.cuh>
+//@section paired-rows
+#include <cudal2/swizzle.cuh>
+//@end
 #include <cudal2/tma.cuh>
 #include <cudal2/wgmma.cuh>
 
@@ -45,7 +52,11 @@ constexpr int kConsumerThreads = kWarpgroup * kConsumers;
 // The producer is one warp; where the consumers need more registers than an even share, it is a whole warpgroup, so that
 // its registers can be handed over.
 constexpr bool kHandOver = kConsumers > 1 || kCtasPerSm > 1;
+//@section producer-alone
 constexpr int kThreads = kConsumerThreads + (kHandOver ? kWarpgroup : 32);
+//@section paired-rows
+constexpr int kThreads = kConsumerThreads + kWarpgroup;
+constexpr int kShifters = 3;  // warps beside the producer's that move rows of odd number
 //@section self-fed
 constexpr bool kHandOver = false;
 constexpr int kThreads = kConsumerThreads;
@@ -97,9 +108,26 @@ constexpr int kBytesB = BLOCK_N * BLOCK_K * 2;
 constexpr int kBytesB = kColumnGroups * kColumns * BLOCK_K * 2;
 //@section padded
 constexpr int kBytesB = kStoredN * BLOCK_K * 2;
+//@section expects-loaded
 constexpr int kLoadedBytes = kBytesA + (kRowMajorB ? kStoredN : kClusterM * kSliceN) * BLOCK_K * 2;  // of a stage
 //@end
+//@section single-rows
 constexpr int kStageBytes = kBytesA + kBytesB;
+//@section paired-rows
+// What a row of odd number has behind the tile lies behind A and B: 16 bytes of each such row.
+//@section paired-row-major-a
+constexpr int kRowsA = BLOCK_M;
+//@section paired-column-major-a
+constexpr int kRowsA = BLOCK_K;
+//@section paired-rows
+constexpr int kRowsB = kRowMajorB ? BLOCK_K : BLOCK_N;
+constexpr int kRestA = kBytesA + kBytesB;
+constexpr int kRestB = kRestA + (kPairsA ? 8 * kRowsA : 0);
+constexpr int kStageBytes = kBytesA + kBytesB + kRestRoom;
+constexpr int kRestsBytes = kRestB - kRestA + (kPairsB ? 8 * kRowsB : 0);
+constexpr int kExpected = kBytesA + (kRowMajorB ? kStoredN : kClusterM * kSliceN) * BLOCK_K * 2 + kRestsBytes;  // of a stage
+static_assert(kRestsBytes <= kRestRoom, "the rests fit behind the tiles");
+//@end
 
 //@section upright upright-whole upright-odd
 // Stores leave through boxes of 16 rows, a warp's own. A CTA with one tile has them where the pipeline was, all at once.
@@ -136,6 +164,8 @@ constexpr int kRegisters = wgmma_shared<Element, Register, BLOCK_N, kRowMajorB>:
 constexpr int kPartialPitch = BLOCK_N + 8;  // floats; the 8 keep fragment writes of 4 rows in different banks
 //@end
 
+//@section paired-rows
+constexpr int kShifted = kBarriers + 16 * kStages + 16;  // one barrier a stage, behind which rows of odd number are in place
 //@section push
 // Sums are pushed to the CTA along K that owns them. 8 columns of a warp's 16 rows are a unit: 16 bytes of sums in each lane.
 // The units of a warp are divided into kClusterK chunks, one for each CTA.
@@ -145,7 +175,10 @@ constexpr int kChunk = (kUnits + kClusterK - 1) / kClusterK;  // units of the la
 constexpr int kUnitBytes = 32 * 16;
 constexpr int kSourceBytes = kWarps * kChunk * kUnitBytes;  // of one sender
 constexpr int kSummed = kBarriers + 16 * kStages + 8;       // barrier of the sums that a CTA receives
+//@section push-single-rows
 constexpr int kReceived = kReceiveApart ? kSummed + 8 : 0;  // else where the pipeline was
+//@section push-paired-rows
+constexpr int kReceived = kReceiveApart ? kShifted + (kStages + 1) / 2 * 16 : 0;  // else where the pipeline was
 //@end
 static_assert(kStageBytes % 1024 == 0, "stages start on 1024 bytes, the period of the 128-byte swizzle");
 //@section exact-groups whole-groups
@@ -275,6 +308,9 @@ struct Ring {
 
 __device__ __forceinline__ unsigned full_barrier(unsigned smem, int stage) { return smem + kBarriers + 16 * stage; }
 __device__ __forceinline__ unsigned empty_barrier(unsigned smem, int stage) { return smem + kBarriers + 16 * stage + 8; }
+//@section paired-rows
+__device__ __forceinline__ unsigned shifted_barrier(unsigned smem, int stage) { return smem + kShifted + 8 * stage; }
+//@end
 
 // ---- producer: one thread keeps the ring full --------------------------------------------------------------------------------
 //@section plain-loads
@@ -303,6 +339,22 @@ __device__ __forceinline__ void load(unsigned smem, const TensorMap& map, unsign
   }
 }
 
+//@section paired-loads
+template <bool kPairs>
+__device__ __forceinline__ void load(unsigned smem, const TensorMap& map, unsigned barrier, int x, int y, unsigned mask, bool many) {
+  if constexpr (kPairs) {
+    if (many) {
+      tma_load_multicast_3d(smem, map, barrier, x, 0, y / 2, static_cast<unsigned short>(mask));
+    } else {
+      tma_load_3d(smem, map, barrier, x, 0, y / 2);
+    }
+  } else if (many) {
+    tma_load_multicast(smem, map, barrier, x, y, static_cast<unsigned short>(mask));
+  } else {
+    tma_load(smem, map, barrier, x, y);
+  }
+}
+
 //@end
 __device__ __forceinline__ void load_a(unsigned stage, const TensorMap& map, unsigned barrier, int row, int k, const Rank& rank) {
 //@section row-major-a
@@ -323,6 +375,8 @@ __device__ __forceinline__ void load_a(unsigned stage, const TensorMap& map, uns
     load(target, map, barrier, k + 64 * panel, row + rank.n * kRows, mask, kClusterN > 1);
 //@section hinted-loads-row-major-a
     load<kEvictionA>(target, map, barrier, k + 64 * panel, row + rank.n * kRows, mask, kClusterN > 1);
+//@section paired-loads-row-major-a
+    load<kPairsA>(target, map, barrier, k + 64 * panel, row + rank.n * kRows, mask, kClusterN > 1);
 //@section column-major-a
   for (int group = 0; group < kSliceGroupsA; ++group) {
     const unsigned target = stage + ((first + group) * BLOCK_K + k_row) * 128;
@@ -330,6 +384,8 @@ __device__ __forceinline__ void load_a(unsigned stage, const TensorMap& map, uns
     load(target, map, barrier, row + (first + group) * 64, k + k_row, mask, kClusterN > 1);
 //@section hinted-loads-column-major-a
     load<kEvictionA>(target, map, barrier, row + (first + group) * 64, k + k_row, mask, kClusterN > 1);
+//@section paired-loads-column-major-a
+    load<kPairsA>(target, map, barrier, row + (first + group) * 64, k + k_row, mask, kClusterN > 1);
 //@end
   }
 }
@@ -348,6 +404,8 @@ __device__ __forceinline__ void load_b(unsigned stage, const TensorMap& map, uns
       load(target, map, barrier, column + (first + group) * kColumns, k + k_row, mask, kClusterM > 1);
 //@section hinted-loads
       load<kEvictionB>(target, map, barrier, column + (first + group) * kColumns, k + k_row, mask, kClusterM > 1);
+//@section paired-loads
+      load<kPairsB>(target, map, barrier, column + (first + group) * kColumns, k + k_row, mask, kClusterM > 1);
 //@end
     }
   } else {
@@ -366,26 +424,52 @@ __device__ __forceinline__ void load_b(unsigned stage, const TensorMap& map, uns
       load(target, map, barrier, k + 64 * panel, column + rank.m * kRows, mask, kClusterM > 1);
 //@section hinted-loads
       load<kEvictionB>(target, map, barrier, k + 64 * panel, column + rank.m * kRows, mask, kClusterM > 1);
+//@section paired-loads
+      load<kPairsB>(target, map, barrier, k + 64 * panel, column + rank.m * kRows, mask, kClusterM > 1);
 //@end
     }
   }
 }
 
+//@section paired-rows
+// Each CTA loads them for itself. `map`: of the rows of odd number alone.
+template <bool kKMajor, int kWidth>
+__device__ __forceinline__ void load_rest(unsigned to, const TensorMap& map, unsigned barrier, int first, int k) {
+  if constexpr (kKMajor) {
+    tma_load(to, map, barrier, k + BLOCK_K, first / 2);
+  } else {
+    tma_load(to, map, barrier, first + kWidth, k / 2);
+  }
+}
+
+__device__ __forceinline__ void produce(unsigned smem, const TensorMap& map_a, const TensorMap& map_b, const TensorMap& rest_a,
+                                        const TensorMap& rest_b, const Scheduler& scheduler) {
+//@section single-rows
 __device__ __forceinline__ void produce(unsigned smem, const TensorMap& map_a, const TensorMap& map_b, const Scheduler& scheduler) {
+//@end
   Ring ring;
   for (int index = scheduler.first(); index < scheduler.units(); index += scheduler.step()) {
     const Unit unit = scheduler.unit(index);
     for (int block = unit.begin; block < unit.end; ++block, ring.advance()) {
       mbarrier_wait(empty_barrier(smem, ring.stage), ring.parity ^ 1);
       const unsigned full = full_barrier(smem, ring.stage);
-//@section exact-groups whole-groups
+//@section expects-stage
       mbarrier_arrive_expect(full, kStageBytes);
-//@section padded
+//@section expects-loaded
       mbarrier_arrive_expect(full, kLoadedBytes);
+//@section paired-rows
+      mbarrier_arrive_expect(full, kExpected);
 //@end
       const unsigned stage = smem + ring.stage * kStageBytes;
       load_a(stage, map_a, full, unit.row, block * BLOCK_K, scheduler.rank);
       load_b(stage, map_b, full, unit.column, block * BLOCK_K, scheduler.rank);
+//@section paired-row-major-a
+      if constexpr (kPairsA) load_rest<true, BLOCK_M>(stage + kRestA, rest_a, full, unit.row, block * BLOCK_K);
+//@section paired-column-major-a
+      if constexpr (kPairsA) load_rest<false, BLOCK_M>(stage + kRestA, rest_a, full, unit.row, block * BLOCK_K);
+//@section paired-rows
+      if constexpr (kPairsB) load_rest<!kRowMajorB, kStoredN>(stage + kRestB, rest_b, full, unit.column, block * BLOCK_K);
+//@end
     }
   }
 //@section drains
@@ -396,6 +480,95 @@ __device__ __forceinline__ void produce(unsigned smem, const TensorMap& map_a, c
 //@end
 }
 
+//@section paired-rows
+// ---- shifters: three warps move the rows of odd number, which lie 4 columns to the right in a stage -------------------------
+// 8 aligned bytes.
+__device__ __forceinline__ uint2 load_four(unsigned address) {
+  uint2 four;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(four.x), "=r"(four.y) : "r"(address) : "memory");
+  return four;
+}
+__device__ __forceinline__ void store_eight(unsigned address, uint2 low, uint2 high) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(low.x), "r"(low.y), "r"(high.x), "r"(high.y)
+               : "memory");
+}
+
+// Panels of kWidth columns lie kPanelBytes apart, each of kRows rows. A warp moves the same rows of all of them, from left to right,
+// so that it reads the first columns of a panel before it writes them. Those behind the last panel lie at `rest`, 16 bytes a row.
+template <int kWidth, int kPanelsInAll, int kRows, int kPanelBytes>
+__device__ __forceinline__ void shift_rows(unsigned tile, unsigned rest) {
+  constexpr int kUnits = kWidth / 8, kTogether = 32 / kUnits;  // units of 16 bytes in a row; pairs of rows that a warp moves at once
+  constexpr int kGroups = kRows / 2 / kTogether;               // of such pairs, each 1024 bytes: whole periods of the swizzle
+  constexpr int kInFlight = 4;                                 // groups; more need more registers than a producer keeps
+  static_assert(kRows / 2 % kTogether == 0 && kPanelBytes % 1024 == 0, "warps move whole groups of rows");
+  const int lane = threadIdx.x % 32, unit = lane % kUnits, pair = lane / kUnits;
+  const bool last = unit == kUnits - 1;
+  const unsigned own = swizzled<kWidth>(2 * pair + 1, unit * 8);
+  const unsigned next = last ? kPanelBytes + swizzled<kWidth>(2 * pair + 1, 0) : swizzled<kWidth>(2 * pair + 1, unit * 8 + 8);
+#pragma unroll 1
+  for (int begin = threadIdx.x / 32 - kConsumerThreads / 32 - 1; begin < kGroups; begin += kShifters * kInFlight) {
+#pragma unroll 1
+    for (int panel = 0; panel < kPanelsInAll; ++panel) {
+      const unsigned here = tile + panel * kPanelBytes;
+      const bool ends = last && panel + 1 == kPanelsInAll;
+      uint2 low[kInFlight], high[kInFlight];
+#pragma unroll
+      for (int index = 0; index < kInFlight; ++index) {
+        const int group = begin + index * kShifters;
+        if (group >= kGroups) continue;
+        low[index] = load_four(here + group * 1024 + own + 8);
+        high[index] = load_four(ends ? rest + (group * kTogether + pair) * 16 : here + group * 1024 + next);
+      }
+      __syncwarp();  // a lane writes what its neighbour has read
+#pragma unroll
+      for (int index = 0; index < kInFlight; ++index) {
+        const int group = begin + index * kShifters;
+        if (group < kGroups) store_eight(here + group * 1024 + own, low[index], high[index]);
+      }
+    }
+  }
+}
+
+// Rows of even number have the first 4 columns of the next one behind K. `column`: of K in the tile, whose panels are 64 wide.
+template <int kRows, int kPanelBytes>
+__device__ __forceinline__ void clear_behind(unsigned tile, int column) {
+  const int thread = static_cast<int>(threadIdx.x) - kConsumerThreads - 32;
+  for (int row = 2 * thread; row < kRows; row += 2 * 32 * kShifters) {
+    const unsigned address = tile + column / 64 * kPanelBytes + swizzled<64>(row, column % 64);
+    asm volatile("st.shared.v2.u32 [%0], {%1, %1};" ::"r"(address), "r"(0) : "memory");
+  }
+}
+
+__device__ __forceinline__ void shift(unsigned smem, const Scheduler& scheduler, int k) {
+  Ring ring;
+  for (int index = scheduler.first(); index < scheduler.units(); index += scheduler.step()) {
+    const Unit unit = scheduler.unit(index);
+    for (int block = unit.begin; block < unit.end; ++block, ring.advance()) {
+      const unsigned stage = smem + ring.stage * kStageBytes;
+      const bool ends = block + 1 == scheduler.k_blocks;
+      mbarrier_wait(full_barrier(smem, ring.stage), ring.parity);
+//@section paired-row-major-a
+      if constexpr (kPairsA) {
+        shift_rows<64, kPanels, BLOCK_M, BLOCK_M * 128>(stage, stage + kRestA);
+        if (ends) clear_behind<BLOCK_M, BLOCK_M * 128>(stage, k - block * BLOCK_K);
+      }
+//@section paired-column-major-a
+      if constexpr (kPairsA) shift_rows<64, kGroupsA, BLOCK_K, BLOCK_K * 128>(stage, stage + kRestA);
+//@section paired-rows
+      if constexpr (kPairsB && kRowMajorB) {
+        shift_rows<kColumns, kColumnGroups, BLOCK_K, BLOCK_K * kSwizzle>(stage + kBytesA, stage + kRestB);
+      } else if constexpr (kPairsB) {
+        shift_rows<64, kPanels, BLOCK_N, kStoredN * 128>(stage + kBytesA, stage + kRestB);
+        if (ends) clear_behind<BLOCK_N, kStoredN * 128>(stage + kBytesA, k - block * BLOCK_K);
+      }
+      fence_proxy_async();
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(shifted_barrier(smem, ring.stage));
+    }
+  }
+}
+
+//@end
 // ---- consumers: a warpgroup multiplies its rows of the tile, or with ping-pong every other tile ---------------------------------------------------------------
 // First row of the tile that this warpgroup multiplies.
 __device__ __forceinline__ int tile_rows() { return kPingpong ? 0 : static_cast<int>(threadIdx.x) / kWarpgroup * kAtoms * 64; }
@@ -480,7 +653,11 @@ __device__ __forceinline__ void multiply(Accumulators& acc, unsigned smem, const
   int previous = ring.stage;
   await_turn();
   for (int block = unit.begin; block < unit.end; ++block, ring.advance()) {
+//@section single-rows
     mbarrier_wait(full_barrier(smem, ring.stage), ring.parity);
+//@section paired-rows
+    mbarrier_wait(shifted_barrier(smem, ring.stage), ring.parity);
+//@end
 #pragma unroll
     for (int atom = 0; atom < kAtoms; ++atom) wgmma_pin(acc[atom]);
     wgmma_fence();
@@ -732,7 +909,19 @@ __device__ __forceinline__ void store_in_words(const Fragment& d, unsigned buffe
   }
 }
 
-//@section unaligned-d
+//@section unaligned-even-d
+// Four neighbouring outputs, of which those outside of D are not stored. Rows of D are multiples of 4 bytes, or of 8.
+__device__ __forceinline__ void store_four(Element* out, int row, int column, uint2 four, int n) {
+  Element* line = out + static_cast<long long>(row) * n + column;
+  if (n % 4 == 0) {
+    if (column < n) *reinterpret_cast<uint2*>(line) = four;
+  } else {
+    if (column < n) *reinterpret_cast<unsigned*>(line) = four.x;
+    if (column + 2 < n) *reinterpret_cast<unsigned*>(line + 2) = four.y;
+  }
+}
+
+//@section unaligned-any-d
 // Four neighbouring outputs, of which those outside of D are not stored.
 __device__ __forceinline__ void store_four(Element* out, int row, int column, uint2 four, int n) {
   Element* line = out + static_cast<long long>(row) * n + column;
@@ -755,9 +944,9 @@ __device__ __forceinline__ void store_directly(const Fragment& d, Element* out, 
 #pragma unroll
     for (int group = 0; group < BLOCK_N / 8; ++group) {
       const int col = column + group * 8 + lane % 4 * 2;
-//@section aligned-d
+//@section aligned-d unaligned-even-d
       if (col < n) *reinterpret_cast<unsigned*>(line + col) = packed_pair(d, group, half);
-//@section unaligned-d
+//@section unaligned-any-d
       const unsigned pair = packed_pair(d, group, half);
       if (col < n) store_element(line + col, pair & 0xffff);
       if (col + 1 < n) store_element(line + col + 1, pair >> 16);
@@ -1210,6 +1399,9 @@ __device__ __forceinline__ void init_barriers(unsigned smem) {
   for (int stage = 0; stage < kStages; ++stage) {
     mbarrier_init(full_barrier(smem, stage), 1);
     mbarrier_init(empty_barrier(smem, stage), 4 * kTileWarpgroups * (kClusterM + kClusterN - 1));
+//@section paired-rows
+    mbarrier_init(shifted_barrier(smem, stage), kShifters);
+//@end
   }
 //@section push
   mbarrier_init(smem + kSummed, 1);
@@ -1281,10 +1473,18 @@ extern "C" __global__ void __launch_bounds__(kPackThreads)
 //@end
 extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     wgmma_tma_gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+//@section pairs-a
+                   const __grid_constant__ TensorMap rest_a,
+//@section pairs-b
+                   const __grid_constant__ TensorMap rest_b,
 //@section aligned-d
                    const __grid_constant__ TensorMap map_d, Element* d, void* workspace, int m, int n, int k) {
 //@section unaligned-d
                    Element* d, void* workspace, int m, int n, int k) {
+//@section pairs-b-alone
+  const TensorMap& rest_a = map_a;  // not read
+//@section pairs-a-alone
+  const TensorMap& rest_b = map_b;  // not read
 //@end
   extern __shared__ unsigned char dynamic_smem[];
   const unsigned smem = align_up<1024>(smem_address(dynamic_smem));
@@ -1314,6 +1514,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 //@end
     tma_prefetch_map(map_a);
     tma_prefetch_map(map_b);
+//@section pairs-a
+    tma_prefetch_map(rest_a);
+//@section pairs-b
+    tma_prefetch_map(rest_b);
+//@end
 //@section aligned-d
     if constexpr (kTmaStore) tma_prefetch_map(map_d);
 //@end
@@ -1324,7 +1529,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 
   if (producer) {
     if constexpr (kHandOver) registers_decrease<kProducerRegisters>();
+//@section single-rows
     if (threadIdx.x == kConsumerThreads) produce(smem, map_a, map_b, scheduler);
+//@section paired-rows
+    if (threadIdx.x == kConsumerThreads) produce(smem, map_a, map_b, rest_a, rest_b, scheduler);
+    if (threadIdx.x >= kConsumerThreads + 32) shift(smem, scheduler, k);
+//@end
     __syncwarp();
 //@section push
     meet_with_sums();

@@ -22,6 +22,7 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
     WgmmaTmaSchedule,
     counter_pitch,
     packed_operands,
+    paired_operands,
     slot_bytes,
     view_of,
 )
@@ -36,7 +37,7 @@ _SECTIONS_OF_BOTH = {"push-last", "push-spread", "pull-spread"}
 
 def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
     """The constants at the top of `wgmma_tma.cu`."""
-    view = view_of(s, task)
+    view, paired = view_of(s, task), paired_operands(s, task)
     return [
         KernelConstant("kConsumers", s.consumers, "warpgroups that multiply"),
         KernelConstant("kAtoms", s.atoms, "64-row instructions a warpgroup has in flight"),
@@ -64,6 +65,9 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kEvictionA", _EVICTIONS.index(s.evict_a), "0 as usual, 1 first, 2 last"),
         KernelConstant("kEvictionB", _EVICTIONS.index(s.evict_b)),
         KernelConstant("kEvictionD", _EVICTIONS.index(s.evict_d)),
+        KernelConstant("kPairsA", view.row_operand in paired, "pairs of rows of A are read at once"),
+        KernelConstant("kPairsB", view.column_operand in paired),
+        KernelConstant("kRestRoom", s.rests_bytes, "bytes of a stage for what rows of odd number have behind the tiles"),
         KernelConstant("kPackThreads", PACK_THREADS),
         KernelConstant("kPackColumns", PACK_COLUMNS, "of a row that a warp copies at once"),
         KernelConstant("kPackedColumns", PACKED_COLUMNS, "of which packed rows are multiples"),
@@ -76,22 +80,25 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
 def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
     """The sections of `wgmma_tma.cu` that a schedule uses."""
     way, combined = "push" if s.push else "pull", "spread" if s.spread_sum else "last"
-    loads, a = (
-        "hinted-loads" if s.hinted else "plain-loads",
-        "column-major-a" if view_of(s, task).column_major_a else "row-major-a",
-    )
+    a = "column-major-a" if view_of(s, task).column_major_a else "row-major-a"
+    loads = "paired-loads" if s.paired_rows else "hinted-loads" if s.hinted else "plain-loads"
     groups = "padded" if s.padded else "whole-groups" if s.whole_groups else "exact-groups"
     upright = "upright-odd" if s.block_n % 16 else "upright" if groups == "exact-groups" else "upright-whole"
     way_out = "turned" if s.turned else upright
     units = "turned-units" if s.turned else "upright-units"
     stores = "plain-stores" if s.evict_d == "normal" else "hinted-stores"
     d = "aligned-d" if has_tma_rows(task, "D") else "unaligned-d"
-    packed = packed_operands(task)
+    packed = packed_operands(s, task)
     return {
         way,
         d,
-        "aligned-rows" if has_tma_rows(task) else "unaligned-rows",
+        *(_paired_sections(s, task) if s.paired_rows else {"single-rows"}),
+        *(() if s.paired_rows else {"aligned-rows" if has_tma_rows(task) else "unaligned-rows"}),
+        *(() if s.paired_rows else {"expects-loaded" if s.padded else "expects-stage"}),
+        *(() if s.paired_rows or s.self_fed else {"producer-alone"}),
+        *({"push-paired-rows" if s.paired_rows else "push-single-rows"} if s.push else ()),
         *({"packs-both" if len(packed) > 1 else "packs"} if packed else ()),
+        *({"unaligned-even-d" if s.paired_rows else "unaligned-any-d"} if d == "unaligned-d" else ()),
         f"{way_out}-{d}",
         *(() if s.push else {f"pull-{d}"}),
         *(() if s.spread_sum else {f"last-{d}"}),
@@ -119,6 +126,17 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
     }
 
 
+def _paired_sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
+    view, paired = view_of(s, task), paired_operands(s, task)
+    a, b = view.row_operand in paired, view.column_operand in paired
+    return {
+        "paired-rows",
+        "paired-column-major-a" if view.column_major_a else "paired-row-major-a",
+        *({"pairs-a"} if a else {"pairs-b-alone"}),
+        *({"pairs-b"} if b else {"pairs-a-alone"}),
+    }
+
+
 def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     """The launch plan. With splits, arrival counters come first in the workspace and the partial sums behind them."""
     view, (rows, columns) = view_of(s, task), ("N", "M") if s.turned else ("M", "N")
@@ -139,6 +157,8 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     partials = f"{grid}*{s.splits * slot_bytes(s)}" if s.split_tail else f"{tiles}*{s.cluster * s.splits * slot_bytes(s)}"
     in_place = [name for name in _OPERANDS if has_tma_rows(task, name)]
     requires = list(dict.fromkeys(f"{_stored(task, name)[1]}%8==0" for name in in_place))
+    for name in paired_operands(s, task):
+        requires += [f"{_stored(task, name)[0]}%2==0", f"{_stored(task, name)[1]}%8==4"]
     if s.splits * s.cluster_k > 1:
         requires.append(f"ceil(K/{s.block_k})>={s.splits * s.cluster_k}")
     if s.constant_shape:
@@ -148,7 +168,7 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     if s.stages == 1:
         requires.append(f"K<={s.block_k * s.parts_of_whole}")
     behind = f"ceil(({counters}+{partials})/256)*256" if s.splits > 1 else "0"
-    places, whole_bytes = _packed_places(task, behind)
+    places, whole_bytes = _packed_places(s, task, behind)
     split_bytes = f"{counters}+{partials}" if s.splits > 1 else ""
     stored_d = (TensorMapArg(tensor_map=TensorMapSpec(of="D", box=box_d, swizzle=_box_swizzle(box_d[0]))),)
     return LaunchPlan(
@@ -163,8 +183,9 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 dynamic_smem=s.smem_bytes,
                 programmatic=s.programmatic,
                 args=(
-                    TensorMapArg(tensor_map=_loaded(task, view.row_operand, places, _box_a(s, view), 128, s.promotion)),
-                    TensorMapArg(tensor_map=_loaded(task, view.column_operand, places, box_b, swizzle_b, s.promotion)),
+                    TensorMapArg(tensor_map=_loaded(s, task, view.row_operand, places, _box_a(s, view), 128)),
+                    TensorMapArg(tensor_map=_loaded(s, task, view.column_operand, places, box_b, swizzle_b)),
+                    *(TensorMapArg(tensor_map=rest) for rest in _rests(s, task)),
                     *(stored_d if has_tma_rows(task, "D") else ()),
                     TensorArg(tensor="D", access="write"),
                     WorkspaceArg(workspace=0),
@@ -196,11 +217,11 @@ def _stored(task: GemmTask, name: Operand) -> tuple[str, str]:
     return ("N", "K") if task.layout.transposes_b else ("K", "N")
 
 
-def _packed_places(task: GemmTask, behind: str) -> tuple[dict[str, str], str]:
+def _packed_places(s: WgmmaTmaSchedule, task: GemmTask, behind: str) -> tuple[dict[str, str], str]:
     """Where packed operands begin in the workspace, and where the last one ends; empty where none is packed."""
     places: dict[str, str] = {}
     end = behind
-    for name in packed_operands(task):
+    for name in packed_operands(s, task):
         rows, columns = _stored(task, name)
         places[name] = end
         end = f"{rows}*ceil({columns}/{PACKED_COLUMNS})*{2 * PACKED_COLUMNS}" + ("" if end == "0" else f"+{end}")
@@ -209,7 +230,7 @@ def _packed_places(task: GemmTask, behind: str) -> tuple[dict[str, str], str]:
 
 def _packing(s: WgmmaTmaSchedule, task: GemmTask, places: dict[str, str]) -> Launch:
     """The launch that copies operands to rows that TMA can read, a warp a part of a row."""
-    shapes = {name: _stored(task, name) for name in packed_operands(task)}
+    shapes = {name: _stored(task, name) for name in packed_operands(s, task)}
     parts = "+".join(f"{rows}*ceil({columns}/{PACK_COLUMNS})" for rows, columns in shapes.values())
     args: list[Arg] = []
     for name, (rows, columns) in shapes.items():
@@ -229,17 +250,26 @@ def _packing(s: WgmmaTmaSchedule, task: GemmTask, places: dict[str, str]) -> Lau
 
 
 def _loaded(
+    s: WgmmaTmaSchedule,
     task: GemmTask,
-    name: Operand,
+    name: Literal["A", "B"],
     places: dict[str, str],
     box: tuple[int, int],
     swizzle: Literal[32, 64, 128],
-    promotion: Literal[0, 64, 128, 256],
 ) -> TensorMapSpec:
-    """An operand where it is, or where it was packed."""
-    if name not in places:
-        return TensorMapSpec(of=name, box=box, swizzle=swizzle, l2=promotion)
+    """An operand where it is, also as pairs of rows, or where it was packed."""
     rows, columns = _stored(task, name)
+    if name in paired_operands(s, task):
+        return TensorMapSpec(
+            of=name,
+            dims=(f"{columns}+4", 2, f"{rows}//2"),
+            strides=(f"{columns}-4", f"2*{columns}"),
+            box=(box[0], 2, box[1] // 2),
+            swizzle=swizzle,
+            l2=s.promotion,
+        )
+    if name not in places:
+        return TensorMapSpec(of=name, box=box, swizzle=swizzle, l2=s.promotion)
     return TensorMapSpec(
         of="workspace",
         element=task.element.value,
@@ -248,8 +278,29 @@ def _loaded(
         offset_bytes=0 if places[name] == "0" else places[name],
         box=box,
         swizzle=swizzle,
-        l2=promotion,
+        l2=s.promotion,
     )
+
+
+def _rests(s: WgmmaTmaSchedule, task: GemmTask) -> list[TensorMapSpec]:
+    """Of each operand with paired rows those of odd number alone, 4 columns to the right: 8 columns of a tile's rows."""
+    view, specs = view_of(s, task), []
+    for name in (view.row_operand, view.column_operand):
+        if name in paired_operands(s, task):
+            rows, columns = _stored(task, name)
+            along_k = s.block_m if name == view.row_operand else s.block_n
+            k_major = not (view.column_major_a if name == view.row_operand else view.row_major_b)
+            specs.append(
+                TensorMapSpec(
+                    of=name,
+                    dims=(f"{columns}+4", f"{rows}//2"),
+                    strides=(f"2*{columns}",),
+                    offset_bytes=f"2*{columns}-8",
+                    box=(8, (along_k if k_major else s.block_k) // 2),
+                    l2=s.promotion,
+                )
+            )
+    return specs
 
 
 def _box_a(s: WgmmaTmaSchedule, view: KernelView) -> tuple[int, int]:

@@ -34,13 +34,17 @@ two
 tail kAlways
 """
 CONSTANTS = [KernelConstant("kOne", 1), KernelConstant("kAlways", True, "why")]
-# Where order and caching are searched, and where a tile is left for four SMs; the same with rows of D that TMA cannot write.
+# Where order and caching are searched, and where a tile is left for four SMs; the same with rows of D that TMA cannot write;
+# rows of one operand that are read in pairs.
 LARGER = (
     *(
         GemmTask(m=m, n=n, k=k, layout=layout, arch=Arch.SM_90A)
         for (m, n, k), layout in product(((4096, 4096, 512), (640, 128, 2048), (128, 128, 16384)), (Layout.NN, Layout.NT))
     ),
     *(GemmTask(m=m, n=127, k=k, arch=Arch.SM_90A) for m, k in ((640, 2048), (128, 16384), (40, 16384))),
+    GemmTask(m=128, n=128, k=132, arch=Arch.SM_90A),
+    GemmTask(m=132, n=128, k=132, layout=Layout.NT, arch=Arch.SM_90A),
+    GemmTask(m=128, n=132, k=128, arch=Arch.SM_90A),
 )
 FAMILIES = [(family, arch) for arch in Arch for family in families(arch)]
 

@@ -7,7 +7,7 @@ from cudal2_agent.contract.plan.plan import TensorMapArg, WorkspaceArg
 from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.policies.schedule.families.registry import families
-from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, packed_operands
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, unaligned_operands
 from tests.sandbox.emulator.compiled import PtxCompiler
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
@@ -81,7 +81,7 @@ def test_every_tile_is_right(
 )
 def test_what_tma_can_address_is_used_where_it_is(task: GemmTask, packed: tuple[str, ...], maps: list[str]) -> None:
     plan = FAMILY.write(ONE.model_copy(update={"stages": 3}), task).plan
-    assert packed_operands(task) == packed
+    assert unaligned_operands(task) == packed
     assert len(plan.kernels) == (2 if packed else 1)
     assert [arg.tensor_map.of for arg in plan.kernels[-1].args if isinstance(arg, TensorMapArg)] == maps
 
