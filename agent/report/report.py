@@ -21,6 +21,7 @@ from cudal2_agent.contract.records.evaluation import (
     BASELINES,
     MODULE_BASELINES,
     NOT_COVERED,
+    NOT_FITTED,
     Measured,
     Prediction,
     SideFigures,
@@ -141,7 +142,8 @@ def knowledge_of(evaluation: Unmeasured) -> str:
         known = f"The {backend} executed the kernel and found it right{', some tests in part' if evaluation.in_part else ''}"
     if evaluation.prediction.is_floor:
         return f"{known}; its time is neither measured nor predicted."
-    return f"{known}; its time is predicted, not measured."
+    basis = ", from rates that nobody fitted to this chip" if evaluation.prediction.model.endswith(NOT_FITTED) else ""
+    return f"{known}; its time is predicted, not measured{basis}."
 
 
 def _tests(evaluation: Unmeasured) -> str:

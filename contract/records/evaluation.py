@@ -106,6 +106,7 @@ class SideFigures(Record):
 
 
 NOT_PREDICTED = "not predicted"  # how the model's name begins where it says why there is no prediction
+NOT_FITTED = "rates not fitted"  # how the model's name ends where nobody measured the rates of the chip
 
 
 NEGLIGIBLE_US = 0.005  # of a part of a time
@@ -139,7 +140,8 @@ class LaunchTime(Record):
 class Prediction(Record):
     """A modelled time; never compared with a measured one silently.
 
-    `model`: its name; of a floor, `NOT_PREDICTED` with the reason where a model knows one.
+    `model`: its name; of a floor, `NOT_PREDICTED` with the reason where a model knows one. It ends with `NOT_FITTED` where the
+    rates of the chip come from its data sheet.
     `terms`: the microseconds that each resource would need alone, by its name; empty where the model has no terms.
     `correction`: a fitted factor that `predicted_us` contains.
     `launches`: by the timing model, whose times add up to `replayed_us`; empty where it does not know the kernel, and in older

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.candidate import AnyCandidate
-from cudal2_agent.contract.records.evaluation import Prediction
+from cudal2_agent.contract.records.evaluation import NOT_FITTED, Prediction
 from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.roofline import roofline_us
@@ -30,4 +30,6 @@ def predict(
     seen = replace(entry, work=entry.work.model_copy(update={"ctas_per_sm": resident}))
     prior = prior_of(task, chip)
     predicted_us = float(prior.predict_us([seen], task, chip)[0])
-    return Prediction(predicted_us=predicted_us, model=f"{prior.name} prior/{entry.family.name} on {chip.name}", floor_us=floor)
+    basis = f", {NOT_FITTED}" if prior is ANALYTIC and not chip.measured else ""
+    name = f"{prior.name} prior/{entry.family.name} on {chip.name}{basis}"
+    return Prediction(predicted_us=predicted_us, model=name, floor_us=floor)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.records.evaluation import NOT_PREDICTED, LaunchTime, Prediction
+from cudal2_agent.contract.records.evaluation import NOT_FITTED, NOT_PREDICTED, LaunchTime, Prediction
 from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.reward.roofline import roofline_us
@@ -112,7 +112,7 @@ def predict(kernel: EmulatedKernel, inspection: Inspection, chip: Chip) -> Predi
         floor_us = roofline_us(task, chip)
         return Prediction(predicted_us=floor_us, model=f"{NOT_PREDICTED}: {_why(endless)}", floor_us=floor_us)
     predicted = predict_traced(traced, inspection, task, chip)
-    name = f"timing-model on {chip.name}{'' if rates_of(chip).fitted else ', rates not fitted'}"
+    name = f"timing-model on {chip.name}{'' if rates_of(chip).fitted else f', {NOT_FITTED}'}"
     return Prediction(
         predicted_us=predicted.predicted_us,
         model=name,

@@ -8,6 +8,7 @@ from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.policies.schedule.families.kernel_family import Family
 from cudal2_agent.policies.schedule.families.latency.family import Latency
+from cudal2_agent.policies.schedule.families.latency.schedule import ARCHS as LATENCY_ARCHS
 from cudal2_agent.policies.schedule.families.mma_sync.family import MMA_SYNC_RATE, MmaSync
 from cudal2_agent.policies.schedule.families.resident.family import Resident
 from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
@@ -15,7 +16,8 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
 
 def families(arch: Arch) -> tuple[Family[Any], ...]:
     """Families whose kernels run on the architecture, those made for it first."""
-    made_for_it = (WgmmaTma(), Latency(), Resident()) if arch is Arch.SM_90A else ()
+    small = (Latency(),) if arch in LATENCY_ARCHS else ()
+    made_for_it = (WgmmaTma(), *small, Resident()) if arch is Arch.SM_90A else small
     everywhere = (MmaSync(),) if arch in MMA_SYNC_RATE else ()
     return (*made_for_it, *everywhere)
 

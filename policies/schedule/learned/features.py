@@ -17,7 +17,12 @@ from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
 from cudal2_agent.policies.schedule.prior import Columns, Floats, parts_us, rates_us, total_us
 
 # Axes that are newer than the shipped weights: these expect the same time of each of their values.
-_NEWER = {("wgmma_tma", "constant_shape"), ("wgmma_tma", "self_fed"), ("wgmma_tma", "paired_rows")}
+_NEWER = {
+    ("wgmma_tma", "constant_shape"),
+    ("wgmma_tma", "self_fed"),
+    ("wgmma_tma", "paired_rows"),
+    ("mma_sync", "spread_sum"),
+}
 # One column per value of a choice, one for the number of any other axis.
 _AXES = tuple(
     (family.name, axis, choices)

@@ -6,7 +6,7 @@ from cudal2_agent.agent.cli.render.run_answer import best_lines, lead_json
 from cudal2_agent.agent.observe.ranking import leading_step
 from cudal2_agent.agent.report.lead import Lead, lead_of
 from cudal2_agent.agent.report.one_line import result_of
-from cudal2_agent.contract.records.evaluation import FULL_SIZE, NOT_COVERED, Crashed, Evaluation, TestResult
+from cudal2_agent.contract.records.evaluation import FULL_SIZE, NOT_COVERED, NOT_FITTED, Crashed, Evaluation, TestResult
 from cudal2_agent.contract.records.trajectory import Step
 from tests.doubles import CHIP, TASK, measured, step, unmeasured
 
@@ -61,6 +61,16 @@ def test_the_answer_says_so() -> None:
         "The emulator executed the kernel and found it right; its time is predicted, not measured.",
         "By prediction it is the fastest of 2 kernels that were found right.",
     ]
+
+
+def test_a_chip_whose_rates_nobody_measured_is_named_so() -> None:
+    one = unmeasured(5.0, "emulator")
+    unknown = one.prediction.model_copy(update={"model": f"analytic prior/latency on L40S, {NOT_FITTED}"})
+    (said,) = best_lines(steps_of(one.model_copy(update={"prediction": unknown}))[0], None)[2:]
+    assert said == (
+        "The emulator executed the kernel and found it right; "
+        "its time is predicted, not measured, from rates that nobody fitted to this chip."
+    )
 
 
 def test_without_a_kernel_nothing_leads() -> None:

@@ -146,7 +146,7 @@ def test_what_exceeds_the_chip_by_far_is_refused(values: dict[str, object]) -> N
 
 def test_a_schedule_of_another_architecture_is_refused() -> None:
     assert reasons({"family": "wgmma_tma"}, of(Arch.SM_80)) == (
-        'family is "wgmma_tma"; allowed for 512x512x4096 on sm_80: mma_sync',
+        'family is "wgmma_tma"; allowed for 512x512x4096 on sm_80: mma_sync, latency',
     )
     assert written({"family": "mma_sync"}, of(Arch.SM_80)).plan.arch is Arch.SM_80
 

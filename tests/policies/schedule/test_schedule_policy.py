@@ -20,6 +20,7 @@ from cudal2_agent.policies.schedule.policy import SchedulePolicy
 from cudal2_agent.policies.schedule.prediction import predict
 
 TASK = GemmTask(m=512, n=512, k=512, arch=Arch.SM_80)
+HOPPER = GemmTask(m=512, n=512, k=512)
 Time = Callable[[Candidate], float | None]
 
 
@@ -49,7 +50,7 @@ def schedule_of(candidate: Candidate) -> dict[str, Any]:
 
 
 def policy(seed: int = 0) -> SchedulePolicy:
-    return SchedulePolicy(families(TASK.arch), seed)
+    return SchedulePolicy([MmaSync()], seed)
 
 
 def test_it_is_a_policy() -> None:
@@ -191,7 +192,9 @@ def test_prediction_says_what_it_rests_on() -> None:
     (candidate,) = policy().propose(observe(), 1)
     floor = roofline_us(TASK, REFERENCE_CHIPS[TASK.arch])
     modelled = predict(candidate, TASK, inspection_of(2))
-    assert modelled.model.startswith("analytic prior/mma_sync")
+    assert modelled.model == "analytic prior/mma_sync on A100-SXM4-80GB, rates not fitted"
+    (measured_chip,) = SchedulePolicy([WgmmaTma()]).propose(observe(HOPPER), 1)
+    assert predict(measured_chip, HOPPER, inspection_of(1)).model == "analytic prior/wgmma_tma on H200"
     assert modelled.predicted_us > modelled.floor_us == floor
     for origin in (Origin(policy="chat"), Origin(policy="chat", schedule={"family": "mma_sync", "block_m": 5})):
         plain = predict(candidate.model_copy(update={"origin": origin}), TASK, inspection_of(2))
@@ -207,7 +210,9 @@ def test_prediction_heeds_the_compilers_occupancy() -> None:
 
 def test_families_are_those_of_the_architecture() -> None:
     assert [family.name for family in families(Arch.SM_90A)] == ["wgmma_tma", "latency", "resident", "mma_sync"]
-    assert all([family.name for family in families(arch)] == ["mma_sync"] for arch in Arch if arch is not Arch.SM_90A)
+    for arch in (Arch.SM_80, Arch.SM_86, Arch.SM_89):
+        assert [family.name for family in families(arch)] == ["latency", "mma_sync"]
+    assert [family.name for family in families(Arch.SM_100A)] == ["mma_sync"]
 
 
 def test_the_first_round_starts_from_precedents_for_one_half() -> None:

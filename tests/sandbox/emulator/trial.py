@@ -55,6 +55,11 @@ class Trial:
         found = self._prepared.compare(run.output)
         return Violation(WRONG_RESULT, found.describe()) if found.mismatches else None
 
+    def output(self, conditions: Conditions) -> np.ndarray:
+        """D of one run. Shape: (m, n)."""
+        self._chosen.conditions = conditions
+        return self._executor.run(self._prepared.inputs).output
+
 
 class _Chosen(Interleavings):
     """The conditions of the next run, chosen by a test."""

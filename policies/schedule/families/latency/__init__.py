@@ -1,4 +1,4 @@
-"""Kernel family `latency`: small outputs, all operands of a CTA loaded at once, sums pushed within a cluster (sm_90a).
+"""Kernel family `latency`: small outputs, all operands of a CTA loaded at once (sm_80 to sm_90a).
 
 - `latency.cu`: the CUDA source, with places for a schedule's constants and sections that only some schedules use.
 - `schedule.py`: its axes, and what makes them valid for a task.

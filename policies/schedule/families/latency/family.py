@@ -4,26 +4,26 @@ import math
 from collections.abc import Iterator
 
 from cudal2_agent.contract.plan.chip import Chip
-from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.policies.schedule.families.kernel_family import Family, KernelParts, Work, has_tma_rows
-from cudal2_agent.policies.schedule.families.latency.schedule import LatencySchedule, tiles_of, violations
+from cudal2_agent.policies.schedule.families.latency.schedule import ARCHS, LatencySchedule, tiles_of, violations
 from cudal2_agent.policies.schedule.families.latency.space import enumerate_schedules
 from cudal2_agent.policies.schedule.families.latency.writer import boxes, constants, plan, sections
+from cudal2_agent.policies.schedule.families.mma_sync.family import MMA_SYNC_RATE
 
-MMA_RATE = 0.62  # maximum share of the tensor rate that mma.sync reaches on sm_90 (estimate, as in `mma_sync`)
 SATURATING_WARPS = 8  # warps on an SM, two for each of its four schedulers, that keep its tensor cores busy
 GROUP_US = 0.03  # barrier and first fragments of a group after the first (estimate)
 
 
 class Latency(Family[LatencySchedule]):
-    """All operands of a CTA loaded at once, ldmatrix and mma.sync, partial sums pushed within a cluster (sm_90a)."""
+    """All operands of a CTA loaded at once, ldmatrix and mma.sync, partial sums pushed within a cluster where there are any."""
 
     name = "latency"
     schedule = LatencySchedule
 
     def supports(self, task: GemmTask) -> bool:
         """Rows of A, B and D, as they are stored, must be multiples of 16 bytes."""
-        return task.arch is Arch.SM_90A and has_tma_rows(task)
+        return task.arch in ARCHS and has_tma_rows(task)
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[LatencySchedule]:
         if self.supports(task):
@@ -76,4 +76,4 @@ def _mma_efficiency(s: LatencySchedule, ctas: int, task: GemmTask, chip: Chip) -
     read_cycles, mma_cycles = (m + n) / 4, m * n / 64
     overlap = math.pow(1 + (read_cycles / mma_cycles) ** 3, -1 / 3)
     resident = min(s.ctas_per_sm(task), -(-ctas // chip.sms)) * s.threads // 32
-    return MMA_RATE * overlap * math.sqrt(min(1.0, resident / SATURATING_WARPS))
+    return MMA_SYNC_RATE[chip.arch] * overlap * math.sqrt(min(1.0, resident / SATURATING_WARPS))

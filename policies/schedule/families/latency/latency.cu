@@ -2,27 +2,39 @@
 // D = A B: A row-major M x K, B row-major K x N (kRowMajorB) or column-major, D row-major M x N.
 //@section column-major-a
 // D = A B: A column-major (K x M in memory), B row-major K x N, D row-major M x N.
-//@end
+//@section sm-90
 // For small outputs, whose time is latency. A CTA loads all of its operands at once, right behind the wait for the preceding
 // kernel: there is no ring, and no buffer is used twice. K is divided between the CTAs of a cluster, and between slices of
 // warps within a CTA. A slice loads what it multiplies itself, and waits for nothing else. Partial sums are added in a fixed
 // order: those of slices through shared memory, those of CTAs by pushes from registers into the CTA that stores the result.
+//@section before-sm-90
+// For small outputs, whose time is latency. A CTA loads all of its operands at once: there is no ring, and a buffer is used
+// again only where K is long. K is divided between slices of warps. A slice loads what it multiplies itself, and waits for
+// nothing else. The partial sums of slices are added in a fixed order, through shared memory.
+//@end
 #include <cudal2/barrier.cuh>
+//@section sm-90
 #include <cudal2/cluster.cuh>
+//@end
 #include <cudal2/convert.cuh>
 //@section copies
 #include <cudal2/cp_async.cuh>
 //@end
 #include <cudal2/ldmatrix.cuh>
+//@section sm-90
 #include <cudal2/mbarrier.cuh>
+//@end
 #include <cudal2/mma.cuh>
 //@section copies
 #include <cudal2/opaque.cuh>
-//@end
+//@section sm-90
 #include <cudal2/programmatic.cuh>
+//@end
 #include <cudal2/shared.cuh>
 #include <cudal2/swizzle.cuh>
+//@section sm-90
 #include <cudal2/tma.cuh>
+//@end
 
 using namespace cudal2;
 

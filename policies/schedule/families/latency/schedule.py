@@ -12,6 +12,8 @@ from cudal2_agent.policies.schedule.families.kernel_family import Schedule, has_
 Loads = Literal["cp_async", "tma"]
 Axis = Annotated[int, Field(ge=1, le=2**14)]
 
+ARCHS = (Arch.SM_80, Arch.SM_86, Arch.SM_89, Arch.SM_90A)
+
 # One byte more than half of an SM's shared memory, less what the system reserves for each CTA, in steps of 16.
 EXCLUSIVE_SMEM_BYTES = LIMITS[Arch.SM_90A].smem_per_sm_bytes // 2 - 1024 + 16
 ALIGNMENT_BYTES = 1024  # of the first panel in shared memory
@@ -30,6 +32,8 @@ class LatencySchedule(Schedule):
     `loads`: by copies of 16 bytes, or by TMA. `exclusive`: requests so much shared memory that no other CTA fits on
     the SM, not even of the next launch; otherwise the CTAs of a cluster may share SMs. `constant_shape`: M, N, K are
     compile-time constants.
+
+    Chips before sm_90 have neither clusters nor TMA nor programmatic launch. There K is divided between slices only.
     """
 
     family: Literal["latency"] = "latency"
@@ -98,7 +102,7 @@ class LatencySchedule(Schedule):
 
     def ctas_per_sm(self, task: GemmTask) -> int:
         """CTAs that an SM holds at once, limited by shared memory, registers, threads and CTA slots."""
-        limits = LIMITS[Arch.SM_90A]
+        limits = LIMITS[task.arch]
         by_smem = limits.smem_per_sm_bytes // (self.smem_bytes + 1024)
         by_registers = limits.registers_per_sm // (self.threads * -(-self.registers(task) // 8) * 8)
         return min(by_smem, by_registers, limits.max_threads_per_sm // self.threads, limits.max_blocks_per_sm)
@@ -128,8 +132,6 @@ def _contradictions(s: LatencySchedule) -> Iterator[str]:
         yield "blocks, warps of a slice and clusters must be powers of two, block_k at least 32"
     if max(s.block_n, s.block_k) > 8 * 32 * s.warps_m * s.warps_n:
         yield "a slice needs a thread for every 16 bytes of a row"
-    if s.cluster_k > LIMITS[Arch.SM_90A].max_cluster:
-        yield "the CTAs of a tile do not fit into one cluster"
     if s.block_m * s.block_n // 8 % (4 * s.cluster_k):
         yield "a CTA of the cluster must store whole rows of 16 bytes"
     if s.warps_k > MAX_NAMED_BARRIERS:
@@ -137,8 +139,8 @@ def _contradictions(s: LatencySchedule) -> Iterator[str]:
 
 
 def _task_violations(s: LatencySchedule, task: GemmTask) -> Iterator[str]:
-    if task.arch is not Arch.SM_90A or not has_tma_rows(task):
-        yield "the family needs sm_90a, and rows that are multiples of 16 bytes"
+    if task.arch not in ARCHS or not has_tma_rows(task):
+        yield f"the family needs one of {', '.join(ARCHS)}, and rows that are multiples of 16 bytes"
     if task.k > s.capacity_k:
         yield f"the CTAs of a tile load at most {s.capacity_k} of K"
     if task.layout.transposes_a and s.block_m > 8 * 32 * s.warps_m * s.warps_n:
@@ -152,7 +154,13 @@ def _task_violations(s: LatencySchedule, task: GemmTask) -> Iterator[str]:
 
 
 def _limit_violations(s: LatencySchedule, task: GemmTask) -> Iterator[str]:
-    limits = LIMITS[Arch.SM_90A]
+    limits = LIMITS[task.arch]
+    if s.cluster_k > limits.max_cluster:
+        yield "the CTAs of a tile do not fit into one cluster"
+    if s.loads == "tma" and not limits.tensor_maps:
+        yield "the target has no TMA"
+    if s.programmatic and not limits.programmatic_launch:
+        yield "the target has no programmatic launch"
     if s.threads > limits.max_threads_per_block:
         yield f"{s.threads} threads exceed a CTA"
     if s.smem_bytes > limits.max_smem_per_block_bytes:

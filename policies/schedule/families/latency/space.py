@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from cudal2_agent.contract.plan.chip import LIMITS, Chip
-from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.policies.schedule.families.kernel_family import cluster_sms
 from cudal2_agent.policies.schedule.families.latency.schedule import (
     ALIGNMENT_BYTES,
@@ -36,17 +36,17 @@ RESERVED_BYTES = 1024 + 256  # of a CTA, beside operands, sums and the slack to 
 
 def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[LatencySchedule]:
     """Tiles and parts of K that fit the chip at once, then warps and groups of copies, then how they are loaded."""
-    for block_m, block_n, cluster in product(BLOCKS, BLOCKS, CLUSTERS):
+    for block_m, block_n, cluster in product(BLOCKS, BLOCKS, CLUSTERS if LIMITS[task.arch].max_cluster > 1 else (1,)):
         if _fits(block_m, task.m) and _fits(block_n, task.n):
             ctas = -(-task.m // block_m) * -(-task.n // block_n) * cluster
             waves = ctas / cluster_sms(chip, cluster)
             if waves <= (MAX_WAVES if cluster == 1 else MAX_CLUSTERED):
                 for base in _slices(block_m, block_n, cluster, task):
                     if base.operand_bytes <= SMALL_BYTES or ctas >= MIN_BUSY * chip.sms:
-                        yield from (one for one in _launches(base, waves) if _runs_together(one, waves, task))
+                        yield from (one for one in _launches(base, waves, task) if _runs_together(one, waves, task))
             if task.m * task.n <= MAX_OUTPUTS and waves <= MAX_CLUSTERED and ctas >= MIN_LOADING * chip.sms:
                 for base in _passes(block_m, block_n, cluster, -(-ctas // cluster_sms(chip, cluster)), task):
-                    yield from (one for one in _launches(base, waves) if _runs_together(one, waves, task))
+                    yield from (one for one in _launches(base, waves, task) if _runs_together(one, waves, task))
 
 
 def _runs_together(s: LatencySchedule, waves: float, task: GemmTask) -> bool:
@@ -81,7 +81,7 @@ def _slices(block_m: int, block_n: int, cluster: int, task: GemmTask) -> Iterato
 def _passes(block_m: int, block_n: int, cluster: int, resident: int, task: GemmTask) -> Iterator[LatencySchedule]:
     """As many slots as fit where `resident` CTAs share an SM, and the passes over them that cover K, where it needs several."""
     sums = 4 * block_m * block_n if cluster > 1 else 0
-    room = LIMITS[Arch.SM_90A].smem_per_sm_bytes // resident - ALIGNMENT_BYTES - RESERVED_BYTES - sums
+    room = LIMITS[task.arch].smem_per_sm_bytes // resident - ALIGNMENT_BYTES - RESERVED_BYTES - sums
     for (warps_m, warps_n), warps_k, block_k in product(_warps(block_m, block_n), WARPS_K, BLOCKS_K_OF_PASSES):
         if not MIN_WARPS <= warps_m * warps_n * warps_k <= MAX_WARPS:
             continue
@@ -110,11 +110,12 @@ def _warps(block_m: int, block_n: int) -> list[tuple[int, int]]:
     return sorted({(block_m // m, block_n // n) for m, n in WARP_TILES if block_m % m == 0 and block_n % n == 0})
 
 
-def _launches(base: LatencySchedule, waves: float) -> Iterator[LatencySchedule]:
-    """Both ways of loading; with an SM for each CTA where there are enough, and two would fit on one."""
-    for loads in ("cp_async", "tma"):
-        one = base.model_copy(update={"loads": loads})
+def _launches(base: LatencySchedule, waves: float, task: GemmTask) -> Iterator[LatencySchedule]:
+    """The ways of loading that the chip has; with an SM for each CTA where there are enough, and two would fit on one."""
+    limits = LIMITS[task.arch]
+    for loads in ("cp_async", "tma") if limits.tensor_maps else ("cp_async",):
+        one = base.model_copy(update={"loads": loads, "programmatic": limits.programmatic_launch})
         if loads == "tma" or one.slot_bytes <= 16 * MAX_COPIES * one.threads:
             yield one
-            if waves <= 1 and one.needed_smem_bytes < EXCLUSIVE_SMEM_BYTES:
+            if one.programmatic and waves <= 1 and one.needed_smem_bytes < EXCLUSIVE_SMEM_BYTES:
                 yield one.model_copy(update={"exclusive": True})

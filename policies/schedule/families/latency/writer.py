@@ -2,8 +2,9 @@
 
 from typing import Literal
 
+from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.plan.plan import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, TensorMapArg, TensorMapSpec
-from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask
+from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
 from cudal2_agent.policies.schedule.families.latency.schedule import LatencySchedule, guards
 from cudal2_agent.policies.schedule.families.template import KernelConstant
 
@@ -36,8 +37,11 @@ def constants(s: LatencySchedule, task: GemmTask) -> list[KernelConstant]:
 def sections(s: LatencySchedule, task: GemmTask) -> set[str]:
     """The sections of `latency.cu` that the schedule uses."""
     a = "column-major-a" if task.layout.transposes_a else "row-major-a"
+    newer = LIMITS[task.arch].max_cluster > 1
     wanted = {
         a: True,
+        "sm-90": newer,
+        "before-sm-90": not newer,
         f"copies-{a}": s.loads == "cp_async",
         f"copies-again-{a}": s.loads == "cp_async" and s.passes > 1,
         f"boxes-{a}": s.loads == "tma",
@@ -76,7 +80,7 @@ def plan(s: LatencySchedule, task: GemmTask) -> LaunchPlan:
         programmatic=s.programmatic,
         args=(*operands, TensorArg(tensor="D", access="write"), *sizes),
     )
-    return LaunchPlan(arch=Arch.SM_90A, launches=(launch,), accumulate=task.accumulate, requires=_requirements(s, task))
+    return LaunchPlan(arch=task.arch, launches=(launch,), accumulate=task.accumulate, requires=_requirements(s, task))
 
 
 def _maps(s: LatencySchedule, task: GemmTask) -> tuple[Arg, ...]:

@@ -56,7 +56,12 @@ class MmaSync(Family[MmaSyncSchedule]):
             mma_efficiency=_mma_efficiency(geometry, chip),
             step_us=STEP_US,
             exchanged_bytes=schedule.warps_k * tile_bytes if schedule.warps_k > 1 else 0,
+            spread_sums=schedule.spread_sum,
         )
+
+    def unmeasured(self, schedule: MmaSyncSchedule, task: GemmTask) -> bool:  # noqa: ARG002
+        """Sums that are spread."""
+        return schedule.spread_sum
 
     def violations(self, schedule: MmaSyncSchedule, task: GemmTask) -> Iterator[str]:
         return Geometry(schedule, task).violations()

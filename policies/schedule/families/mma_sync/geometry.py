@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from cudal2_agent.contract.plan.chip import LIMITS
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
 from cudal2_agent.contract.plan.resolve import max_workspace_bytes, operand_shape
 from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
 from cudal2_agent.policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
@@ -16,6 +16,7 @@ MAX_REGISTERS = 255
 RESERVED_SMEM_BYTES = 1024  # per CTA, taken by the system on sm_80 and up
 STAGING_PAD = 8  # floats between staged rows of the cluster reduction, to avoid bank conflicts
 PORTABLE_CLUSTER = 8
+COUNTER_LINE = 128  # bytes between arrival counters that are waited for
 
 
 def copy_width(columns: int) -> int:
@@ -102,7 +103,7 @@ class Geometry:
     @cached_property
     def counter_bytes(self) -> int:
         """One arrival counter per tile, rounded up so that the partial tiles behind them are aligned."""
-        return -(-self.tiles // 4) * 16
+        return self.tiles * COUNTER_LINE if self.schedule.spread_sum else -(-self.tiles // 4) * 16
 
     @cached_property
     def accumulator_registers(self) -> int:
@@ -163,6 +164,8 @@ class Geometry:
         s, limits = self.schedule, LIMITS[self.task.arch]
         if s.reduction == "cluster" and s.split_k > min(limits.max_cluster, PORTABLE_CLUSTER):
             yield "the splits do not fit into one cluster"
+        if s.spread_sum and self.ctas > REFERENCE_CHIPS[self.task.arch].sms * s.min_ctas:
+            yield "spread_sum needs all CTAs at once, min_ctas of them on an SM"
         if s.epilogue == "staged" and self.task.n % 8:
             yield "wide stores need rows of D that are a multiple of 16 bytes"
         if s.programmatic and not limits.programmatic_launch:

@@ -288,7 +288,7 @@ __device__ __forceinline__ void sum_slices(Sums& sums, unsigned char* memory, co
   }
 }
 
-//@section workspace
+//@section sum-last
 __device__ __forceinline__ void clear(Sums& sums) {
 #pragma unroll
   for (int f = 0; f < kFragments; ++f) {
@@ -319,6 +319,44 @@ __device__ __forceinline__ bool sum_splits(Sums& sums, float4* __restrict__ part
   return true;
 }
 
+//@section sum-spread
+// A unit is what a warp holds of one product, 8 columns of 16 rows. The CTAs of a tile divide its units.
+constexpr int kTileWarps = kWarpsM * kWarpsN;
+constexpr int kUnits = kFragments * kTileWarps;
+constexpr int kSlot = kUnits * 32;
+
+// Writes this CTA's sums to its slot of the workspace. Behind it those of all splits can be read.
+__device__ __forceinline__ void share_sums(const Sums& sums, float4* __restrict__ slots, unsigned* __restrict__ counter,
+                                           const Place& place, int split) {
+  if (kWarpsK == 1 || place.slice == 0) {
+    float4* mine = slots + split * kSlot + threadIdx.x % kTileThreads;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) __stcg(mine + f * kTileThreads, fragment(sums, f));
+  }
+  meet_resident(counter, kSplits);
+}
+
+// Volatile, so that the compiler does not read before the CTAs have met.
+__device__ __forceinline__ float4 load_from_l2(const float4* pointer) {
+  float4 value;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "l"(pointer)
+               : "memory");
+  return value;
+}
+
+// What this lane holds of a unit, summed in the order of the splits.
+__device__ __forceinline__ float4 sum_of_unit(const float4* slots, int unit) {
+  float4 total = make_float4(0, 0, 0, 0);
+#pragma unroll
+  for (int split = 0; split < kSplits; ++split) {
+    const float4 part = load_from_l2(slots + split * kSlot + unit * 32 + threadIdx.x % 32);
+    total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w);
+  }
+  return total;
+}
+
 //@end
 // ---- from the sums to D ---------------------------------------------------------------------------------------------------
 //@section direct
@@ -343,6 +381,47 @@ __device__ __forceinline__ void store_tile(Element* __restrict__ d, const Sums& 
           if (column + 1 < N) d[row * N + column + 1] = round_to<Element>(high);
         }
       }
+    }
+  }
+}
+
+//@section sum-spread
+__device__ __forceinline__ void store_pair(Element* __restrict__ d, int row, int column, float low, float high, int M, int N) {
+  if (kGuardD && row >= M) return;
+  if constexpr (kAlignD >= 2) {
+    if (!kGuardD || column < N) *reinterpret_cast<unsigned*>(d + row * N + column) = pack<Element>(low, high);
+  } else {
+    if (column < N) d[row * N + column] = round_to<Element>(low);
+    if (column + 1 < N) d[row * N + column + 1] = round_to<Element>(high);
+  }
+}
+
+// Stores what this lane holds of a unit straight from registers.
+__device__ __forceinline__ void store_unit(Element* __restrict__ d, float4 sum, int unit, int m0, int n0, int M, int N) {
+  const int f = unit / kTileWarps, warp = unit % kTileWarps, lane = threadIdx.x % 32;
+  const int row = m0 + warp / kWarpsN * WARP_M + f / kMmasN * 16 + lane / 4;
+  const int column = n0 + warp % kWarpsN * WARP_N + f % kMmasN * 8 + lane % 4 * 2;
+  store_pair(d, row, column, sum.x, sum.y, M, N);
+  store_pair(d, row + 8, column, sum.z, sum.w, M, N);
+}
+
+// Adds this CTA's share of the units and stores them. In a turn every warp of every CTA of the tile has one.
+__device__ __forceinline__ void store_share(Element* __restrict__ d, const float4* slots, int split, int m0, int n0, int M,
+                                            int N) {
+  constexpr int kTurn = kSplits * (kThreads / 32);
+  constexpr int kTurns = (kUnits + kTurn - 1) / kTurn;
+  constexpr int kFetched = kSplits >= 16 ? 1 : 16 / kSplits;
+  constexpr int kTogether = kTurns < kFetched ? kTurns : kFetched;  // units whose loads are in flight together
+  const int mine = threadIdx.x / 32 * kSplits + split;
+#pragma unroll 1
+  for (int begin = mine; begin < kUnits; begin += kTogether * kTurn) {
+    float4 sums[kTogether];
+#pragma unroll
+    for (int index = 0; index < kTogether; ++index) sums[index] = sum_of_unit(slots, min(begin + index * kTurn, kUnits - 1));
+#pragma unroll
+    for (int index = 0; index < kTogether; ++index) {
+      const int unit = begin + index * kTurn;
+      if (unit < kUnits) store_unit(d, sums[index], unit, m0, n0, M, N);
     }
   }
 }
@@ -481,8 +560,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kMinCtas)
   Sums& sums = accumulators;
 //@section slices
   sum_slices(sums, memory, place);
-//@section workspace
+//@section sum-last
   if (!sum_splits(sums, partials, counters, place, tile, split)) return;
+//@section sum-spread
+  float4* const slots = partials + static_cast<long long>(tile) * (kSplits * kSlot);
+  share_sums(sums, slots, counters + tile * kCounterPitch, place, split);
+  store_share(d, slots, split, m0, n0, M, N);
 //@section direct
   store_tile(d, sums, place, m0, n0, M, N);
 //@section staged

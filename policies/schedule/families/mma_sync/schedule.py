@@ -19,6 +19,9 @@ class MmaSyncSchedule(Schedule):
     added. `group_m`: rows of tiles visited together, so that resident CTAs share operands in L2. `epilogue`: whether D is
     staged in shared memory for wide stores. `constant_shape`: M, N, K are compile-time constants. `min_ctas`: minimum CTAs
     per SM, which limits registers.
+
+    `spread_sum`: every CTA that splits a tile adds a share of it; else the one that arrives last adds it alone. Both add in
+    the order of the splits. The CTAs wait for each other, so all of the grid run together.
     """
 
     family: Literal["mma_sync"] = "mma_sync"
@@ -36,6 +39,7 @@ class MmaSyncSchedule(Schedule):
     min_ctas: Count = 1
     constant_shape: bool = False
     programmatic: bool = False
+    spread_sum: bool = False
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -55,4 +59,6 @@ class MmaSyncSchedule(Schedule):
             return "a split needs a reduction, and only a split does"
         if self.reduction == "cluster" and self.epilogue != "direct":
             return "the cluster reduction stores D itself; its epilogue is direct"
+        if self.spread_sum and (self.reduction != "workspace" or self.epilogue != "direct"):
+            return "spread_sum needs a reduction in the workspace, and a direct epilogue"
         return None

@@ -20,6 +20,7 @@ WARP_TILES = ((16, 16), (16, 32), (32, 32), (32, 48), (32, 64), (64, 32), (64, 4
 MAX_TILE = 128 * 256
 MAX_WARPS = 8
 MAX_SPLIT_CTAS_PER_SM = 2  # with more CTAs per SM than this, splits only add partial sums
+MIN_SPREAD = 4  # splits; fewer are added about as fast by one CTA (the analytic prior expects 1 %)
 MIN_BUSY = 0.2  # minimum share of the SMs that a split should keep busy
 MAX_SMALL_CTAS_PER_SM = 4  # with more CTAs per SM than this, small tiles only read operands more often
 UNROLLABLE_K_BLOCKS = 16  # with at most this many K blocks and a constant shape, the compiler unrolls the K loop
@@ -90,10 +91,10 @@ def _variants(loop: MmaSyncSchedule, task: GemmTask, chip: Chip) -> Iterator[Mma
     """Valid reductions, epilogues, tile orders and register limits for one loop."""
     tiles = -(-task.m // loop.block_m) * -(-task.n // loop.block_n)
     groups = [group for group in GROUPS_M if group == 1 or (tiles > chip.sms and group * loop.block_m < task.m)]
-    for reduction in _reductions(loop.split_k, task):
-        for epilogue in _epilogues(loop, reduction, task):
-            for min_ctas in (1, 2):
-                update = {"reduction": reduction, "epilogue": epilogue, "min_ctas": min_ctas}
+    for reduction, spread in _reductions(loop.split_k, task):
+        for epilogue in _epilogues(loop, reduction, task, spread=spread):
+            for min_ctas in (-(-tiles * loop.split_k // chip.sms),) if spread else (1, 2):
+                update = {"reduction": reduction, "spread_sum": spread, "epilogue": epilogue, "min_ctas": min_ctas}
                 geometry = Geometry(MmaSyncSchedule.model_construct(**(loop.__dict__ | update)), task)
                 if next(geometry.violations(), None) is None:
                     yield from (_with_group(geometry.schedule, group) for group in groups)
@@ -105,13 +106,16 @@ def _with_group(schedule: MmaSyncSchedule, group_m: int) -> MmaSyncSchedule:
     return MmaSyncSchedule.model_construct(**(schedule.__dict__ | {"group_m": group_m}))
 
 
-def _reductions(split_k: int, task: GemmTask) -> tuple[Reduction, ...]:
+def _reductions(split_k: int, task: GemmTask) -> tuple[tuple[Reduction, bool], ...]:
+    """Where partial sums are added, and whether the CTAs of a tile share that in the workspace: only without clusters."""
     if split_k == 1:
-        return ("none",)
-    return ("workspace", "cluster") if LIMITS[task.arch].max_cluster > 1 else ("workspace",)
+        return (("none", False),)
+    if LIMITS[task.arch].max_cluster > 1:
+        return (("workspace", False), ("cluster", False))
+    return (("workspace", False), ("workspace", True)) if split_k >= MIN_SPREAD else (("workspace", False),)
 
 
-def _epilogues(loop: MmaSyncSchedule, reduction: Reduction, task: GemmTask) -> tuple[Epilogue, ...]:
-    if reduction == "cluster" or task.n % 8:
+def _epilogues(loop: MmaSyncSchedule, reduction: Reduction, task: GemmTask, *, spread: bool) -> tuple[Epilogue, ...]:
+    if reduction == "cluster" or spread or task.n % 8:
         return ("direct",)
     return ("staged", "direct") if loop.block_m * loop.block_n <= DIRECT_TILE else ("staged",)

@@ -2,7 +2,7 @@
 
 from cudal2_agent.contract.plan.plan import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, Workspace, WorkspaceArg
 from cudal2_agent.contract.records.task import AccumulatorType
-from cudal2_agent.policies.schedule.families.mma_sync.geometry import STAGING_PAD, Geometry
+from cudal2_agent.policies.schedule.families.mma_sync.geometry import COUNTER_LINE, STAGING_PAD, Geometry
 from cudal2_agent.policies.schedule.families.template import KernelConstant
 
 ENTRY = "hgemm"
@@ -12,7 +12,7 @@ def plan(geometry: Geometry) -> LaunchPlan:
     """The launch plan. With a workspace, arrival counters come first and the partial tiles behind them."""
     s, task = geometry.schedule, geometry.task
     tiles = f"ceil(M/{s.block_m})*ceil(N/{s.block_n})"
-    counter_bytes = f"16*ceil({tiles}/4)"
+    counter_bytes = f"{COUNTER_LINE}*{tiles}" if s.spread_sum else f"16*ceil({tiles}/4)"
     args: list[Arg] = [TensorArg(tensor="A"), TensorArg(tensor="B"), TensorArg(tensor="D", access="write")]
     workspace = None
     if s.reduction == "workspace":
@@ -35,7 +35,7 @@ def plan(geometry: Geometry) -> LaunchPlan:
         launches=(launch,),
         workspace=workspace,
         accumulate=task.accumulate,
-        requires=_requirements(geometry),
+        requires=(*_requirements(geometry), *((f"{tiles}*{s.split_k}<=SMS*{s.min_ctas}",) if s.spread_sum else ())),
     )
 
 
@@ -91,6 +91,7 @@ def constants(geometry: Geometry) -> list[KernelConstant]:
         KernelConstant("kWarpsK", s.warps_k, "warps that share an output tile and divide every K block"),
         KernelConstant("kStages", s.stages),
         KernelConstant("kSplits", s.split_k, "CTAs that share an output tile and divide K"),
+        KernelConstant("kCounterPitch", COUNTER_LINE // 4, "words between counters, so that each has a line of its own"),
         KernelConstant("kGroupM", s.group_m, "rows of tiles visited together"),
         KernelConstant("kMinCtas", s.min_ctas, "CTAs that an SM should hold at least"),
         KernelConstant("kRowMajorB", not task.layout.transposes_b),
@@ -118,13 +119,14 @@ def sections(geometry: Geometry) -> set[str]:
         "vectors-b" if geometry.copied_b > 1 else "elements-b",
         "one-stage" if s.stages == 1 else "pipeline",
         "floats" if task.accumulate is AccumulatorType.F32 else "packed",
-        "cluster" if s.reduction == "cluster" else s.epilogue,
+        "cluster" if s.reduction == "cluster" else "sum-spread" if s.spread_sum else s.epilogue,
         "one-split" if s.split_k == 1 else "splits",
         "one-row" if s.group_m == 1 else "grouped",
     }
     wanted = {
         "slices": s.warps_k > 1,
         "workspace": s.reduction == "workspace",
+        "sum-last": s.reduction == "workspace" and not s.spread_sum,
         "any-shape": not s.constant_shape,
         "programmatic": s.programmatic,
     }

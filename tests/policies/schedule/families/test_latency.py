@@ -62,7 +62,7 @@ def test_large_tasks_and_rows_that_16_bytes_do_not_divide_are_left_to_other_fami
 
 
 def test_other_chips_are_left_to_other_families() -> None:
-    assert not FAMILY.supports(task((64, 64, 64), arch=Arch.SM_80))
+    assert not FAMILY.supports(task((64, 64, 64), arch=Arch.SM_100A))
 
 
 @pytest.mark.parametrize(

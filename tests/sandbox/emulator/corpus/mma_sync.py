@@ -16,6 +16,7 @@ RAGGED_TN = gemm(45, 50, 52, layout="tn")
 SLICED = PIPELINED.model_copy(update={"block_k": 64, "warps_k": 2, "stages": 2})
 LONG = gemm(64, 64, 256)
 WORKSPACE = PIPELINED.model_copy(update={"split_k": 2, "reduction": "workspace", "stages": 2})
+SPREAD = WORKSPACE.model_copy(update={"epilogue": "direct", "spread_sum": True})
 CLUSTER = PIPELINED.model_copy(update={"split_k": 2, "reduction": "cluster", "epilogue": "direct", "stages": 2})
 DEPENDENT = PIPELINED.model_copy(update={"programmatic": True})
 
@@ -32,6 +33,21 @@ _ARRIVES_BY_HAND = """\
 {after}  if (!is_last) return false;
 """
 _FENCE = "  __threadfence();\n"
+_MEETS = "  meet_resident(counter, kSplits);\n"
+# meet_resident with other orders, and without the increment that wraps the counter.
+_MEETS_BY_HAND = """\
+  __syncthreads();
+  if (threadIdx.x == 0) {{
+    const unsigned most = 2 * kSplits - 1;
+    asm volatile("red.{arrive}.gpu.global.inc.u32 [%0], %1;" ::"l"(counter), "r"(most) : "memory");
+    unsigned arrived;
+    do {{
+      asm volatile("ld.{look}.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(counter) : "memory");
+    }} while (arrived < kSplits);
+{leave}  }}
+  __syncthreads();
+"""
+_LEAVES = '    asm volatile("red.relaxed.gpu.global.inc.u32 [%0], %1;" ::"l"(counter), "r"(most) : "memory");\n'
 
 MMA_SYNC_FAULTS = (
     Fault(
@@ -365,6 +381,46 @@ MMA_SYNC_FAULTS = (
         patches=(Patch(', "zero": "restored", "zero_bytes": "16*ceil(ceil(M/32)*ceil(N/32)/4)"', ""),),
         detectors=("uninitialised-read", "wrong-result"),
         why="arrivals are counted from whatever the workspace held",
+    ),
+    Fault(
+        name="shares-summed-before-the-ctas-meet",
+        schedule=SPREAD,
+        task=LONG,
+        patches=(Patch(_MEETS, "  __syncthreads();\n"),),
+        detectors=("global-race", "uninitialised-read", "wrong-result"),
+        why="a CTA adds sums that the other one may not have written",
+    ),
+    Fault(
+        name="shares-announced-without-release",
+        schedule=SPREAD,
+        task=LONG,
+        patches=(Patch(_MEETS, _MEETS_BY_HAND.format(arrive="relaxed", look="acquire", leave=_LEAVES)),),
+        detectors=("global-race",),
+        why="partial sums may become visible after the counter that announces them",
+    ),
+    Fault(
+        name="shares-read-without-acquire",
+        schedule=SPREAD,
+        task=LONG,
+        patches=(Patch(_MEETS, _MEETS_BY_HAND.format(arrive="release", look="relaxed", leave=_LEAVES)),),
+        detectors=("global-race",),
+        why="partial sums may be read from before the counter was seen",
+    ),
+    Fault(
+        name="shares-leave-their-counter",
+        schedule=SPREAD,
+        task=LONG,
+        patches=(Patch(_MEETS, _MEETS_BY_HAND.format(arrive="release", look="acquire", leave="")),),
+        detectors=("workspace",),
+        why="without the second increments the counter is not zero for the next run",
+    ),
+    Fault(
+        name="shares-meet-at-the-counter-of-another-tile",
+        schedule=SPREAD,
+        task=LONG,
+        patches=(Patch("counters + tile * kCounterPitch", "counters + tile / 2 * kCounterPitch"),),
+        detectors=("global-race", "uninitialised-read", "wrong-result", "deadlock", "workspace"),
+        why="two CTAs of different tiles meet, so neither waits for the other part of its own",
     ),
     Fault(
         name="cluster-sums-too-early",

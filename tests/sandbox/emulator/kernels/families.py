@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS, Chip
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.policies.schedule.families.kernel_family import Schedule
@@ -44,7 +44,8 @@ TRAITS: dict[str, dict[str, Trait]] = {
         "two-stages": lambda s: s.stages == 2 and s.split_k == 1 and s.warps_k == 1,
         "many-stages": lambda s: s.stages >= 3,
         "slices": lambda s: s.warps_k > 1,
-        "workspace": lambda s: s.reduction == "workspace",
+        "workspace": lambda s: s.reduction == "workspace" and not s.spread_sum,
+        "spread-sums": lambda s: s.spread_sum,
         "cluster": lambda s: s.reduction == "cluster",
         "staged": lambda s: s.epilogue == "staged",
         "direct": lambda s: s.epilogue == "direct" and s.reduction != "cluster",
@@ -98,6 +99,9 @@ TRAITS: dict[str, dict[str, Trait]] = {
 TASKS = tuple(
     GemmTask.model_validate({"m": m, "n": n, "k": k, **fields})
     for (m, n, k), fields in (
+        ((32, 64, 520), {"layout": "tn", "arch": Arch.SM_80}),
+        ((64, 48, 264), {"layout": "nt", "element": "bf16", "arch": Arch.SM_86}),
+        ((24, 40, 328), {"layout": "nn", "accumulate": "f16", "arch": Arch.SM_89}),
         ((128, 192, 256), {"layout": "nn"}),
         ((128, 192, 256), {"layout": "tn"}),
         ((64, 96, 256), {"layout": "nn", "accumulate": "f16"}),
@@ -132,14 +136,15 @@ def sampled(seed: int = 0) -> tuple[FamilyKernel, ...]:
 
 def _of_task(task: GemmTask, rng: random.Random) -> list[FamilyKernel]:
     kernels = []
+    chip = REFERENCE_CHIPS[task.arch].model_copy(update={"sms": CHIP.sms})
     for family in families(task.arch):
         if not family.supports(task):
             continue
-        space: list[Any] = [s for s in family.space(task, CHIP) if s.block_m * s.block_n <= LARGEST_TILE and _fits(s)]
+        space: list[Any] = [s for s in family.space(task, chip) if s.block_m * s.block_n <= LARGEST_TILE and _fits(s)]
         for name, trait in TRAITS[family.name].items():
             drawn = [s for s in space if trait(s)]
             if drawn:
-                schedule = _launched_at_random(rng.choice(drawn), rng)
+                schedule = _launched_at_random(rng.choice(drawn), task, rng)
                 kernels.append(FamilyKernel(family.name, name, task, schedule, family.write(schedule, task)))
     return kernels
 
@@ -149,9 +154,9 @@ def _fits(schedule: Any) -> bool:
     return schedule.family != "wgmma_tma" or not schedule.spread_sum or schedule.cluster <= 2
 
 
-def _launched_at_random(schedule: Schedule, rng: random.Random) -> Schedule:
+def _launched_at_random(schedule: Schedule, task: GemmTask, rng: random.Random) -> Schedule:
     """With programmatic launch or without, and its shape compiled in or as arguments; the space holds only one each."""
-    update = {"programmatic": rng.random() < 0.5}
+    update = {"programmatic": rng.random() < 0.5 and LIMITS[task.arch].programmatic_launch}
     if "constant_shape" in type(schedule).model_fields:
         update["constant_shape"] = rng.random() < 0.5
     return schedule.model_copy(update=update)
