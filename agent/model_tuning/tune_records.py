@@ -1,5 +1,6 @@
 """What `tune` is asked, measures and answers. Units: microseconds in `_us`, seconds in `_s`, bytes in `_bytes`."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -134,6 +135,11 @@ class PassTimes(Record):
     memory_bytes: int = 0
     notes: tuple[str, ...] = ()
     measured_at: datetime
+
+    def covers(self, ways: Sequence[Way]) -> bool:
+        """Whether each of these ways has times, or a note that it failed."""
+        tried = {one.way for one in self.ways} | {note.partition(":")[0] for note in self.notes}
+        return tried.issuperset(ways)
 
 
 class TuneAnswer(Record):

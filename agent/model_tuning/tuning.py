@@ -246,7 +246,7 @@ class Tuning:
             self._folder.library.unlink(missing_ok=True)
 
     def _time_model(self, gpu: GpuStages, environment: str) -> None:
-        """A row for each pass that has none with this library."""
+        """A row for each pass that has none of these ways with this library."""
         sha256 = self._folder.library_sha256()
         if sha256 is None:
             return
@@ -260,7 +260,7 @@ class Tuning:
             self._note(str(compiled))
         known = self._folder.times(environment, sha256)
         for one in self._passes.passes:
-            if one.tokens in known:
+            if one.tokens in known and known[one.tokens].covers(self._options.ways):
                 continue
             words = "" if one.tokens is None else f" of {one.tokens} tokens"
             self._display.stage(f"timing a pass{words} without the library and with it")

@@ -273,6 +273,18 @@ def test_the_same_call_repeats_nothing(tmp_path: Path, settings: Settings) -> No
     assert (answer.searched, answer.left, len(answer.times)) == (0, 0, 1)
 
 
+def test_another_way_is_timed_by_a_later_call(tmp_path: Path, settings: Settings) -> None:
+    """`compile` has failed with a note, and is not tried again."""
+    search = found(settings, {})
+    run(tuning(tmp_path, settings, ways=("eager",)), search)
+    assert ScriptedGpu.asked.count("time 16") == 1
+    run(tuning(tmp_path, settings, ways=("eager", "compile")), search)
+    assert ScriptedGpu.asked.count("time 16") == 1
+    answer, _ = run(tuning(tmp_path, settings, ways=("eager", "graph")), search)
+    assert ScriptedGpu.asked.count("time 16") == 2
+    assert [one.way for one in answer.times[0].ways] == ["eager", "graph"]
+
+
 def test_an_interrupted_call_keeps_what_it_has(tmp_path: Path, settings: Settings) -> None:
     """Ctrl-C in the second judgement: the first has its row, and the library is written by the next call."""
 
