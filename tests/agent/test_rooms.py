@@ -19,6 +19,7 @@ ROOMS = (
     "wiring",
     "campaign",
     "library",
+    "model_tuning",
     "mcp",
     "learning/environment",
     "bench",

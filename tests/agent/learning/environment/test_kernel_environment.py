@@ -78,8 +78,8 @@ def test_the_best_schedule_of_a_reply_counts() -> None:
     ("answer", "said"),
     [
         ({"family": "mma_sync", "block_n": 63}, "block_n is 63; allowed here: 16, 32, 64, 96"),
-        ({"family": "mma_sinc"}, 'family is "mma_sinc"; allowed for 64x64x64 on sm_80: mma_sync'),
-        ({"block_n": 32}, "family is missing; allowed for 64x64x64 on sm_80: mma_sync"),
+        ({"family": "mma_sinc"}, 'family is "mma_sinc"; allowed for 64x64x64 on sm_80: latency, mma_sync'),
+        ({"block_n": 32}, "family is missing; allowed for 64x64x64 on sm_80: latency, mma_sync"),
         ('{"family": "mma_sync", "tile": 5}', 'mma_sync has no axis "tile"'),
         ("I would use a large tile.", "the reply has no code block"),
         ("```json\n[{]\n```", "the schedules are not JSON"),

@@ -1,6 +1,6 @@
 """`cudal2-agent tune` on a real GPU, whole: a small model, one minute, and the same command again.
 
-`pytest -s tests/gpu/test_tune_gpu.py` prints the answers.
+`pytest -s tests/gpu/programs/test_tune_gpu.py` prints the answers.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The batch-invariant mode on a real GPU: bits across M, in eager calls, streams and graphs; gradients; and times, printed.
 
-`pytest -m gpu -s tests/gpu/test_batch_invariant_gpu.py` prints how often `torch.mm` differs, and what the mode costs.
+`pytest -m gpu -s tests/gpu/programs/test_batch_invariant_gpu.py` prints how often `torch.mm` differs, and what the mode costs.
 """
 
 from __future__ import annotations
