@@ -133,7 +133,7 @@ class _Pass:
         except Exception as exc:  # noqa: BLE001 (whatever a model of others raises)
             if isinstance(exc, torch.OutOfMemoryError):
                 torch.cuda.empty_cache()
-            notes.append(f"{way}: not measured: {type(exc).__name__}: {' '.join(str(exc).split())[:300]}")
+            notes.append(_failed(way, exc))
             return None
         speedup = Speedup(baseline="torch", ratio=found.ratio, low=found.low, high=found.high)
         return WayTimes(way=way, before_us=found.plain_us, after_us=found.served_us, speedup=speedup)
@@ -164,30 +164,27 @@ class _Pass:
             with cudal2.enable():
                 return gpu_shares(program)
         except Exception as exc:  # noqa: BLE001 (a profiler that the machine does not allow)
-            notes.append(f"shares of the GPU time: not measured: {type(exc).__name__}: {' '.join(str(exc).split())[:300]}")
+            notes.append(_failed("shares of the GPU time", exc))
             return None
 
     def _errors(self, notes: list[str]) -> tuple[OutputErrors | None, OutputErrors | None]:
         """Of outputs, and of gradients in training; without dropout, whose draws would differ."""
         self._model.eval()
         try:
-            single = copy.deepcopy(self._model).float()
-            exact = self._values(single, _floats(self._given))
-            del single
+            exact = self._values(copy.deepcopy(self._model).float(), _floats(self._given))
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             notes.append("errors: not measured: the model in float32 does not fit beside it")
             return None, None
         except Exception as exc:  # noqa: BLE001 (a model that cannot be copied or converted)
-            notes.append(f"errors: not measured: {type(exc).__name__}: {' '.join(str(exc).split())[:300]}")
+            notes.append(_failed("errors", exc))
             return None, None
+        else:
+            plain = self._values(self._model, self._given)
+            with cudal2.enable():
+                served = self._values(self._model, self._given)
         finally:
             self._model.train(self._asked.training)
-        self._model.eval()
-        plain = self._values(self._model, self._given)
-        with cudal2.enable():
-            served = self._values(self._model, self._given)
-        self._model.train(self._asked.training)
         found = [
             OutputErrors(torch=_relative(one, true), library=_relative(other, true)) if true else None
             for one, other, true in zip(plain, served, exact, strict=True)
@@ -220,6 +217,11 @@ class _Pass:
             return 0
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info()[0])
+
+
+def _failed(what: str, exc: Exception) -> str:
+    """A note."""
+    return f"{what}: not measured: {type(exc).__name__}: {' '.join(str(exc).split())[:300]}"
 
 
 def _loss(answer: Any) -> torch.Tensor:

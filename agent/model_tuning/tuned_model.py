@@ -19,6 +19,7 @@ from cudal2_agent.contract.foreign import parse_json, read_file
 DEFAULT_TOKENS = (1, 16, 512)  # of a configuration: decoding of one sequence and of sixteen, and a prompt
 _PLAIN = "bfloat16"  # where a configuration names no type
 _TYPES = ("float16", "bfloat16")
+_FOREIGN = frozenset({"auto_map", "quantization_config", "custom_pipelines"})
 
 Inputs = Callable[[int | None], Any]
 
@@ -92,14 +93,15 @@ def _configured(path: Path, fields: dict[str, Any]) -> tuple[Callable[[], Any], 
     if element not in _TYPES:
         element = _PLAIN  # a model in single precision is served in half precision
     names = fields.get("architectures")
-    given = {key: value for key, value in fields.items() if key not in ("model_type", "auto_map", "quantization_config")}
+    given = _harmless(fields)
     try:
-        configuration = transformers.AutoConfig.for_model(fields["model_type"], **given)
+        configuration = transformers.AutoConfig.for_model(given.pop("model_type"), **given)
         configuration.use_cache = False
+        kind = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
+        words = getattr(configuration.get_text_config(), "vocab_size", None)
     except Exception as exc:
-        raise UsageError(f"{path}: transformers {transformers.__version__} cannot use this configuration: {exc}") from exc
-    kind = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
-    words = getattr(configuration.get_text_config(), "vocab_size", None)
+        why = " ".join(str(exc).split())[:300]
+        raise UsageError(f"{path}: transformers {transformers.__version__} cannot use this configuration: {why}") from exc
     if not isinstance(words, int):
         raise UsageError(f"{path}: a {fields['model_type']} takes no token ids; write a file with model() and inputs()")
 
@@ -111,6 +113,18 @@ def _configured(path: Path, fields: dict[str, Any]) -> tuple[Callable[[], Any], 
         return {"input_ids": torch.randint(0, words, (1, tokens or 1))}
 
     return make, inputs
+
+
+def _harmless(fields: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without what names code or weights elsewhere: transformers would fetch them, and run the code.
+
+    Such are classes (`auto_map`), kernels of the hub (`attn_implementation`), backbones, and private fields of transformers.
+    """
+    return {
+        name: _harmless(value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+        if name not in _FOREIGN and "backbone" not in name and not name.startswith("_") and not name.endswith("_implementation")
+    }
 
 
 def read_tokens(text: str | None) -> tuple[int, ...]:

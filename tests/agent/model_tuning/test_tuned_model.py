@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cudal2_agent.agent.model_tuning import tuned_model
 from cudal2_agent.agent.model_tuning.tune_records import RecordedPass, RecordedPasses, TuneRequest
 from cudal2_agent.agent.model_tuning.tuned_model import DEFAULT_TOKENS, open_model, read_tokens
 from cudal2_agent.contract.errors import UsageError
@@ -71,6 +72,24 @@ def test_a_configuration_is_made_with_random_weights_and_without_code_of_others(
     assert open_model(tmp_path / "config.json").tokens == DEFAULT_TOKENS
 
 
+FETCHED = {
+    "attn_implementation": "someone/kernels",
+    "_attn_implementation": "someone/kernels",
+    "experts_implementation": "someone/kernels",
+    "quantization_config": {"quant_method": "none such"},
+    "backbone": "someone/weights",
+    "use_pretrained_backbone": True,
+}
+
+
+@pytest.mark.parametrize("name", FETCHED)
+def test_nothing_that_a_configuration_names_elsewhere_is_fetched(tmp_path: Path, name: str) -> None:
+    plain = shapes(written(tmp_path / "plain.json", json.dumps(LLAMA)), (16,))
+    assert shapes(written(tmp_path / "config.json", json.dumps(LLAMA | {name: FETCHED[name]})), (16,)) == plain
+    nested = {"model_type": "llama", name: FETCHED[name], "text_config": {name: FETCHED[name], "vocab_size": 9}}
+    assert tuned_model._harmless(nested) == {"model_type": "llama", "text_config": {"vocab_size": 9}}
+
+
 @pytest.mark.parametrize(
     ("name", "text", "tokens", "said"),
     [
@@ -80,6 +99,13 @@ def test_a_configuration_is_made_with_random_weights_and_without_code_of_others(
         ("config.json", "{", (), "is no JSON"),
         ("config.json", json.dumps({"model_type": "no such model"}), (), "cannot use this configuration"),
         ("config.json", json.dumps({"model_type": "vit", "hidden_size": 64}), (), "takes no token ids"),
+        (
+            "config.json",
+            json.dumps({"model_type": "llama", "vocab_size": "many"}),
+            (),
+            "cannot use this configuration",
+        ),
+        ("config.json", json.dumps({"model_type": "llama", "text_config": 3}), (), "takes no token ids"),
         ("trace.json", json.dumps({"traceEvents": []}), (16,), "so --tokens says nothing about it"),
         ("model.bin", "\x00", (16,), "so --tokens says nothing about it"),
     ],
