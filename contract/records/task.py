@@ -2,7 +2,7 @@
 
 import re
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,7 @@ from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Role
 
 MAX_OPERAND_ELEMENTS = 2**31 - 1
+BIAS = "bias"  # the buffer of a task that adds one
 
 
 class ElementType(StrEnum):
@@ -63,7 +64,10 @@ class TimingMode(StrEnum):
 
 
 class GemmTask(Record):
-    """D = A·B, where A is M×K and B is K×N; alpha is 1, beta is 0."""
+    """D = A·B, where A is M×K and B is K×N; alpha is 1, beta is 0.
+
+    `bias`: D = A·B + bias, where bias has N elements of the operands' type and is added to every row before D is rounded.
+    """
 
     kind: Literal["gemm"] = "gemm"
     m: int = Field(gt=0)
@@ -74,6 +78,7 @@ class GemmTask(Record):
     layout: Layout = Layout.NN
     arch: Arch = Arch.SM_90A
     mode: TimingMode = TimingMode.OFFLINE
+    bias: Annotated[bool, Field(exclude_if=lambda bias: not bias)] = False
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -81,6 +86,8 @@ class GemmTask(Record):
             raise ValueError(problem)
         if self.element is ElementType.BF16 and self.accumulate is AccumulatorType.F16:
             raise ValueError("bf16 elements accumulate in f32 only; use accumulate f32")
+        if self.bias and self.accumulate is AccumulatorType.F16:
+            raise ValueError("a bias is added in f32 only; use accumulate f32")
         return self
 
     @property
@@ -93,10 +100,11 @@ class GemmTask(Record):
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """A, B and D, as the layout has them in memory."""
+        """A, B, the bias and D, as the layout has them in memory."""
         a = (self.k, self.m) if self.layout.transposes_a else (self.m, self.k)
         b = (self.n, self.k) if self.layout.transposes_b else (self.k, self.n)
-        element, shapes = BufferElement(self.element.value), {"A": a, "B": b, "D": (self.m, self.n)}
+        bias: dict[str, tuple[int, ...]] = {BIAS: (self.n,)} if self.bias else {}
+        element, shapes = BufferElement(self.element.value), {"A": a, "B": b, **bias, "D": (self.m, self.n)}
         return tuple(
             Buffer(name=name, shape=shape, element=element, role=Role.OUTPUT if name == "D" else Role.INPUT)
             for name, shape in shapes.items()
@@ -114,8 +122,8 @@ class GemmTask(Record):
 
     @property
     def operand_bytes(self) -> int:
-        """Bytes of A, B and D together: the minimum traffic through device memory."""
-        return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
+        """Bytes of all buffers together: the minimum traffic through device memory."""
+        return 2 * (self.m * self.k + self.k * self.n + self.m * self.n + (self.n if self.bias else 0))
 
 
 def too_large(m: int, n: int, k: int) -> str:

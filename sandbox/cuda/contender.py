@@ -11,7 +11,7 @@ from cudal2_agent.contract.records.task import Layout
 class Operands:
     """One set of device buffers, cupy arrays as they lie in memory.
 
-    Shape: a (M, K), a_nt (K, M), b_nn (K, N), b_tn (N, K), d (M, N); what a contender does not read may be None.
+    Shape: a (M, K), a_nt (K, M), b_nn (K, N), b_tn (N, K), d (M, N), bias N; what a contender does not read may be None.
     `workspace`: bytes; None where the contender needs none.
     """
 
@@ -21,12 +21,13 @@ class Operands:
     d: Any
     workspace: Any | None = None
     a_nt: Any | None = None
+    bias: Any | None = None
 
     @classmethod
-    def in_layout(cls, layout: Layout, a: Any, b: Any, d: Any, workspace: Any | None = None) -> Self:
+    def in_layout(cls, layout: Layout, a: Any, b: Any, d: Any, workspace: Any | None = None, bias: Any | None = None) -> Self:
         """Operands with A and B in one layout only, given as they lie in memory."""
         of_a, of_b = (None, a) if layout.transposes_a else (a, None), (None, b) if layout.transposes_b else (b, None)
-        return cls(a=of_a[0], a_nt=of_a[1], b_nn=of_b[0], b_tn=of_b[1], d=d, workspace=workspace)
+        return cls(a=of_a[0], a_nt=of_a[1], b_nn=of_b[0], b_tn=of_b[1], d=d, workspace=workspace, bias=bias)
 
     def stored(self, layout: Layout) -> tuple[Any, Any]:
         """A and B as a layout has them in memory. Raises: ValueError where one of them is not there."""

@@ -33,10 +33,14 @@ class Bystanders:
         for name in ("late_producer", "early_consumer", "late_values", "early_reader"):
             self._module.get_function(name)
 
-    def produce(self, late: tuple[Any, Any], operands: tuple[Any, Any], d: Any, before: Any, early_writes: Any) -> None:
+    def produce(self, late: Sequence[Any], operands: Sequence[Any], d: Any, before: Any, early_writes: Any) -> Any:
         """Enqueue the producer on the current stream: it copies `late` (A, B) into `operands` (A, B) after its dependents
-        may run. `early_writes` counts the elements of D that differ from `before` when it ends.
+        may run. `early_writes` counts the elements of D that differ from `before` when it ends; with a bias behind A and B, bytes.
+        Returns what must live until it has ended.
         """
+        if len(late) > 2:
+            pairs = [(_bytes(one), _bytes(other)) for one, other in zip(late, operands, strict=True)]
+            return self.produce_values(pairs, [(_bytes(d), _bytes(before))], early_writes)
         (a_late, b_late), (a, b) = late, operands
         self._module.get_function("late_producer")(
             (CTAS,),
@@ -55,6 +59,7 @@ class Bystanders:
                 cupy.uint64(DELAY_NS),
             ),
         )
+        return None
 
     def consume(self, d: Any, seen: Any, stream: int) -> None:
         """Enqueue the consumer with programmatic serialization: it starts as soon as the candidate allows."""
@@ -94,6 +99,10 @@ class Bystanders:
         )
         function = driver.CUfunction(self._module.get_function(entry).kernel.ptr)
         call(driver.cuLaunchKernelEx, config, function, ctypes.addressof(pointers), 0)
+
+
+def _bytes(array: Any) -> Any:
+    return array.reshape(-1).view(cupy.uint8)
 
 
 def _table(pairs: Sequence[Pair]) -> Any:

@@ -59,7 +59,8 @@ class Verifier:
         """
         if self._library is None or (options.seed, briefly) in self._prepared:  # nothing that is known to be right can be run
             return
-        _warm_up(self._task.model_copy(update={"m": WARM_UP, "n": WARM_UP, "k": WARM_UP}), self._device, briefly)
+        small = {"m": WARM_UP, "n": WARM_UP, "k": WARM_UP, "bias": False}
+        _warm_up(self._task.model_copy(update=small), self._device, briefly)
         library = self._executor(self._library, options).library
         self._store.fill((SPARSE,) if briefly else cases_for(self._task), options.seed, library)
         self._prepared = {*(done for done in self._prepared if done[0] == options.seed), (options.seed, briefly)}
@@ -123,7 +124,7 @@ class CudaExecutor:
         guarded = self._slots[slot]
         if fill is not Fill.STALE:
             guarded.place(self._draw)
-        guarded.load(*inputs.stored(self._task.layout))
+        guarded.load(*inputs.stored(self._task.layout), inputs.bias)
         poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
             _bits(guarded.operands.d).fill(poison or 0)
@@ -146,27 +147,32 @@ class CudaExecutor:
             self._renew_workspace()
             poison = self._poisons.next()
             _bits(guarded.operands.d).fill(poison)
-        guarded.load(*inputs.stored(self._task.layout))  # the inputs' expected contents afterwards
-        a, b = guarded.targets.values()  # the producer's; the candidate may not write them
+        guarded.load(*inputs.stored(self._task.layout), inputs.bias)  # the inputs' expected contents afterwards
+        targets = tuple(guarded.targets.values())  # the producer's; the candidate may not write them
         d = _bits(guarded.operands.d)
-        late, before = (a.copy(), b.copy()), d.copy()
-        a[...], b[...] = decoy.stored(self._task.layout)
+        late, before = tuple(target.copy() for target in targets), d.copy()
+        old = *decoy.stored(self._task.layout), decoy.bias
+        for target, values in zip(targets, old[: len(targets)], strict=True):
+            target[...] = values
         early_writes, seen = cupy.zeros(1, dtype=cupy.uint64), cupy.empty_like(d)
         self._bystanders.compile()
         bound = self._bound(guarded)
         self._device.synchronize()
-        self._bystanders.produce(late, (a, b), d, before, early_writes)
+        held = self._bystanders.produce(late, targets, d, before, early_writes)
         bound.enqueue(stream)
         self._bystanders.consume(d, seen, stream)
         self._device.synchronize()
+        del held
         return Run(seen, self._early(int(early_writes[0])) + self._violations(guarded), poison)
 
     def library(self, inputs: Inputs) -> Array | None:
         if self._library is None:
             return None
         guarded = self._slots[0]
-        guarded.load(*inputs.stored(self._task.layout))
+        guarded.load(*inputs.stored(self._task.layout), inputs.bias)
         guarded.poison()
+        if inputs.bias is not None:  # cuBLAS adds what D held
+            _bits(guarded.operands.d)[...] = inputs.bias
         self._library.bind(guarded.operands).enqueue(self._device.stream.ptr)
         self._device.synchronize()
         return _bits(guarded.operands.d)

@@ -18,7 +18,8 @@ class RandomOperands:
 
     def __init__(self, task: GemmTask, seed: int) -> None:
         self._guarded = GuardedOperands(task)
-        self._guarded.load(*gaussian(Draws(cupy, seed), task).stored(task.layout))
+        inputs = gaussian(Draws(cupy, seed), task)
+        self._guarded.load(*inputs.stored(task.layout), inputs.bias)
 
     def operands(self, workspace: Any | None) -> Operands:
         return replace(self._guarded.operands, workspace=workspace)

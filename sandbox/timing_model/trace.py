@@ -118,9 +118,9 @@ def trace(kernel: EmulatedKernel) -> tuple[Traced, ...]:
 
 
 def _operands(kernel: EmulatedKernel) -> dict[str, np.ndarray]:
-    a, b = (_untouched(operand_shape(kernel.task, name)) for name in ("A", "B"))
+    inputs = {each.name: _untouched(each.rows_and_columns) for each in kernel.task.buffers if not each.role.written}
     d = np.zeros(operand_shape(kernel.task, "D"), dtype=np.uint16)
-    return {"A": a, "B": b, "D": d, WORKSPACE: np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8)}
+    return {**inputs, "D": d, WORKSPACE: np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8)}
 
 
 def _untouched(shape: tuple[int, int]) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,23 +24,46 @@ NAN_LINES, NAN_PERIOD = 32, 16  # further lines with a NaN each, at positions th
 _LEADS = (1, 16)  # large elements at the beginning of an uneven row
 _LEAST_BF16_PATTERN = 33  # biased exponent
 SPECIAL_VALUES = (math.inf, math.nan, -math.inf)
+_LARGEST_WHOLE_BIAS = 8
 MET_ZEROS = 1 / 3  # of the elements that a NaN or an infinity is multiplied by
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Operands as bit patterns. Shape: a (M, K), b (K, N), whatever the task's layout in memory."""
+    """Operands as bit patterns. Shape: a (M, K), b (K, N), bias (N,), whatever the task's layout in memory."""
 
     a: Array
     b: Array
+    bias: Array | None = None
 
     def stored(self, layout: Layout) -> tuple[Array, Array]:
         """A and B as a layout has them in memory. A transposed operand is a view that is not contiguous."""
         return self.a.T if layout.transposes_a else self.a, self.b.T if layout.transposes_b else self.b
 
 
-def _encoded(source: Draws, task: GemmTask, a: Array, b: Array) -> Inputs:
-    return Inputs(encode(source.xp, a, task.element), encode(source.xp, b, task.element))
+def _encoded(source: Draws, task: GemmTask, a: Array, b: Array, bias: Array | None = None) -> Inputs:
+    """`bias`: of a task that has one; zeros where None."""
+    xp, element = source.xp, task.element
+    return with_bias(xp, task, Inputs(encode(xp, a, element), encode(xp, b, element)), bias)
+
+
+def with_bias(xp: Any, task: GemmTask, inputs: Inputs, bias: Array | None = None) -> Inputs:
+    """The inputs with a bias where the task has one: of these values, zeros where None. Shape: bias (N,)."""
+    if not task.bias:
+        return inputs
+    return replace(inputs, bias=encode(xp, xp.zeros(task.n, dtype=xp.float32) if bias is None else bias, task.element))
+
+
+def _whole_bias(source: Draws, task: GemmTask) -> Array | None:
+    """Whole numbers whose sums with whole numbers are exact in f32; none is zero. None where the task has no bias."""
+    if not task.bias:
+        return None
+    return source.signs((task.n,)) * (1 + source.xp.floor(_LARGEST_WHOLE_BIAS * source.uniform((task.n,))))
+
+
+def _normal_bias(source: Draws, task: GemmTask, size: float) -> Array | None:
+    """Normal numbers of a size. None where the task has no bias."""
+    return source.normal((task.n,)) * size if task.bias else None
 
 
 def _shapes(task: GemmTask) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -61,7 +84,7 @@ def sparse_ones(source: Draws, task: GemmTask) -> Inputs:
     """Zeros and ones. Every partial sum is a small whole number, exact in any order and in every accumulator."""
     left, right = _shapes(task)
     density = density_of_ones(task.k)
-    return _encoded(source, task, source.hits(left, density), source.hits(right, density))
+    return _encoded(source, task, source.hits(left, density), source.hits(right, density), _whole_bias(source, task))
 
 
 def wide(source: Draws, task: GemmTask) -> Inputs:
@@ -85,20 +108,23 @@ def wide(source: Draws, task: GemmTask) -> Inputs:
     a[:, minus[:heavy]] = -a[:, plus[:heavy]]
     weights[:heavy] = HEAVY * source.signs((heavy, task.n))
     b[plus, :], b[minus, :] = weights, weights
-    return _encoded(source, task, a, b)
+    return _encoded(source, task, a, b, _whole_bias(source, task))
 
 
 def gaussian(source: Draws, task: GemmTask) -> Inputs:
+    """A bias is as large as the products, so that one that is added to a rounded product shows."""
     left, right = _shapes(task)
     scale = normal_scale(task.k)
-    return _encoded(source, task, source.normal(left) * scale, source.normal(right) * scale)
+    a, b = source.normal(left) * scale, source.normal(right) * scale
+    return _encoded(source, task, a, b, _normal_bias(source, task, scale**2 * math.sqrt(task.k)))
 
 
 def uniform(source: Draws, task: GemmTask) -> Inputs:
     """Positive values: sums grow steadily, so that an accumulator that truncates or stagnates drifts."""
     left, right = _shapes(task)
     scale = normal_scale(task.k)
-    return _encoded(source, task, source.uniform(left) * scale, source.uniform(right) * scale)
+    a, b = source.uniform(left) * scale, source.uniform(right) * scale
+    return _encoded(source, task, a, b, _normal_bias(source, task, scale**2 * math.sqrt(task.k)))
 
 
 def cancellation(source: Draws, task: GemmTask) -> Inputs:
@@ -109,7 +135,7 @@ def cancellation(source: Draws, task: GemmTask) -> Inputs:
     a[:, minus] = -a[:, plus]
     b[minus, :] = b[plus, :] * (1 + xp.float32(2**-7) * source.normal((len(plus), task.n)))
     scale = normal_scale(task.k)
-    return _encoded(source, task, a * scale, b * scale)
+    return _encoded(source, task, a * scale, b * scale, _normal_bias(source, task, scale**2 * math.sqrt(task.k) * 2**-7))
 
 
 def large(source: Draws, task: GemmTask) -> Inputs:
@@ -211,7 +237,7 @@ def patterns(source: Draws, task: GemmTask) -> Inputs:
     (k_a, k_b), (rows, choosing_rows), (columns, choosing_columns) = (source.halves(size) for size in (task.k, task.m, task.n))
     a = _patterns_and_choices(source, task, task.m, (rows, k_a), (choosing_rows, k_b))
     b = _patterns_and_choices(source, task, task.n, (columns, k_b), (choosing_columns, k_a))
-    return Inputs(a, source.xp.ascontiguousarray(b.T))
+    return with_bias(source.xp, task, Inputs(a, source.xp.ascontiguousarray(b.T)))
 
 
 def _patterns_and_choices(
@@ -245,7 +271,7 @@ def uneven(source: Draws, task: GemmTask) -> Inputs:
     first = min(int(source.host.choice(_LEADS)), task.k)
     in_a = source.half(task.k)
     a, b = (_uneven_lines(source, task, lines, own, first) for lines, own in ((task.m, in_a), (task.n, ~in_a)))
-    return _encoded(source, task, a, xp.ascontiguousarray(b.T))
+    return _encoded(source, task, a, xp.ascontiguousarray(b.T), _whole_bias(source, task))
 
 
 def _uneven_lines(source: Draws, task: GemmTask, lines: int, own: np.ndarray, first: int) -> Array:
@@ -264,7 +290,7 @@ def nonfinite(source: Draws, task: GemmTask) -> Inputs:
 
     Some rows hold their value at two positions in K: infinities cancel to NaN where B differs in sign there. Others hold one
     NaN, at positions that differ modulo 16, the K of an instruction. Some of the values they are multiplied by are zero,
-    which makes a NaN of each. At one position infinities of either sign meet.
+    which makes a NaN of each. At one position infinities of either sign meet. A bias has a NaN and infinities too.
     """
     left, right = _shapes(task)
     scale = normal_scale(task.k)
@@ -282,7 +308,11 @@ def nonfinite(source: Draws, task: GemmTask) -> Inputs:
     meeting = int(source.host.integers(task.k))
     for sign, row, column in zip((1, -1), _unmarked(source, task.m, rows), _unmarked(source, task.n, columns), strict=False):
         a[row, meeting] = b[meeting, column] = sign * math.inf
-    return _encoded(source, task, a, b)
+    bias = _normal_bias(source, task, scale**2 * math.sqrt(task.k))
+    if bias is not None:
+        for column, value in zip(source.edges(task.n, len(SPECIAL_VALUES)), SPECIAL_VALUES, strict=False):
+            bias[column] = value
+    return _encoded(source, task, a, b, bias)
 
 
 def zero_times(source: Draws, task: GemmTask) -> Inputs:
@@ -332,6 +362,9 @@ def _spread(source: Draws, lines: range, places: range) -> list[tuple[int, int, 
     return [(lines[line], places[int(place)], value) for line, place, value in found]
 
 
+FlippedOperand = Literal["a", "b", "bias"]
+
+
 @dataclass(frozen=True)
 class Flip:
     """Zero-one inputs with one element inverted, and the D that follows from the previous D. Shape: d (M, N)."""
@@ -340,13 +373,15 @@ class Flip:
     d: Array
 
 
-def flip_one(source: Draws, task: GemmTask, inputs: Inputs, d: Array, operand: Literal["a", "b"]) -> Flip:
-    """Invert one element of A or of B, where possible at a position in K that the other operand uses.
+def flip_one(source: Draws, task: GemmTask, inputs: Inputs, d: Array, operand: FlippedOperand) -> Flip:
+    """Invert one element of A or of B, where possible at a position in K that the other operand uses; add 1 to one of a bias.
 
     A kernel that keeps a result and compares a sample of the inputs does not see the difference. `d`: of the inputs, right
     bit for bit. All its sums are whole numbers that its type holds, so that the sums after the change are known exactly.
     """
     xp = source.xp
+    if operand == "bias":
+        return _flip_bias(source, task, inputs, d)
     changed, other = (inputs.a, inputs.b.T) if operand == "a" else (inputs.b.T, inputs.a)
     used = xp.flatnonzero(other.any(axis=0))
     k = int(used[int(source.host.integers(len(used)))]) if len(used) else 0
@@ -357,4 +392,13 @@ def flip_one(source: Draws, task: GemmTask, inputs: Inputs, d: Array, operand: L
     sums = d if operand == "a" else d.T
     step = decode(xp, other[:, k], task.element) * (1 if int(changed[line, k]) else -1)
     sums[line] = encode(xp, decode(xp, sums[line], task.element) + step, task.element)
-    return Flip(Inputs(changed, inputs.b) if operand == "a" else Inputs(inputs.a, xp.ascontiguousarray(changed.T)), d)
+    return Flip(replace(inputs, a=changed) if operand == "a" else replace(inputs, b=xp.ascontiguousarray(changed.T)), d)
+
+
+def _flip_bias(source: Draws, task: GemmTask, inputs: Inputs, d: Array) -> Flip:
+    xp, column = source.xp, int(source.host.integers(task.n))
+    assert inputs.bias is not None
+    bias, d = inputs.bias.copy(), d.copy()
+    for numbers in (bias[column : column + 1], d[:, column]):
+        numbers[...] = encode(xp, decode(xp, numbers, task.element) + 1, task.element)
+    return Flip(replace(inputs, bias=bias), d)

@@ -24,7 +24,10 @@ class Block:
 
 
 class Reference:
-    """The product of one set of inputs; `keep` holds the blocks for the next candidate."""
+    """The product of one set of inputs; `keep` holds the blocks for the next candidate.
+
+    A bias is one more row of B, which a column of ones in A multiplies, in norms too.
+    """
 
     def __init__(self, xp: Any, task: GemmTask, inputs: Inputs, *, keep: bool) -> None:
         self._xp, self._task, self._inputs, self._keep = xp, task, inputs, keep
@@ -56,11 +59,15 @@ class Reference:
 
     def _compute(self) -> Iterator[Block]:
         xp, task = self._xp, self._task
-        b = decode_wide(xp, self._inputs.b, task.element)
+        b, bias = decode_wide(xp, self._inputs.b, task.element), self._inputs.bias
+        if bias is not None:
+            b = xp.concatenate([b, decode_wide(xp, bias, task.element)[None]])
         column_norms = xp.sqrt((b * b).sum(axis=0, keepdims=True))
         rows = max(1, min(task.m, BLOCK_ELEMENTS // max(task.n, task.k)))
         for start in range(0, task.m, rows):
             a = decode_wide(xp, self._inputs.a[start : start + rows], task.element)
+            if bias is not None:
+                a = xp.concatenate([a, xp.ones((len(a), 1))], axis=1)
             with np.errstate(invalid="ignore", over="ignore"):
                 product = a @ b
                 row_norms = xp.sqrt((a * a).sum(axis=1, keepdims=True))

@@ -8,7 +8,6 @@ this GPU never shows (the emulator detects those).
 
 from collections.abc import Iterable, Iterator
 from itertools import cycle, groupby, islice
-from typing import Literal
 
 from cudal2_agent.contract.records.evaluation import TestResult
 from cudal2_agent.contract.records.task import GemmTask
@@ -29,11 +28,10 @@ from cudal2_agent.sandbox.verification.comparison import Comparison, compare_pat
 from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import Array
 from cudal2_agent.sandbox.verification.executor import Executor, Fill, Run, Traits
-from cudal2_agent.sandbox.verification.inputs import Inputs, flip_one, gaussian, sparse_ones
+from cudal2_agent.sandbox.verification.inputs import FlippedOperand, Inputs, flip_one, gaussian, sparse_ones
 from cudal2_agent.sandbox.verification.tiered_proof import REPEATS, TieredProof
 
 TIERS = ("exact", "accuracy", "special", "guards", "freshness", "repeatability", "programmatic")
-OPERANDS: tuple[Literal["a", "b"], ...] = ("a", "b")
 
 
 class Proof(TieredProof[Case, Run, Comparison]):
@@ -110,14 +108,15 @@ class Proof(TieredProof[Case, Run, Comparison]):
         )
 
     def _one_element(self) -> TestResult:
-        """The same buffers with one element of A changed, then one of B, D and workspace left as they were."""
+        """The same buffers with one element of A, of B and of a bias changed in turn, D and workspace left as they were."""
         xp, slot, name = self._executor.xp, self._slot(), "one-element-changed"
         prepared = PreparedCase(xp, self._task, SPARSE, self._draw(), keep=False)
         fill = self._random.choice(list(Fill))
         run = self._run(prepared.inputs, slot, fill, fresh=self._random.random() < 0.5)
         failed = self._failure("freshness", name, run, prepared.compare(run.output, poison=run.poison))
         inputs, source = prepared.inputs, Draws(xp, self._draw())
-        for operand in self._random.sample(OPERANDS, 2):
+        operands: list[FlippedOperand] = ["a", "b", "bias"] if self._task.bias else ["a", "b"]
+        for operand in self._random.sample(operands, len(operands)):
             if failed is not None:
                 return failed
             changed = flip_one(source, self._task, inputs, run.output, operand)

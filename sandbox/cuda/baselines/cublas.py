@@ -37,7 +37,7 @@ def _handle(math_mode: int) -> int:
 class CublasGemm(LibraryContender):
     """`strict`: sums between splits of K in the accumulator's type too, as candidates must; else cuBLAS chooses.
 
-    Raises: Unavailable.
+    For a task with a bias it adds what D holds, which the caller has to be a bias in every row. Raises: Unavailable.
     """
 
     def __init__(self, task: GemmTask, layout: Layout, *, strict: bool = False) -> None:
@@ -46,7 +46,7 @@ class CublasGemm(LibraryContender):
         self._task, self._cublas = task, bindings("cublas", "cuBLAS")
         narrow_splits = not strict or task.accumulate is AccumulatorType.F16
         self._handle = _handle(DEFAULT if narrow_splits else DISALLOW_REDUCED_PRECISION_REDUCTION)
-        self._shape, self._scalars = column_major(task, layout), Scalars(task.accumulate)
+        self._shape, self._scalars = column_major(task, layout), Scalars(task.accumulate, beta=int(task.bias))
         self._data_type, self._compute_type = data_type(task.element), compute_type(task.accumulate)
         self._workspace = shared_workspace()
 

@@ -41,7 +41,7 @@ class LtProduct:
     """One product in one layout: descriptors, workspace and the library's suggestions, in its own order.
 
     The preference is as wide as cuBLASLt's default, including reductions of split K in the output type; the baseline gets
-    that gain. Raises: Unavailable where there is no library.
+    that gain. A bias is added by cuBLASLt's own epilogue. Raises: Unavailable where there is no library.
     """
 
     def __init__(self, task: GemmTask, layout: Layout) -> None:
@@ -87,12 +87,20 @@ class LtProduct:
         lt, shape, kind = self._lt, column_major(task, layout), data_type(task.element)
         self._operation = lt.matmul_desc_create(compute_type(task.accumulate), scale_type(task.accumulate))
         for name, transposed in (("TRANSA", shape.transpose_left), ("TRANSB", shape.transpose_right)):
-            operation = np.array([int(transposed)], dtype=np.int32)
-            attribute = int(getattr(lt.MatmulDescAttribute, name))
-            lt.matmul_desc_set_attribute(self._operation, attribute, operation.ctypes.data, operation.nbytes)
+            self._attribute(name, np.array([int(transposed)], dtype=np.int32))
+        if task.bias:
+            self._attribute("EPILOGUE", np.array([int(lt.Epilogue.BIAS)], dtype=np.int32))
+            self._point_to(int(shared_workspace().data.ptr))  # so that algorithms are suggested for an aligned one
         self._left = lt.matrix_layout_create(kind, *shape.stored_left, shape.lead_left)
         self._right = lt.matrix_layout_create(kind, *shape.stored_right, shape.lead_right)
         self._out = lt.matrix_layout_create(kind, shape.rows, shape.columns, shape.lead_out)
+
+    def _attribute(self, name: str, value: np.ndarray) -> None:
+        attribute = int(getattr(self._lt.MatmulDescAttribute, name))
+        self._lt.matmul_desc_set_attribute(self._operation, attribute, value.ctypes.data, value.nbytes)
+
+    def _point_to(self, bias: int) -> None:
+        self._attribute("BIAS_POINTER", np.array([bias], dtype=np.uint64))
 
     def _ask(self) -> tuple[Any, list[int]]:
         """The library's suggestions, and the addresses of those it can run."""
@@ -113,10 +121,12 @@ class LtProduct:
         states = np.atleast_1d(results.state)[: int(found[0])]
         return results, [results.ptr + size * index for index, state in enumerate(states) if state == 0]
 
-    def multiply(self, algorithm: int, addresses: tuple[int, int, int], stream: int) -> None:
-        """Enqueue D = A B by one algorithm. Raises: Unavailable where the algorithm does not run."""
+    def multiply(self, algorithm: int, addresses: tuple[int, int, int], stream: int, bias: int | None = None) -> None:
+        """Enqueue D = A B by one algorithm, with a bias at an address. Raises: Unavailable where the algorithm does not run."""
         left, right, out = addresses
         try:
+            if bias is not None:
+                self._point_to(bias)
             self._lt.matmul(
                 self._handle,
                 self._operation,
@@ -186,15 +196,16 @@ class LtGemm(LibraryContender):
         return self._product.record(self._algorithm)
 
     def bind(self, operands: Operands) -> "BoundLt":
-        return BoundLt(self._product, self._algorithm, pointers(operands, self._product.layout))
+        bias = None if operands.bias is None else int(operands.bias.data.ptr)
+        return BoundLt(self._product, self._algorithm, pointers(operands, self._product.layout), bias)
 
 
 class BoundLt:
-    def __init__(self, product: LtProduct, algorithm: int, addresses: tuple[int, int, int]) -> None:
-        self._product, self._algorithm, self._addresses = product, algorithm, addresses
+    def __init__(self, product: LtProduct, algorithm: int, addresses: tuple[int, int, int], bias: int | None) -> None:
+        self._product, self._algorithm, self._addresses, self._bias = product, algorithm, addresses, bias
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (the library decides)
-        self._product.multiply(self._algorithm, self._addresses, stream)
+        self._product.multiply(self._algorithm, self._addresses, stream, self._bias)
 
 
 def suggestion(task: GemmTask, detail: str) -> LtGemm:

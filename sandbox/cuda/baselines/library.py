@@ -98,10 +98,10 @@ def pointers(operands: Operands, layout: Layout) -> tuple[int, int, int]:
 
 
 class Scalars:
-    """alpha 1 and beta 0 in the scale type of the computation, in host memory that outlives the calls."""
+    """alpha 1 and a beta in the scale type of the computation, in host memory that outlives the calls."""
 
-    def __init__(self, accumulate: AccumulatorType) -> None:
-        self._values = np.array([1, 0], dtype=np.float32 if accumulate is AccumulatorType.F32 else np.float16)
+    def __init__(self, accumulate: AccumulatorType, beta: int = 0) -> None:
+        self._values = np.array([1, beta], dtype=np.float32 if accumulate is AccumulatorType.F32 else np.float16)
         self.alpha = int(self._values.ctypes.data)
         self.beta = self.alpha + self._values.itemsize
 

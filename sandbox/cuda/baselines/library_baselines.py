@@ -112,6 +112,8 @@ class LibraryBaselines:
         return self._running([TorchMatmul(self._task)])
 
     def _cublas(self) -> tuple[LibraryContender, ...]:
+        if self._task.bias:
+            raise Unavailable("cuBLAS adds no bias; cuBLASLt does")
         return self._running([CublasGemm(self._task, layout) for layout in competing_layouts(self._task)])
 
     def _first_suggestions(self) -> tuple[LibraryContender, ...]:

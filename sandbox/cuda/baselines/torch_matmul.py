@@ -1,4 +1,4 @@
-"""torch.matmul over views of the same buffers; torch is imported where it is used, and may be missing."""
+"""torch.matmul, or torch.addmm for a task with a bias, over views of the same buffers; torch is imported where it is used, and may be missing."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def _torch() -> Any:
 
 
 class TorchMatmul(LibraryContender):
-    """`torch.matmul(a, b, out=d)` in the task's layout.
+    """`torch.matmul(a, b, out=d)` in the task's layout, `torch.addmm(bias, a, b, out=d)` with a bias.
 
     f32: sums between splits of K may not be rounded to half precision. f16: torch is allowed f16 accumulators, which it
     offers from 2.7 on; it chooses whether to use them. Raises: Unavailable.
@@ -43,8 +43,9 @@ class TorchMatmul(LibraryContender):
     def bind(self, operands: Operands) -> "BoundTorch":
         layout = self._task.layout
         a, b = (self._view(array) for array in operands.stored(layout))
+        bias = self._view(operands.bias).reshape(-1) if self._task.bias else None
         return BoundTorch(
-            self._torch, a.T if layout.transposes_a else a, b.T if layout.transposes_b else b, self._view(operands.d)
+            self._torch, a.T if layout.transposes_a else a, b.T if layout.transposes_b else b, self._view(operands.d), bias
         )
 
     def _view(self, array: Any) -> Any:
@@ -54,11 +55,14 @@ class TorchMatmul(LibraryContender):
 
 
 class BoundTorch:
-    def __init__(self, torch: Any, a: Any, b: Any, d: Any) -> None:
-        self._torch, self._a, self._b, self._d = torch, a, b, d
+    def __init__(self, torch: Any, a: Any, b: Any, d: Any, bias: Any | None) -> None:
+        self._torch, self._a, self._b, self._d, self._bias = torch, a, b, d, bias
         self._streams: dict[int, Any] = {}
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (the library decides)
         external = self._streams.setdefault(stream, self._torch.cuda.ExternalStream(stream))
         with self._torch.cuda.stream(external):
-            self._torch.matmul(self._a, self._b, out=self._d)
+            if self._bias is None:
+                self._torch.matmul(self._a, self._b, out=self._d)
+            else:
+                self._torch.addmm(self._bias, self._a, self._b, out=self._d)

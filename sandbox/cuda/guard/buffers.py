@@ -1,6 +1,6 @@
 """Operands between canary bands, which show stray writes and the byte they hit.
 
-Covered: writes up to a band's width on either side of A, B, D and the workspace; any change of A or B. On a GPU each buffer
+Covered: writes up to a band's width on either side of every buffer; any change of A, B or a bias. On a GPU each buffer
 lies in a mapping of its own (`mapping.py`), where `placement.py` draws: bands fill its pages, and accesses beyond them fault,
 reads too.
 Not covered: reads within the pages of a buffer (the emulator detects those).
@@ -17,8 +17,7 @@ from typing import Any, Literal
 import cupy
 import numpy as np
 
-from cudal2_agent.contract.plan.resolve import operand_shape
-from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.contract.records.task import BIAS, ElementType, GemmTask
 from cudal2_agent.sandbox.cuda.contender import Operands
 from cudal2_agent.sandbox.cuda.guard.comparing import WORD_BYTES, differ
 from cudal2_agent.sandbox.cuda.guard.mapping import Mapping
@@ -33,7 +32,7 @@ POISON = 0xFF  # four of them are a NaN in f32, two of them one in f16 and in bf
 
 @dataclass(frozen=True)
 class BufferViolation:
-    """A violation of the buffers' rules: a band written, or an input changed. `buffer`: A, B, D or workspace."""
+    """A violation of the buffers' rules: a band written, or an input changed. `buffer`: A, B, bias, D or workspace."""
 
     kind: Literal["canary", "input"]
     buffer: str
@@ -107,8 +106,8 @@ class Guarded:
 class GuardedOperands:
     """One guarded set of a task's operands. `operands`: what a contender binds; A and B lie in the task's layout only.
 
-    `make`: makes the guarded bytes of a buffer from its name and size; plain memory where None. `targets`: A and B as the
-    sandbox writes them.
+    `make`: makes the guarded bytes of a buffer from its name and size; plain memory where None. `targets`: A, B and a bias as
+    the sandbox writes them.
     """
 
     def __init__(
@@ -122,10 +121,11 @@ class GuardedOperands:
         self._xp = xp
         made = make or (lambda _name, size_bytes: Guarded(size_bytes, xp))
         self._pristine: dict[str, Any] = {}
-        names: tuple[str, ...] = ("A", "D", "B")
         self._task = task
-        self._shapes: dict[str, tuple[int, int]] = {name: operand_shape(task, name) for name in names}
-        self._guards = {name: made(name, 2 * rows * columns) for name, (rows, columns) in self._shapes.items()}
+        buffers = {each.name: each for each in task.buffers}
+        names = ["A", "D", *(name for name in buffers if name not in ("A", "D"))]
+        self._shapes: dict[str, tuple[int, ...]] = {name: buffers[name].shape for name in names}
+        self._guards = {name: made(name, buffers[name].bytes) for name in names}
         if workspace_bytes:
             self._guards["workspace"] = made("workspace", workspace_bytes)
         self._view()
@@ -141,17 +141,18 @@ class GuardedOperands:
     def _view(self) -> None:
         xp, dtype, guards = self._xp, storage_type(self._task.element), self._guards
         views = {name: guards[name].payload.view(dtype).reshape(shape) for name, shape in self._shapes.items()}
-        self.targets = {name: guards[name].target.view(xp.uint16).reshape(self._shapes[name]) for name in ("A", "B")}
-        self.operands = Operands.in_layout(self._task.layout, views["A"], views["B"], views["D"])
+        inputs = [each.name for each in self._task.buffers if not each.role.written]
+        self.targets = {name: guards[name].target.view(xp.uint16).reshape(self._shapes[name]) for name in inputs}
+        self.operands = Operands.in_layout(self._task.layout, views["A"], views["B"], views["D"], bias=views.get(BIAS))
         if "workspace" in guards:
             self.operands = replace(self.operands, workspace=guards["workspace"].payload)
 
-    def load(self, a: Any, b: Any) -> None:
+    def load(self, a: Any, b: Any, bias: Any | None = None) -> None:
         """Copy inputs in. The given arrays stay the originals that `violations` compares with, bit for bit.
 
         Shape: as the task's layout has them in memory, contiguous or not. Raises: ValueError for another shape.
         """
-        for name, source in (("A", a), ("B", b)):
+        for name, source in (("A", a), ("B", b), *(((BIAS, bias),) if bias is not None else ())):
             target = self.targets[name]
             if source.shape != target.shape:
                 raise ValueError(f"{name} should be {target.shape}, not {source.shape}")

@@ -1,5 +1,6 @@
 """The matrices that timed launches multiply: random, never zero, in every layout that is timed, read-only for candidates."""
 
+import math
 import random
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -8,7 +9,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.contract.records.task import BIAS, ElementType, GemmTask
 from cudal2_agent.sandbox.cuda.guard.buffers import storage_type
 from cudal2_agent.sandbox.cuda.guard.mapping import Mapping
 from cudal2_agent.sandbox.cuda.guard.placement import ALIGNMENT_BYTES, scatter, slot_bytes
@@ -16,11 +17,14 @@ from cudal2_agent.sandbox.cuda.timing.trusted_timing import Matrices, Numbers, T
 from cudal2_agent.sandbox.verification.inputs import Inputs, density_of_ones, normal_scale
 
 
+_KEYS = ("A", "B", BIAS)
+
+
 @dataclass(frozen=True)
 class _Pool:
     """The matrices of one operand in one layout, as candidates see them and as the sandbox writes them.
 
-    `key`: which of the two keys its numbers follow from. `transposed`: whether columns of the operand are contiguous.
+    `key`: which of the keys its numbers follow from. `transposed`: whether columns of the operand are contiguous.
     """
 
     mapping: Mapping
@@ -31,7 +35,8 @@ class _Pool:
 
 
 class OperandPools:
-    """`count` matrices A and `count` matrices B. The layouts of an operand hold the same numbers.
+    """`count` matrices A and `count` matrices B, each B with a bias where the task has one. The layouts of an operand hold the
+    same numbers.
 
     B lies there by rows and by columns, A by rows and, where the task's layout asks for it, by columns. The baselines read
     the others, and the judge of outputs reads both operands by rows.
@@ -49,7 +54,8 @@ class OperandPools:
         self.a, self.b_nn = self._pools["a"].matrices, self._pools["b_nn"].matrices
         self.read_only = all(pool.mapping.read_only for pool in self._pools.values())
         self.spread_bytes = min(pool.mapping.size_bytes for pool in self._pools.values())
-        self._keys = (0, 0)
+        self.bias = self._pools[BIAS].matrices if task.bias else None
+        self._keys = (0, 0, 0)
         self._check_key = 0
         self._views: dict[tuple[str, int], Any] = {}
         self._checksums: list[int] = []
@@ -59,14 +65,14 @@ class OperandPools:
 
     def renew(self, draw: random.Random) -> None:
         """New numbers in every matrix."""
-        self._keys, self._check_key = (draw.getrandbits(64), draw.getrandbits(64)), draw.getrandbits(64)
+        self._keys, self._check_key = (draw.getrandbits(64), draw.getrandbits(64), draw.getrandbits(64)), draw.getrandbits(64)
         for pool in self._pools.values():
             self._trusted.fill_operands(pool.writer, self._numbers(pool))
         self._checksums = self._sums()
 
     def operands(self, pair: tuple[int, int]) -> dict[str, Any]:
         """A pair's matrices in every layout, by their names in `Operands`."""
-        return {name: self._matrix(name, pair[pool.key]) for name, pool in self._pools.items()}
+        return {name: self._matrix(name, pair[_of_pair(pool.key)]) for name, pool in self._pools.items()}
 
     def changed(self) -> str | None:
         """Which input differs from what it was made of, None where none does."""
@@ -78,25 +84,26 @@ class OperandPools:
     def made_again(self, pair: tuple[int, int]) -> Inputs:
         """A pair's numbers made again from their keys, in memory that no candidate knows."""
         task, made = self._task, []
-        for key, (rows, columns) in enumerate(((task.m, task.k), (task.k, task.n))):
+        shapes = (task.m, task.k), (task.k, task.n), *(((1, task.n),) if task.bias else ())
+        for key, (rows, columns) in enumerate(shapes):
             one = Matrices(cupy.empty(2 * rows * columns, cupy.uint8), [0], rows, columns)
-            numbers = Numbers(self._keys[key], transposed=False, bf16=self._bf16, scale=self._scale)
-            self._trusted.fill_operands(one, numbers, first=pair[key])
+            self._trusted.fill_operands(one, self._numbers_of(key, transposed=False), first=pair[_of_pair(key)])
             made.append(one[0])
-        return Inputs(*made)
+        return Inputs(*made[:2], *(bias.reshape(-1) for bias in made[2:]))
 
     def make_old(self, pair: tuple[int, int], draw: random.Random) -> None:
         """Other numbers in the pair's matrices, in the task's layout: normal ones, or zeros and ones, as tests draw them."""
         ones = draw.choice((0.0, density_of_ones(self._task.k)))
         for pool in self._own():
             other = replace(self._numbers(pool), key=draw.getrandbits(64), ones=ones)
-            one = Matrices(pool.writer.memory, [pool.writer.starts[pair[pool.key]]], pool.writer.rows, pool.writer.columns)
-            self._trusted.fill_operands(one, other, first=pair[pool.key])
+            index = pair[_of_pair(pool.key)]
+            one = Matrices(pool.writer.memory, [pool.writer.starts[index]], pool.writer.rows, pool.writer.columns)
+            self._trusted.fill_operands(one, other, first=index)
 
     def renew_late(self, pair: tuple[int, int], d: Any, before: Any, early: Any, delay_ns: int) -> None:
         """Enqueue a predecessor that restores the pair's numbers late. As `TrustedTiming.late_operands`."""
-        a, b = ((pool.writer, self._numbers(pool), pair[pool.key]) for pool in self._own())
-        self._trusted.late_operands(a, b, d, before, early, delay_ns)
+        inputs = [(pool.writer, self._numbers(pool), pair[_of_pair(pool.key)]) for pool in self._own()]
+        self._trusted.late_operands(inputs, d, before, early, delay_ns)
 
     def demote(self) -> None:
         """Make every L2 line of the pools an ordinary one, whatever policy it was read under."""
@@ -108,13 +115,19 @@ class OperandPools:
         for pool in self._pools.values():
             pool.mapping.close()
 
-    def _own(self) -> tuple[_Pool, _Pool]:
-        """The pools of A and of B in the task's layout."""
+    def _own(self) -> list[_Pool]:
+        """The pools of A and of B in the task's layout, and of a bias."""
         layout = self._task.layout
-        return self._pools["a_nt" if layout.transposes_a else "a"], self._pools["b_tn" if layout.transposes_b else "b_nn"]
+        names = "a_nt" if layout.transposes_a else "a", "b_tn" if layout.transposes_b else "b_nn", BIAS
+        return [self._pools[name] for name in names if name in self._pools]
 
     def _numbers(self, pool: _Pool) -> Numbers:
-        return Numbers(self._keys[pool.key], transposed=pool.transposed, bf16=self._bf16, scale=self._scale)
+        return self._numbers_of(pool.key, transposed=pool.transposed)
+
+    def _numbers_of(self, key: int, *, transposed: bool) -> Numbers:
+        """A bias is as large as the products."""
+        scale = self._scale if key < _KEYS.index(BIAS) else self._scale**2 * math.sqrt(self._task.k)
+        return Numbers(self._keys[key], transposed=transposed, bf16=self._bf16, scale=scale)
 
     def _pool(
         self,
@@ -130,7 +143,7 @@ class OperandPools:
         mapping = Mapping(size_bytes, device, name, sealed=True)
         self._trusted.fill_ring(mapping.writer(), draw.getrandbits(64))  # what lies between matrices
         read, written = (Matrices(memory, starts, *shape) for memory in (mapping.bytes(), mapping.writer()))
-        return _Pool(mapping, read, written, key="AB".index(name), transposed=transposed)
+        return _Pool(mapping, read, written, key=_KEYS.index(name), transposed=transposed)
 
     def _matrix(self, name: str, index: int) -> Any:
         """One matrix of a pool as its elements; made once, because thousands of launches use it."""
@@ -151,7 +164,13 @@ def _stored(task: GemmTask) -> dict[str, tuple[str, tuple[int, int], bool]]:
         "b_nn": ("B", (task.k, task.n), False),
         "b_tn": ("B", (task.n, task.k), True),
     }
-    return {**found, "a_nt": ("A", (task.k, task.m), True)} if task.layout.transposes_a else found
+    found |= {"a_nt": ("A", (task.k, task.m), True)} if task.layout.transposes_a else {}
+    return found | ({BIAS: (BIAS, (1, task.n), False)} if task.bias else {})
+
+
+def _of_pair(key: int) -> int:
+    """Which matrix of a pair a key belongs to: a bias to its B."""
+    return min(key, 1)
 
 
 class Ring:

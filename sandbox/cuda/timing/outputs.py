@@ -1,7 +1,7 @@
 """Outputs of timed launches, judged: all of them by a projection, some of them element by element.
 
-A projection multiplies D with a vector of random signs, and A with the product of B and the same vector. Both are equal
-except for rounding. It checks every output of every launch at the cost of reading them once.
+A projection multiplies D with a vector of random signs, and A with the product of B and the same vector, to which that of a
+bias is added. Both are equal except for rounding. It checks every output of every launch at the cost of reading them once.
 Source: Freivalds, Probabilistic Machines Can Use Less Running Time (IFIP 1977), with a tolerance for rounding.
 
 Covered: a row of D that lacks a share of K or of N, was kept from other operands, or was never written.
@@ -38,10 +38,12 @@ def tolerance(task: GemmTask) -> float:
     """Maximum distance of the two projections of a row: DEVIATIONS times the spread of rounding errors of random signs.
 
     Rows of Gaussian A and B have |a| |B| = K sqrt(N), their outputs a size of sqrt(K); both times the square of their scale.
+    With a bias of that size outputs are sqrt(2) times as large.
     """
     form = FORMATS[task.element]
     relative = form.roundoff / math.sqrt(task.k) + accumulation_factor(task, Growth.WALK) / LAMBDA
-    return DEVIATIONS * normal_scale(task.k) ** 2 * task.k * math.sqrt(task.n) * relative + task.n * form.tiny
+    larger = math.sqrt(2) if task.bias else 1.0
+    return DEVIATIONS * larger * normal_scale(task.k) ** 2 * task.k * math.sqrt(task.n) * relative + task.n * form.tiny
 
 
 def error_limit(task: GemmTask, judged: "OutputJudgement", baseline_rms: float) -> float:
@@ -85,6 +87,8 @@ class OutputJudge:
         read, a, of_launch, slots = (cupy.asarray(numbers) for numbers in self._indexed[1])
         halfway = self._trusted.project(self._pools.b_nn, signs, read, None, bf16=self._bf16)
         wanted = self._trusted.project(self._pools.a, halfway, a, of_launch, bf16=self._bf16)
+        if self._pools.bias is not None:
+            wanted += self._trusted.project(self._pools.bias, signs, read, None, bf16=self._bf16)[of_launch]
         got = self._trusted.project(self._outputs, signs, slots, None, bf16=self._bf16)
         found = self._trusted.apart(got, wanted, self._tolerance)
         rows = int(got.size)

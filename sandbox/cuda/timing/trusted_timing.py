@@ -17,6 +17,7 @@ ROWS = BLOCK // 32 * 4  # of one CTA of `project`: kRows of trusted_timing.cu fo
 MAX_GRID_Y = 65535
 LOCAL_FRAMES = (1024, 4096, 16384)  # bytes of local memory per thread that can be scrubbed
 NOTHING = cupy.uint64(0)
+_LATE_OPERANDS = 3
 LATE_CTAS, LATE_BLOCK = 16, 512  # few, so that the CTAs of a dependent fit beside them
 
 
@@ -104,15 +105,16 @@ class TrustedTiming:
         self._by_slot("fill_operands", count, -(-size // 2), matrices.memory, matrices.elements, pool)
 
     def late_operands(
-        self, a: tuple[Matrices, Numbers, int], b: tuple[Matrices, Numbers, int], d: Any, before: Any, early: Any, delay_ns: int
+        self, inputs: Sequence[tuple[Matrices, Numbers, int]], d: Any, before: Any, early: Any, delay_ns: int
     ) -> None:
-        """Enqueue a predecessor that fills one matrix of each operand after its dependents may run.
+        """Enqueue a predecessor that fills one matrix of A, of B and of a bias where there is one, after its dependents may run.
 
         `early`: counts the elements of D that differ from `before` when it ends.
         """
         operands: list[Any] = []
-        for matrices, numbers, index in (a, b):
-            operands += [matrices[index], _described(matrices, numbers, index, 1)]
+        for place in range(_LATE_OPERANDS):
+            matrices, numbers, index = inputs[min(place, len(inputs) - 1)]
+            operands += [matrices[index], _described(matrices, numbers, index, int(place < len(inputs)))]
         arguments = (*operands, d, before, cupy.uint64(d.size), early, cupy.uint64(delay_ns))
         self._module.get_function("late_operands")((LATE_CTAS,), (LATE_BLOCK,), arguments)
 

@@ -33,6 +33,10 @@ class OperandLines:
         powers, negative = source.integers(0, most_power + 1, count), source.integers(0, 2, count).astype(bool)
         return cls(np.arange(count) % min(period, count), powers, negative)
 
+    def plain(self) -> "OperandLines":
+        """The same lines, none of them multiplied."""
+        return OperandLines(self.index, np.zeros_like(self.powers), np.zeros_like(self.negative))
+
     @property
     def factors(self) -> np.ndarray:
         return np.where(self.negative, -1.0, 1.0) * 2.0**self.powers

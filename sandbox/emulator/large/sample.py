@@ -184,8 +184,11 @@ class Sample:
         rows, columns = (
             OperandLines.drawn(source, size, period, most) for size, most in zip((task.m, task.n), powers, strict=True)
         )
+        if task.bias:  # which no factor of a row may multiply
+            rows = rows.plain()
         b = columns.spread(np.ascontiguousarray(inputs.b.T), task.element).T
-        load(bound.arrays, Inputs(rows.spread(inputs.a, task.element), b), task)
+        bias = None if inputs.bias is None else columns.spread(inputs.bias, task.element)
+        load(bound.arrays, Inputs(rows.spread(inputs.a, task.element), b, bias), task)
         return Expected(case, task, Reference(np, small, inputs, keep=False).whole(), rows, columns)
 
     def _case(self, expected: Expected, part: str, points: Iterator[tuple[int, ...]]) -> TestResult:

@@ -14,7 +14,7 @@ import numpy as np
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import Array, encode
-from cudal2_agent.sandbox.verification.inputs import Inputs
+from cudal2_agent.sandbox.verification.inputs import Inputs, with_bias
 
 Operand = Literal["a", "b"]
 K_BLOCK = 16  # a step of every half-precision tensor-core instruction
@@ -24,8 +24,10 @@ _COVERED = 64  # lines in which the one-hot positions come close to every k
 
 def spread(source: Draws, task: GemmTask) -> Inputs:
     """Small whole numbers of both signs, such that few outputs of another place, or of a part of K, are equal."""
-    a, b = (source.signs(shape) * (1 + source.hits(shape, 0.5)) for shape in ((task.m, task.k), (task.k, task.n)))
-    return Inputs(encode(source.xp, a, task.element), encode(source.xp, b, task.element))
+    shapes = (task.m, task.k), (task.k, task.n), (task.n,)
+    a, b, *bias = (source.signs(shape) * (1 + source.hits(shape, 0.5)) for shape in shapes[: 3 if task.bias else 2])
+    inputs = Inputs(encode(source.xp, a, task.element), encode(source.xp, b, task.element))
+    return with_bias(source.xp, task, inputs, *bias)
 
 
 def positions(lines: int, k: int) -> Array:
@@ -92,4 +94,4 @@ class ProbeInputs:
 
     def _encoded(self, a: Array, b: Array) -> Inputs:
         xp, element = self._xp, self._task.element
-        return Inputs(*(encode(xp, each.astype(xp.float32), element) for each in (a, b)))
+        return with_bias(xp, self._task, Inputs(*(encode(xp, each.astype(xp.float32), element) for each in (a, b))))

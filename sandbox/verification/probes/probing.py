@@ -74,7 +74,8 @@ class ProbeRuns:
         """D as bit patterns and the exact product, in the window. Shape: both (rows, columns)."""
         rows, columns = self._window
         a, b = (decode_wide(self._xp, each, self._task.element) for each in (inputs.a[rows], inputs.b[:, columns]))
-        return self._host(got[rows, columns]), self._host(a @ b)
+        bias = 0.0 if inputs.bias is None else decode_wide(self._xp, inputs.bias[columns], self._task.element)
+        return self._host(got[rows, columns]), self._host(a @ b + bias)
 
     def _sources(self) -> list[str]:
         """What the probes say of both operands, in words.

@@ -13,6 +13,8 @@
 // nothing else. The partial sums of slices are added in a fixed order, through shared memory.
 //@end
 #include <cudal2/barrier.cuh>
+//@section bias
+#include <cudal2/bias.cuh>
 //@section sm-90
 #include <cudal2/cluster.cuh>
 //@end
@@ -332,6 +334,20 @@ __device__ __forceinline__ void multiply_group(Accumulators& sums, unsigned tile
   }
 }
 
+//@section bias
+// What the sums of the first part of K begin with, of which each column of D has an element.
+__device__ __forceinline__ void begin_sums(Accumulators& sums, const Place& place, const Element* bias, int n0, int N) {
+#pragma unroll
+  for (int j = 0; j < kMmasN; ++j) {
+    const float2 pair = bias_of_pair(bias, n0 + place.column + 8 * j + place.lane % 4 * 2, N);
+#pragma unroll
+    for (int i = 0; i < kMmasM; ++i) {
+      sums[0][i][j][0] = sums[0][i][j][2] = pair.x;
+      sums[0][i][j][1] = sums[0][i][j][3] = pair.y;
+    }
+  }
+}
+
 //@section one-pass
 template <int kGroup>
 __device__ __forceinline__ void multiply_from(Accumulators& sums, unsigned smem, unsigned barriers, const Place& place,
@@ -502,6 +518,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)  // no occupancy is wo
         const Element* __restrict__ a, const Element* __restrict__ b, Element* __restrict__ d
 //@section boxes
         const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, Element* __restrict__ d
+//@section bias
+        , const Element* bias
 //@section any-shape
         , int M, int N, int K
 //@end
@@ -571,6 +589,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)  // no occupancy is wo
   cluster_wait();  // from here on every peer has its barrier ready
 //@end
   Accumulators sums = {};
+//@section bias
+  if (rank == 0 && place.slice == 0) begin_sums(sums, place, bias, n0, N);
 //@section copies-again
   CopiesA later_a = copies_a;
   CopiesB later_b = copies_b;

@@ -4,7 +4,7 @@ from typing import Literal
 
 from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.plan.plan import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, TensorMapArg, TensorMapSpec
-from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
+from cudal2_agent.contract.records.task import BIAS, AccumulatorType, GemmTask
 from cudal2_agent.policies.schedule.families.latency.schedule import LatencySchedule, guards
 from cudal2_agent.policies.schedule.families.template import KernelConstant
 
@@ -51,6 +51,7 @@ def sections(s: LatencySchedule, task: GemmTask) -> set[str]:
         "boxes": s.loads == "tma",
         "boxes-once": s.loads == "tma" and s.passes == 1,
         "boxes-again": s.loads == "tma" and s.passes > 1,
+        "bias": task.bias,
         "one-pass": s.passes == 1,
         "passes": s.passes > 1,
         "cluster": s.cluster_k > 1,
@@ -70,6 +71,7 @@ def plan(s: LatencySchedule, task: GemmTask) -> LaunchPlan:
     operands: tuple[Arg, ...] = (TensorArg(tensor="A"), TensorArg(tensor="B"))
     if s.loads == "tma":
         operands = _maps(s, task)
+    bias = (TensorArg(tensor=BIAS),) if task.bias else ()
     sizes = () if s.constant_shape else tuple(ScalarArg(scalar=name) for name in ("M", "N", "K"))
     launch = Launch(
         entry=ENTRY,
@@ -78,7 +80,7 @@ def plan(s: LatencySchedule, task: GemmTask) -> LaunchPlan:
         cluster=(s.cluster_k, 1, 1),
         dynamic_smem=s.smem_bytes,
         programmatic=s.programmatic,
-        args=(*operands, TensorArg(tensor="D", access="write"), *sizes),
+        args=(*operands, TensorArg(tensor="D", access="write"), *bias, *sizes),
     )
     return LaunchPlan(arch=task.arch, launches=(launch,), accumulate=task.accumulate, requires=_requirements(s, task))
 

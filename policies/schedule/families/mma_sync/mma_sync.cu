@@ -6,7 +6,13 @@
 // cp.async keeps a ring of swizzled shared-memory stages full. Warps load fragments from a stage with ldmatrix, and multiply
 // them with mma.sync into accumulators in registers. K may be divided between the warps of a CTA (slices) and between CTAs
 // (splits); partial sums are added in a fixed order. Tiles may reach past every edge of the matrices.
+//@section bias
+// The sums of the first part of K begin with the bias, of which each column of D has an element.
+//@end
 #include <cudal2/arrival.cuh>
+//@section bias
+#include <cudal2/bias.cuh>
+//@end
 #include <cudal2/cluster.cuh>
 #include <cudal2/convert.cuh>
 #include <cudal2/cp_async.cuh>
@@ -233,6 +239,20 @@ __device__ __forceinline__ void multiply(Accumulators& accumulators, unsigned sm
 //@end
 }
 
+//@section bias
+__device__ __forceinline__ void begin_sums(Accumulators& sums, const Place& place, const Element* bias, int n0, int N) {
+#pragma unroll
+  for (int j = 0; j < kMmasN; ++j) {
+    const float2 pair = bias_of_pair(bias, n0 + place.column + 8 * j + place.lane % 4 * 2, N);
+#pragma unroll
+    for (int i = 0; i < kMmasM; ++i) {
+      sums[i][j][0] = sums[i][j][2] = pair.x;
+      sums[i][j][1] = sums[i][j][3] = pair.y;
+    }
+  }
+}
+
+//@end
 // ---- from accumulators to the sums of the tile ----------------------------------------------------------------------------
 //@section packed
 __device__ __forceinline__ void widen(Sums& sums, const Accumulators& accumulators) {
@@ -512,6 +532,8 @@ __device__ __forceinline__ void store_cluster_sum(Element* __restrict__ d, const
 // ---- the kernel -----------------------------------------------------------------------------------------------------------
 extern "C" __global__ void __launch_bounds__(kThreads, kMinCtas)
     hgemm(const Element* __restrict__ a, const Element* __restrict__ b, Element* __restrict__ d
+//@section bias
+          , const Element* bias
 //@section workspace
           , unsigned* __restrict__ counters, float4* __restrict__ partials
 //@section any-shape
@@ -551,6 +573,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kMinCtas)
 
 //@end
   Accumulators accumulators = {};
+//@section bias
+  if (split == 0 && place.slice == 0) begin_sums(accumulators, place, bias, n0, N);
+//@end
   multiply(accumulators, smem, place, a, b, m0, n0, k_begin, k_blocks, M, N, K);
 
 //@section packed

@@ -1,7 +1,7 @@
 """From a schedule of the `mma_sync` family to the constants and sections of its source, and to its launch plan."""
 
 from cudal2_agent.contract.plan.plan import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, Workspace, WorkspaceArg
-from cudal2_agent.contract.records.task import AccumulatorType
+from cudal2_agent.contract.records.task import BIAS, AccumulatorType
 from cudal2_agent.policies.schedule.families.mma_sync.geometry import COUNTER_LINE, STAGING_PAD, Geometry
 from cudal2_agent.policies.schedule.families.template import KernelConstant
 
@@ -14,6 +14,7 @@ def plan(geometry: Geometry) -> LaunchPlan:
     tiles = f"ceil(M/{s.block_m})*ceil(N/{s.block_n})"
     counter_bytes = f"{COUNTER_LINE}*{tiles}" if s.spread_sum else f"16*ceil({tiles}/4)"
     args: list[Arg] = [TensorArg(tensor="A"), TensorArg(tensor="B"), TensorArg(tensor="D", access="write")]
+    args += [TensorArg(tensor=BIAS)] if task.bias else []
     workspace = None
     if s.reduction == "workspace":
         args += [WorkspaceArg(workspace=0), WorkspaceArg(workspace=counter_bytes)]
@@ -124,6 +125,7 @@ def sections(geometry: Geometry) -> set[str]:
         "one-row" if s.group_m == 1 else "grouped",
     }
     wanted = {
+        "bias": task.bias,
         "slices": s.warps_k > 1,
         "workspace": s.reduction == "workspace",
         "sum-last": s.reduction == "workspace" and not s.spread_sum,

@@ -19,8 +19,8 @@ class Resident(Family[ResidentSchedule]):
     schedule = ResidentSchedule
 
     def supports(self, task: GemmTask) -> bool:
-        """TMA needs rows of A, B and D, as stored, that are multiples of 16 bytes, and A's registers end at K = 512."""
-        return task.arch is Arch.SM_90A and has_tma_rows(task) and task.k <= MAX_K
+        """TMA needs rows of A, B and D, as stored, that are multiples of 16 bytes, and A's registers end at K = 512. It adds no bias."""
+        return task.arch is Arch.SM_90A and has_tma_rows(task) and task.k <= MAX_K and not task.bias
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[ResidentSchedule]:
         if self.supports(task):

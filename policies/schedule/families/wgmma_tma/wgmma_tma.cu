@@ -21,11 +21,16 @@
 // multicast, and may each take a part of K. M, N and K are arguments. An operand whose rows are odd multiples of 8 bytes is read as
 // pairs of rows by one tensor map, in which rows of odd number lie 4 columns to the right. Warps beside the producer move them back.
 // A D with such rows leaves in words.
+//@section bias
+// The sums of the first part of K begin with the bias, of which each column of D has an element.
 //@end
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cudal2/barrier.cuh>
+//@section bias
+#include <cudal2/bias.cuh>
+//@end
 #include <cudal2/cluster.cuh>
 #include <cudal2/mbarrier.cuh>
 #include <cudal2/programmatic.cuh>
@@ -661,7 +666,11 @@ __device__ __forceinline__ void multiply(Accumulators& acc, unsigned smem, const
 #pragma unroll
     for (int atom = 0; atom < kAtoms; ++atom) wgmma_pin(acc[atom]);
     wgmma_fence();
+//@section no-bias
     multiply_stage(acc, wgmma_advance(a, ring.stage * kStageBytes), wgmma_advance(b, ring.stage * kStageBytes), block > unit.begin);
+//@section bias
+    multiply_stage(acc, wgmma_advance(a, ring.stage * kStageBytes), wgmma_advance(b, ring.stage * kStageBytes), true);
+//@end
     wgmma_commit();
     // One group stays in flight, so that the tensor cores never wait for the barrier of the next stage.
     wgmma_wait<1>();
@@ -685,6 +694,49 @@ __device__ __forceinline__ void multiply(Accumulators& acc, unsigned smem, const
   release(smem, previous, rank);
 }
 
+//@section bias
+// The value in a register of its own, as each of wgmma's accumulators must be: shared ones would be copied between its steps.
+__device__ __forceinline__ float in_register(float value) {
+  float held;
+  asm volatile("mov.f32 %0, %1;" : "=f"(held) : "f"(value));
+  return held;
+}
+
+//@section bias-of-columns
+// What the sums begin with, for every part of K.
+__device__ __forceinline__ void begin_sums(Accumulators& acc, const Unit& unit, const Element* bias, int n) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int group = 0; group < BLOCK_N / 8; ++group) {
+    const int column = unit.column + group * 8 + lane % 4 * 2;
+    const float2 pair = unit.begin == 0 ? bias_of_pair(bias, column, n) : make_float2(0, 0);
+#pragma unroll
+    for (int atom = 0; atom < kAtoms; ++atom) {
+      float(&d)[BLOCK_N / 2] = acc[atom];
+      d[4 * group] = in_register(pair.x), d[4 * group + 2] = in_register(pair.x);
+      d[4 * group + 1] = in_register(pair.y), d[4 * group + 3] = in_register(pair.y);
+    }
+  }
+}
+
+//@section bias-of-rows
+// What the sums begin with, for every part of K. Rows here are columns of D.
+__device__ __forceinline__ void begin_sums(Accumulators& acc, const Unit& unit, const Element* bias, int m) {
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
+#pragma unroll
+  for (int atom = 0; atom < kAtoms; ++atom) {
+    const int row = unit.row + tile_rows() + atom * 64 + thread / 32 * 16 + lane / 4;
+    const float upper = unit.begin == 0 ? bias_of(bias, row, m) : 0, lower = unit.begin == 0 ? bias_of(bias, row + 8, m) : 0;
+    float(&d)[BLOCK_N / 2] = acc[atom];
+#pragma unroll
+    for (int group = 0; group < BLOCK_N / 8; ++group) {
+      d[4 * group] = in_register(upper), d[4 * group + 1] = in_register(upper);
+      d[4 * group + 2] = in_register(lower), d[4 * group + 3] = in_register(lower);
+    }
+  }
+}
+
+//@end
 // ---- fragments ----------------------------------------------------------------------------------------------------------------
 __device__ __forceinline__ unsigned pack(float low, float high, __half) {
   const __half2 pair = __floats2half2_rn(low, high);
@@ -1477,10 +1529,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
                    const __grid_constant__ TensorMap rest_a,
 //@section pairs-b
                    const __grid_constant__ TensorMap rest_b,
-//@section aligned-d
+//@section aligned-d-no-bias
                    const __grid_constant__ TensorMap map_d, Element* d, void* workspace, int m, int n, int k) {
-//@section unaligned-d
+//@section unaligned-d-no-bias
                    Element* d, void* workspace, int m, int n, int k) {
+//@section aligned-d-bias
+                   const __grid_constant__ TensorMap map_d, Element* d, const Element* bias, void* workspace, int m, int n, int k) {
+//@section unaligned-d-bias
+                   Element* d, const Element* bias, void* workspace, int m, int n, int k) {
 //@section pairs-b-alone
   const TensorMap& rest_a = map_a;  // not read
 //@section pairs-a-alone
@@ -1555,6 +1611,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
         other = kConsumers - 1;
       }
       Accumulators acc;
+//@section bias-of-columns
+      begin_sums(acc, unit, bias, n);
+//@section bias-of-rows
+      begin_sums(acc, unit, bias, m);
 //@section fed-apart
       multiply(acc, smem, unit, ring, scheduler.rank);
 //@section self-fed

@@ -13,7 +13,7 @@ from cudal2_agent.contract.plan.plan import (
     Workspace,
     WorkspaceArg,
 )
-from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.task import BIAS, Arch, GemmTask
 from cudal2_agent.policies.schedule.families.kernel_family import cluster_sms_expression, has_tma_rows
 from cudal2_agent.policies.schedule.families.template import KernelConstant
 from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
@@ -89,7 +89,11 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
     stores = "plain-stores" if s.evict_d == "normal" else "hinted-stores"
     d = "aligned-d" if has_tma_rows(task, "D") else "unaligned-d"
     packed = packed_operands(s, task)
+    bias = "bias" if task.bias else "no-bias"
     return {
+        bias,
+        f"{d}-{bias}",
+        *({"bias-of-rows" if s.turned else "bias-of-columns"} if task.bias else ()),
         way,
         d,
         *(_paired_sections(s, task) if s.paired_rows else {"single-rows"}),
@@ -188,6 +192,7 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                     *(TensorMapArg(tensor_map=rest) for rest in _rests(s, task)),
                     *(stored_d if has_tma_rows(task, "D") else ()),
                     TensorArg(tensor="D", access="write"),
+                    *((TensorArg(tensor=BIAS),) if task.bias else ()),
                     WorkspaceArg(workspace=0),
                     ScalarArg(scalar=rows),
                     ScalarArg(scalar=columns),
