@@ -19,6 +19,7 @@ E = TypeVar("E", bound=StrEnum)
 Shape = Annotated[str, typer.Option("--shape", help="M x N x K, like 4096x1024x512.", show_default=False)]
 Accumulate = Annotated[str, typer.Option("--accumulate", help="Accumulator type: f32 or f16.")]
 Element = Annotated[str, typer.Option("--element", help="Element type of A, B and D: f16 or bf16.")]
+Bias = Annotated[bool, typer.Option("--bias", help="Add N elements to every row of D, rounded once with the product.")]
 LayoutName = Annotated[str, typer.Option("--layout", help="nn: A and B row-major; tn: B column-major; nt: A column-major.")]
 ArchName = Annotated[
     str | None,
@@ -48,7 +49,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON."
 
 
 def read_task(
-    shape: str, accumulate: str, element: str, layout: str, arch: str | None, mode: str, settings: "Settings"
+    shape: str,
+    accumulate: str,
+    element: str,
+    layout: str,
+    arch: str | None,
+    mode: str,
+    settings: "Settings",
+    *,
+    bias: bool = False,
 ) -> GemmTask:
     """The task that the flags describe. Raises: UsageError, naming the wrong flag."""
     m, n, k = parse_shape(shape)
@@ -63,6 +72,7 @@ def read_task(
             layout=choice("--layout", Layout, layout),
             arch=chosen,
             mode=choice("--mode", TimingMode, mode),
+            bias=bias,
         )
     except ValidationError as exc:
         raise UsageError(exc.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")) from exc

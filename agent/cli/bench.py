@@ -9,6 +9,7 @@ from cudal2_agent.agent.cli.arguments import (
     Accumulate,
     ArchName,
     AsJson,
+    Bias,
     Device,
     Element,
     LayoutName,
@@ -47,6 +48,7 @@ def bench(
     accumulate: Accumulate = "f32",
     element: Element = "f16",
     layout: LayoutName = "nn",
+    bias: Bias = False,
     arch: ArchName = None,
     mode: Mode = "offline",
     device: Device = None,
@@ -67,7 +69,7 @@ def bench(
     if problem is not None:
         raise typer.Exit(_published(files, problem, dims, arithmetic, training, arch, mode, minutes, settings, as_json))
     assert shape is not None
-    task = read_task(shape, accumulate, element, layout, arch, mode, settings)
+    task = read_task(shape, accumulate, element, layout, arch, mode, settings, bias=bias)
     results = evaluate_files(files, task, settings, timed=True, host=host)
     print_times(results, as_json)
     raise typer.Exit(0 if all(result.passed for result in results) else 1)

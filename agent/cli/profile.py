@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from cudal2_agent.agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, read_task
+from cudal2_agent.agent.cli.arguments import (
+    Accumulate,
+    ArchName,
+    AsJson,
+    Bias,
+    Device,
+    Element,
+    LayoutName,
+    Mode,
+    Shape,
+    read_task,
+)
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent profile my-kernel/kernel.cu --shape 4096x1024x512"
 
@@ -17,6 +28,7 @@ def profile(
     accumulate: Accumulate = "f32",
     element: Element = "f16",
     layout: LayoutName = "nn",
+    bias: Bias = False,
     arch: ArchName = None,
     mode: Mode = "offline",
     device: Device = None,
@@ -31,7 +43,7 @@ def profile(
     from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(device=device)
-    task = read_task(shape, accumulate, element, layout, arch, mode, settings)
+    task = read_task(shape, accumulate, element, layout, arch, mode, settings, bias=bias)
     comparison, failures = profile_files([file, *([other] if other else [])], task, settings)
     print_comparison(comparison, task.arch, as_json)
     if failures:

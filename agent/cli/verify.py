@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from cudal2_agent.agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, read_task
+from cudal2_agent.agent.cli.arguments import (
+    Accumulate,
+    ArchName,
+    AsJson,
+    Bias,
+    Device,
+    Element,
+    LayoutName,
+    Mode,
+    Shape,
+    read_task,
+)
 
 EXAMPLE = (
     "Exit code: 0 found right by all tiers of tests, of a large task some on a smaller one or on a sample (with --device none: "
@@ -21,6 +32,7 @@ def verify(
     accumulate: Accumulate = "f32",
     element: Element = "f16",
     layout: LayoutName = "nn",
+    bias: Bias = False,
     arch: ArchName = None,
     mode: Mode = "offline",
     device: Device = None,
@@ -35,7 +47,7 @@ def verify(
     from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(device=device, verify_seed=seed)
-    task = read_task(shape, accumulate, element, layout, arch, mode, settings)
+    task = read_task(shape, accumulate, element, layout, arch, mode, settings, bias=bias)
     [result] = evaluate_files([file], task, settings, timed=False)
     print_verdict(result, as_json)
     if result.evaluation.failed:

@@ -40,7 +40,7 @@ def manifest_of(
 ) -> LibraryManifest:
     """The manifest of entries and of algorithms, each in the order of their ids. It is dated by the newest measurement."""
     return LibraryManifest(
-        version=3 if no_faster else 2 if algorithms else 1,
+        version=4 if any(entry.task.bias for entry in entries) else 3 if no_faster else 2 if algorithms else 1,
         name=name,
         chip=chip,
         arch=(entries or algorithms)[0].task.arch.value,

@@ -213,7 +213,7 @@ class Tuning:
         rows = self._folder.judged(environment)
         kept = [one for one in built if rows[one.id].served]
         known = {one.task for one in kept} | {row.task for row in self._folder.tuned(environment)}
-        rest = [task for task in self._tasks() if task not in known]
+        rest = [task for task in self._tasks() if task not in known and not task.bias]  # stored algorithms add none
         if rest:
             self._display.stage(f"trying cuBLASLt's algorithms for {len(rest)} matrix products")
         for tuned in _survived(rest, gpu.tuned, lambda task, why: _untuned(task, identity, environment, why)):

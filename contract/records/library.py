@@ -128,19 +128,20 @@ def nvrtc_in(environment: str) -> str:
 
 
 def product_words(task: GemmTask) -> str:
-    """A matrix product as a manifest names it, such as `512x4096x64 nn f16/f32`."""
-    return f"{task.shape} {task.layout} {task.element}/{task.accumulate}"
+    """A matrix product as a manifest names it, such as `512x4096x64 nn f16/f32`, with ` bias` behind it where it adds one."""
+    return f"{task.shape} {task.layout} {task.element}/{task.accumulate}{' bias' if task.bias else ''}"
 
 
 class LibraryManifest(Record):
     """What a library is. `entries`, `algorithms`: ids, sorted. `chip`: the one that all of them were measured on.
 
     `no_faster`: matrix products that were searched, of which no kernel beats AutoTuning, as `product_words` has them, sorted.
-    `version`: 2 where there are algorithms, which software that reads version 1 does not know; 3 where there is `no_faster`.
+    `version`: 2 where there are algorithms, which software that reads version 1 does not know; 3 where there is `no_faster`; 4
+    where an entry adds a bias.
     """
 
     format: str = "cudal2-library"
-    version: Literal[1, 2, 3] = 1
+    version: Literal[1, 2, 3, 4] = 1
     name: Name
     chip: Name
     arch: Arch

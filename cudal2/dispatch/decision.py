@@ -64,7 +64,7 @@ _SENTENCES = {
     FallbackCause.RANK: "the operands do not fold into two matrices without a copy",
     FallbackCause.AUTOCAST: "autocast is on, so torch.matmul casts the operands; enable() serves what it calls",
     FallbackCause.TRANSFORM: "a transform, a mode, a tracer or a subclass is in play, which has rules for torch.matmul alone",
-    FallbackCause.BIAS: "no entry adds a bias",
+    FallbackCause.BIAS: "what is added is scaled, or is no row of N elements of the operands' type",
     FallbackCause.OUTPUT: "the output is not a packed row-major matrix",
     FallbackCause.UNALIGNED: "an operand does not begin at a multiple of 256 bytes, as kernels were verified",
     FallbackCause.DETERMINISTIC: "the program asks for deterministic algorithms",

@@ -33,11 +33,10 @@ class LibraryEntries(Protocol):
         ...
 
 
-def kind_code(layout: Layout, element: ElementType, accumulate: AccumulatorType) -> int:
-    """Layout and types as one small number, which decisions are cached by."""
-    return (LAYOUTS.index(layout) * len(ELEMENTS) + ELEMENTS.index(element)) * len(ACCUMULATORS) + ACCUMULATORS.index(
-        accumulate
-    )
+def kind_code(layout: Layout, element: ElementType, accumulate: AccumulatorType, *, bias: bool = False) -> int:
+    """Layout, types and whether a bias is added, as one small number, which decisions are cached by."""
+    types = ELEMENTS.index(element) * len(ACCUMULATORS) + ACCUMULATORS.index(accumulate)
+    return (LAYOUTS.index(layout) * len(ELEMENTS) * len(ACCUMULATORS) + types) * 2 + bias
 
 
 class Dispatcher:
@@ -56,9 +55,11 @@ class Dispatcher:
         return found if found is not None else self._keep(m, n, k, kind)
 
     def _keep(self, m: int, n: int, k: int, kind: int) -> Decision:
-        rest, accumulate = divmod(kind, len(ACCUMULATORS))
+        rest, bias = divmod(kind, 2)
+        rest, accumulate = divmod(rest, len(ACCUMULATORS))
         layout, element = divmod(rest, len(ELEMENTS))
-        decision = self._choose(TaskKey(m, n, k, LAYOUTS[layout], ELEMENTS[element], ACCUMULATORS[accumulate]))
+        key = TaskKey(m, n, k, LAYOUTS[layout], ELEMENTS[element], ACCUMULATORS[accumulate], bool(bias))
+        decision = self._choose(key)
         if len(self._decided) >= MAX_CACHED:
             self._decided.clear()
         self._decided[m, n, k, kind] = decision

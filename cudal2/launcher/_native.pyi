@@ -14,6 +14,8 @@ class Operand(enum.IntEnum):
 
     WORKSPACE = 3
 
+    BIAS = 4
+
 class Zero(enum.Enum):
     """When the workspace is cleared."""
 
@@ -74,8 +76,8 @@ ALIGNMENT: int = 256
 class Kernel:
     """A kernel with its plan on one GPU."""
 
-    def launch(self, a: int, b: int, d: int, stream: int) -> None:
-        """Enqueue D = A B: device addresses, and a stream's handle."""
+    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
+        """Enqueue D = A B, with a bias unless it is 0: device addresses, and a stream's handle."""
 
     @property
     def c_entry(self) -> tuple[int, int]:
@@ -104,8 +106,8 @@ def lt_product(
 class LtKernel:
     """An algorithm of cuBLASLt for one product on one GPU."""
 
-    def launch(self, a: int, b: int, d: int, stream: int) -> None:
-        """Enqueue D = A B: device addresses, and a stream's handle."""
+    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
+        """Enqueue D = A B, with a bias unless it is 0: device addresses, and a stream's handle."""
 
     @property
     def c_entry(self) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from cudal2_agent.contract.plan.launching import (
     zeroes_every_run,
 )
 from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.records.task import BIAS
 
 MAX_WORKSPACES = 256  # per kernel
 
@@ -109,7 +110,7 @@ class InterpretedKernel:
     c_entry = None
 
     def __init__(self, gpu: InterpretedLauncher, kernel: BuiltKernel) -> None:
-        self._gpu, self._plan = gpu, kernel.plan
+        self._gpu, self._plan, self._adds_bias = gpu, kernel.plan, kernel.task.bias
         self._lock = threading.Lock()
         self._workspaces: dict[tuple[int, int], int] = {}
         with gpu.current(), gpu.relaxed_capture():
@@ -125,14 +126,17 @@ class InterpretedKernel:
         """Number of workspaces, one per stream and capture."""
         return len(self._workspaces)
 
-    def launch(self, a: int, b: int, d: int, stream: int) -> None:
-        if (a | b | d) % ALIGNMENT:
+    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
+        if self._adds_bias != bool(bias):
+            why = "the kernel adds a bias, and none is given" if self._adds_bias else "the kernel adds no bias"
+            raise LauncherError(why, "CUDA_ERROR_INVALID_VALUE")
+        if (a | b | d | bias) % ALIGNMENT:
             raise LauncherError(
                 "operands must be aligned to 256 bytes, as they were when the kernel was verified", "CUDA_ERROR_INVALID_VALUE"
             )
         with self._gpu.current(), self._lock:
             scratch = self._workspace_of(stream) if self._plan.workspace_bytes else 0
-            pointers = {"A": a, "B": b, "D": d, "workspace": scratch}
+            pointers = {"A": a, "B": b, "D": d, "workspace": scratch, BIAS: bias}
             if zeroes_every_run(self._plan):
                 self._gpu.library.call("cuMemsetD8Async", scratch, 0, self._plan.zero_bytes, stream)
             for place in range(len(self._plan.launches)):

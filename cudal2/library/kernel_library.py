@@ -32,10 +32,11 @@ class TaskKey(NamedTuple):
     layout: Layout = Layout.NN
     element: ElementType = ElementType.F16
     accumulate: AccumulatorType = AccumulatorType.F32
+    bias: bool = False
 
 
 def key_of(task: GemmTask) -> TaskKey:
-    return TaskKey(task.m, task.n, task.k, task.layout, task.element, task.accumulate)
+    return TaskKey(task.m, task.n, task.k, task.layout, task.element, task.accumulate, task.bias)
 
 
 class KernelLibrary:
@@ -115,7 +116,8 @@ class KernelLibrary:
         entry = self._plain[id_]
         try:
             task, chip = entry["task"], entry["chip"]
-            key = TaskKey(task["m"], task["n"], task["k"], task["layout"], task["element"], task["accumulate"])
+            sizes, kind = (task["m"], task["n"], task["k"]), (task["layout"], task["element"], task["accumulate"])
+            key = TaskKey(*sizes, *kind, task.get("bias", False))
             arch, mode, _ = task["arch"], task["mode"], hash(key)
         except (KeyError, TypeError) as exc:
             raise LibraryError(f"entry {id_} of {self.path} is not a library entry: {exc}") from exc

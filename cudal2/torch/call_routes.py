@@ -11,7 +11,7 @@ from cudal2.torch.matrix_signature import MatrixForm
 
 MAX_ROUTES = 65536  # a program with more signatures than that starts anew
 
-LaunchCall = Callable[[int, int, int, int], None]
+LaunchCall = Callable[..., None]  # as `LoadedKernel.launch`
 
 
 class CallRoute:
@@ -47,18 +47,18 @@ class RouteCache:
     `kept`: read without a lock, and changed only here.
     """
 
-    def __init__(self, decide: Callable[[MatrixForm, MatrixForm], CallRoute]) -> None:
+    def __init__(self, decide: Callable[[MatrixForm, MatrixForm, MatrixForm | None], CallRoute]) -> None:
         self._decide = decide
         self.kept: dict[Any, CallRoute] = {}
         self._lock = threading.RLock()
 
-    def open(self, key: Any, a: MatrixForm, b: MatrixForm) -> CallRoute:
+    def open(self, key: Any, a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None) -> CallRoute:
         """The route of a signature. That of a capture is not kept."""
         with self._lock:
             found = self.kept.get(key)
             if found is not None:
                 return found
-            route = self._decide(a, b)
+            route = self._decide(a, b, bias)
             if route.cause is not FallbackCause.CAPTURING:
                 if len(self.kept) >= MAX_ROUTES:
                     self.kept.clear()

@@ -36,8 +36,8 @@ class _NativeOperand(ctypes.Structure):
     ]
 
 
-_Launch = CFUNCTYPE(None, c_void_p, c_uint64, c_uint64, c_uint64, c_void_p, POINTER(c_int), c_void_p, c_size_t)
-_Open = CFUNCTYPE(None, POINTER(_NativeOperand), POINTER(_NativeOperand), POINTER(c_void_p), POINTER(c_int))
+_Launch = CFUNCTYPE(None, c_void_p, *(c_uint64,) * 4, c_void_p, POINTER(c_int), c_void_p, c_size_t)
+_Open = CFUNCTYPE(None, *(POINTER(_NativeOperand),) * 3, POINTER(c_void_p), POINTER(c_int))
 _Failed = CFUNCTYPE(None, c_void_p, c_char_p)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result, then the parameters
     "tally": (c_void_p,),
@@ -105,10 +105,11 @@ class CompiledService:
         misaligned = service.platform.alignment - 1
         self.address: int = functions["service"](*self._kept, _INTERRUPT, misaligned, *counted)
 
-    def _open(self, a: Any, b: Any, route: Any, keep: Any) -> None:
+    def _open(self, a: Any, b: Any, bias: Any, route: Any, keep: Any) -> None:
         """Writes the route of a product, and whether C++ may keep it."""
         try:
-            found = self._service.open_route(_form(a.contents), _form(b.contents))
+            added = _form(bias.contents) if bias else None
+            found = self._service.open_route(_form(a.contents), _form(b.contents), added)
             route[0], keep[0] = self._address(found), found.lasts
         except KeyboardInterrupt:
             self._functions["interrupt"]()
@@ -147,9 +148,11 @@ class CompiledService:
     def _python_entry(self, kernel: LoadedKernel) -> tuple[int, int]:
         """A launch in Python as a function in C."""
 
-        def launch(_: int, a: int, b: int, d: int, stream: int | None, launched: Any, message: int, size: int) -> None:
+        def launch(
+            _: int, a: int, b: int, d: int, bias: int, stream: int | None, launched: Any, message: int, size: int
+        ) -> None:
             try:
-                kernel.launch(a, b, d, stream or 0)
+                kernel.launch(a, b, d, stream or 0, bias)
                 launched[0] = 1
             except Cudal2Error as exc:
                 text = str(exc).encode()[: size - 1]
@@ -163,9 +166,11 @@ class CompiledService:
 
 
 def _form(operand: _NativeOperand) -> MatrixForm:
-    """An operand that is not a matrix has its number of sizes only."""
+    """An operand that is neither a matrix nor of one dimension has its number of sizes only."""
     element = _ELEMENTS[operand.element]
     device = None if operand.device == _ELSEWHERE else operand.device
+    if operand.dimensions == 1:
+        return MatrixForm((operand.columns,), (operand.column_stride,), element, device)
     if operand.dimensions != 2:
         return MatrixForm((0,) * operand.dimensions, (0,) * operand.dimensions, element, device)
     return MatrixForm((operand.rows, operand.columns), (operand.row_stride, operand.column_stride), element, device)

@@ -1,7 +1,8 @@
 """The library as a choice of Inductor, PyTorch's compiler, for matrix products under `torch.compile`.
 
 Inductor times its choices for each matrix product when it compiles, and keeps the fastest. It offers three borders for that:
-- `torch._inductor.config.external_matmul` names functions `f(a, b, out)` that compete for `aten.mm`.
+- `torch._inductor.config.external_matmul` names functions `f(a, b, out)` that compete for `aten.mm`. There is none for
+  `aten.addmm`: compiled code adds a bias by PyTorch's own kernels.
 - A lowering says how an operator is compiled. `torch.ops.cudal2.matmul` is lowered as `aten.mm`, with the same choices; without
   that Inductor calls the operator through the dispatcher, and times nothing.
 - `register_custom_op_autotuning` lets `aten.mm` compete with the operator, which is chosen only by a minimum speedup. It

@@ -39,8 +39,10 @@ def form_of(tensor: torch.Tensor, device_type: str) -> MatrixForm:
     return MatrixForm(tuple(tensor.shape), tensor.stride(), ELEMENT_OF.get(tensor.dtype), device)
 
 
-def read_signature(a: MatrixForm, b: MatrixForm) -> MatrixSignature | FallbackCause:
-    """The product of an M×K and a K×N matrix. A transposed view is the layout that it is in memory."""
+def read_signature(a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None) -> MatrixSignature | FallbackCause:
+    """The product of an M×K and a K×N matrix, to which N elements may be added. A transposed view is the layout that it is in
+    memory.
+    """
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         return FallbackCause.RANK
     element = a.element
@@ -53,8 +55,18 @@ def read_signature(a: MatrixForm, b: MatrixForm) -> MatrixSignature | FallbackCa
         return FallbackCause.EMPTY
     if max(m * k, k * n, m * n) > MAX_OPERAND_ELEMENTS:
         return FallbackCause.TOO_LARGE
+    if bias is not None and not _adds_to_columns(bias, n, b):
+        return FallbackCause.BIAS
     layout = _layout(a, b)
-    return layout if isinstance(layout, FallbackCause) else MatrixSignature(m, n, k, _kind(layout, element))
+    if isinstance(layout, FallbackCause):
+        return layout
+    return MatrixSignature(m, n, k, kind_code(layout, element, AccumulatorType.F32, bias=bias is not None))
+
+
+def _adds_to_columns(bias: MatrixForm, n: int, like: MatrixForm) -> bool:
+    """Whether a bias has an element for each column, one behind the other, of the operands' type and on their device."""
+    dense = bias.shape == (n,) and (n == 1 or bias.strides == (1,))
+    return dense and (bias.element, bias.device) == (like.element, like.device)
 
 
 def _layout(a: MatrixForm, b: MatrixForm) -> Layout | FallbackCause:
@@ -74,10 +86,6 @@ def row_major(matrix: MatrixForm) -> bool:
 
 def column_major(matrix: MatrixForm) -> bool:
     return row_major(matrix._replace(shape=matrix.shape[::-1], strides=matrix.strides[::-1]))
-
-
-def _kind(layout: Layout, element: ElementType) -> int:
-    return kind_code(layout, element, AccumulatorType.F32)
 
 
 def _accumulates_in_f16() -> bool:

@@ -38,14 +38,18 @@ class ProductService:
         self._kept, self._stream = self._routes.kept, platform.stream
         self._misaligned = platform.alignment - 1  # bits of an address
 
-    def product(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor | None:
+    def product(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, bias: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
         """The product of an M×K and a K×N matrix, on the current stream; None where the caller has to compute it.
 
-        `out`: a matrix of the caller's that is written and returned; without it a new one is. Where the result is None, `out`
-        is as it was.
+        `bias`: N elements that are added to every row. `out`: a matrix of the caller's that is written and returned; without it
+        a new one is. Where the result is None, `out` is as it was.
         """
-        key = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device(), b.get_device())
-        route = self._kept.get(key) or self._open(key, a, b)
+        key: Any = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device(), b.get_device())
+        if bias is not None:
+            key = (*key, bias.shape, bias.stride(), bias.dtype, bias.get_device())
+        route = self._kept.get(key) or self._open(key, a, b, bias)
         launch = route.launch
         if launch is None:
             route.tally.calls += 1
@@ -59,11 +63,13 @@ class ProductService:
             self.counts.fell_back(FallbackCause.DETERMINISTIC)
             return None
         a_address, b_address, out_address = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        if (a_address | b_address | out_address) & self._misaligned or not (a_address and b_address):  # zeros without memory
+        bias_address = 0 if bias is None else bias.data_ptr()
+        given = a_address and b_address and (bias is None or bias_address)  # not so for zeros without memory
+        if (a_address | b_address | out_address | bias_address) & self._misaligned or not given:
             self.counts.fell_back(FallbackCause.UNALIGNED)
             return None
         try:  # the launcher makes the stream's device current where it is not
-            launch(a_address, b_address, out_address, self._stream(route.device))
+            launch(a_address, b_address, out_address, self._stream(route.device), bias_address)
         except Cudal2Error as exc:
             self.withdraw(route, str(exc))
             self.counts.fell_back(FallbackCause.LAUNCH_FAILED)
@@ -71,9 +77,9 @@ class ProductService:
         route.tally.calls += 1
         return out
 
-    def open_route(self, a: MatrixForm, b: MatrixForm) -> CallRoute:
+    def open_route(self, a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None) -> CallRoute:
         """The route of a signature, for a caller that launches by itself."""
-        return self._routes.open((a, b), a, b)
+        return self._routes.open((a, b, bias), a, b, bias)
 
     def withdraw(self, route: CallRoute, why: str) -> None:
         """Launch a kernel no longer, because a launch of it failed."""
@@ -81,9 +87,10 @@ class ProductService:
         self.notices.add(f"{cause.sentence}, so PyTorch's own runs: {why}")
         route.withdraw(self.counts.by_cause[cause])
 
-    def _open(self, key: Any, a: torch.Tensor, b: torch.Tensor) -> CallRoute:
+    def _open(self, key: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> CallRoute:
         device_type = self.platform.device_type
-        return self._routes.open(key, form_of(a, device_type), form_of(b, device_type))
+        added = None if bias is None else form_of(bias, device_type)
+        return self._routes.open(key, form_of(a, device_type), form_of(b, device_type), added)
 
 
 def _fits(out: torch.Tensor, route: CallRoute, a: torch.Tensor) -> bool:

@@ -36,9 +36,9 @@ class RouteDecision:
         self._counts, self._notices = counts, notices
         self._loaded: dict[tuple[int, str, GemmTask], CallRoute] = {}
 
-    def route(self, a: MatrixForm, b: MatrixForm) -> CallRoute:
-        """The route of a matrix product. Nothing that a graph's capture forbids is done while one is going on."""
-        signature = read_signature(a, b)
+    def route(self, a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None) -> CallRoute:
+        """The route of a matrix product, which may add a bias. Nothing that a graph's capture forbids is done during one."""
+        signature = read_signature(a, b, bias)
         found = signature if isinstance(signature, FallbackCause) else self._launch_of(signature, a.device)
         return CallRoute(self._counts.by_cause[found], found) if isinstance(found, FallbackCause) else found
 

@@ -275,8 +275,7 @@ def scratch_sizes(plan: ResolvedPlan, task: Task) -> dict[str, int]:
 
 
 def operand_pointers(operands: Operands, task: GemmTask, workspace_bytes: int) -> dict[str, int]:
-    """Addresses by name: A and B in the task's layout, D, bias, workspace. Raises: ValueError where one is missing or too small.
-    """
+    """Addresses of A and B in the task's layout, D, bias, workspace. Raises: ValueError where one is missing or too small."""
     a, b = operands.stored(task.layout)
     pointers = {"A": address(a), "B": address(b), "D": address(operands.d)}
     if task.bias:

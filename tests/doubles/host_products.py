@@ -30,7 +30,7 @@ def at(address: int, rows: int, columns: int, element: ElementType) -> torch.Ten
 
 
 class HostKernel:
-    """Computes D = A·B for one task in f32, in the layout of the task. `launches`: the streams it was launched on."""
+    """Computes D = A·B and adds the bias, in f32 and in the layout of the task. `launches`: the streams it was launched on."""
 
     c_entry = None
 
@@ -38,14 +38,16 @@ class HostKernel:
         self._task, self._failing = task, failing
         self.launches: list[int] = []
 
-    def launch(self, a: int, b: int, d: int, stream: int) -> None:
+    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
         if self._failing:
             raise LauncherError("cuLaunchKernelEx failed", "CUDA_ERROR_INVALID_VALUE")
         task = self._task
         left = at(a, task.k, task.m, task.element).t() if task.layout is Layout.NT else at(a, task.m, task.k, task.element)
         right = at(b, task.n, task.k, task.element).t() if task.layout is Layout.TN else at(b, task.k, task.n, task.element)
+        assert task.bias == bool(bias)
+        added = at(bias, 1, task.n, task.element).float() if bias else 0.0
         # aten::bmm is not replaced.
-        at(d, task.m, task.n, task.element).copy_(torch.bmm(left.float()[None], right.float()[None])[0])
+        at(d, task.m, task.n, task.element).copy_(torch.bmm(left.float()[None], right.float()[None])[0] + added)
         self.launches.append(stream)
 
 

@@ -40,6 +40,7 @@ class TaskFlags:
     accumulate: str
     element: str
     layout: str
+    bias: bool
     arch: str | None
     mode: str
 
@@ -60,6 +61,7 @@ class TaskFlags:
             "--accumulate": self.accumulate != "f32",
             "--element": self.element != "f16",
             "--layout": self.layout != "nn",
+            "--bias": self.bias,
         }
         of_other_kind = [flag for flag, given in (of_module if self.shape is not None else of_product).items() if given]
         if of_other_kind:
@@ -69,7 +71,8 @@ class TaskFlags:
     def read(self, settings: "Settings") -> Task:
         """The task. A module's file is traced in a jailed child. Raises: UsageError, naming the wrong flag."""
         if self.shape is not None:
-            return read_task(self.shape, self.accumulate, self.element, self.layout, self.arch, self.mode, settings)
+            kinds = self.accumulate, self.element, self.layout
+            return read_task(self.shape, *kinds, self.arch, self.mode, settings, bias=self.bias)
         from cudal2_agent.agent.cli.module_flags import read_module, read_named, read_problem
 
         text = read_problem(self.problem) if self.problem is not None else read_named(self.task_name or "", settings)

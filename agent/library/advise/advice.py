@@ -125,8 +125,8 @@ def why_outside(product: MatrixProduct) -> str:
     """Why no kernel of a library is called for a product; empty where one may be."""
     if product.element not in tuple(ElementType):
         return f"{product.element} elements"
-    if product.operator in ("addmm", "baddbmm"):
-        return "adds a bias"
+    if product.operator == "baddbmm" or (product.operator == "addmm" and not product.bias):
+        return "adds a matrix"
     if product.operator == "bmm":
         return "a batch"
     if product.layout not in tuple(Layout):

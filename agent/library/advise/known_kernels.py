@@ -80,7 +80,9 @@ def padded_entry_of(library: KernelLibrary, rule: PaddedMRule) -> Lookup:
     dispatcher = Dispatcher(library, identity, rule)
 
     def padded_entry(task: GemmTask) -> LibraryEntry | None:
-        decision = dispatcher.decide(task.m, task.n, task.k, kind_code(task.layout, task.element, task.accumulate))
+        decision = dispatcher.decide(
+            task.m, task.n, task.k, kind_code(task.layout, task.element, task.accumulate, bias=task.bias)
+        )
         return decision.entry if decision.choice is Choice.PADDED_M else None
 
     return padded_entry

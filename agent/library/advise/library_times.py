@@ -61,6 +61,7 @@ def task_of(product: MatrixProduct, arch: Arch) -> GemmTask | None:
             accumulate=AccumulatorType.F32,
             layout=Layout(product.layout),
             arch=arch,
+            bias=product.bias,
         )
     except ValueError:
         return None

@@ -6,7 +6,9 @@ A recording of a model and a trace of PyTorch's profiler both give these records
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from cudal2_agent.agent.campaign.shapes import RecordedProduct, ShapeFile
 from cudal2_agent.contract.base import Record
@@ -28,8 +30,9 @@ ELEMENTS = {
 
 
 class MatrixProduct(Record):
-    """One matrix product. `operator`: of PyTorch; `addmm` and `baddbmm` add a bias.
+    """One matrix product. `operator`: of PyTorch; `addmm` and `baddbmm` add something to it.
 
+    `bias`: that is N elements, which are added to every row, and nothing is scaled.
     `element`: as `ElementType` has it, else PyTorch's name. `layout`: as `Layout` has it, or `tt` where both operands are
     stored transposed. `packed`: no operand has gaps or repetitions. `batch`: matrices per call. `part`: of the pass: forward,
     dX (gradient of an input), dW (gradient of a weight), or a product of the backward pass that is neither.
@@ -44,6 +47,7 @@ class MatrixProduct(Record):
     operator: Operator
     batch: int = 1
     packed: bool = True
+    bias: Annotated[bool, Field(exclude_if=lambda bias: not bias)] = False
 
     @property
     def shape(self) -> str:
@@ -90,11 +94,11 @@ class Recording(Record):
 
 
 def read_product(
-    operator: Operator, part: Part, element: str, a: tuple[Sizes, Sizes], b: tuple[Sizes, Sizes]
+    operator: Operator, part: Part, element: str, a: tuple[Sizes, Sizes], b: tuple[Sizes, Sizes], added: Sizes | None = None
 ) -> MatrixProduct | None:
     """The product of two operands, each given by shape and strides; None for one without elements.
 
-    A batch that shares B is one product of a longer A.
+    A batch that shares B is one product of a longer A. `added`: the shape of what is added without a scale, if anything is.
     """
     (a_shape, _), (b_shape, b_strides) = a, b
     m, k, n = a_shape[-2], a_shape[-1], b_shape[-1]
@@ -106,7 +110,16 @@ def read_product(
     layout = _letter(*b) + _letter(*a)
     packed = _packed(*a) and _packed(*b)
     return MatrixProduct(
-        part=part, m=m, n=n, k=k, layout=layout, element=element, operator=operator, batch=batch, packed=packed
+        part=part,
+        m=m,
+        n=n,
+        k=k,
+        layout=layout,
+        element=element,
+        operator=operator,
+        batch=batch,
+        packed=packed,
+        bias=operator == "addmm" and added is not None and tuple(added) == (n,),
     )
 
 

@@ -44,7 +44,10 @@ _HOW = "record it with torch.profiler.profile(record_shapes=True)"
 
 
 class _Call(NamedTuple):
-    """One executed product. `node`: the event of the backward node that it runs in. `gpu_us`: of its kernels."""
+    """One executed product. `node`: the event of the backward node that it runs in. `gpu_us`: of its kernels.
+
+    `added`: the shape of what is added; a trace does not say whether it is scaled.
+    """
 
     operator: Operator
     element: str
@@ -53,6 +56,7 @@ class _Call(NamedTuple):
     sequence: int | None
     node: int | None
     gpu_us: float
+    added: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -179,14 +183,16 @@ def _call(file: Path, operator: Operator | Literal["linear"], event: Event, node
         raise UsageError(f"{file} has no strides, which an older PyTorch does not record; {_HOW} in a newer one")
     try:
         a, b = _operand(event, first), _operand(event, first + 1)
+        place = 2 if operator == "linear" else 0
         if operator == "linear":
             a, b = ((_rows(a[0]), a[0][-1]), (a[0][-1], 1)), (b[0][::-1], b[1][::-1])
             operator = "addmm" if any(_inputs(event, "Input Dims")[2:]) else "mm"
+        added = tuple(_inputs(event, "Input Dims")[place]) if operator == "addmm" else None
         element = str(_inputs(event, "Input type")[first])
     except (IndexError, ValueError) as exc:
         raise UsageError(f"{file}: an operator {event.get('name')} has damaged shapes; {_HOW} again") from exc
     sequence = _number(event, "Sequence number", -1)
-    return _Call(operator, ELEMENTS.get(element, element), a, b, sequence if sequence >= 0 else None, node, gpu_us)
+    return _Call(operator, ELEMENTS.get(element, element), a, b, sequence if sequence >= 0 else None, node, gpu_us, added)
 
 
 def _operand(event: Event, place: int) -> tuple[Sizes, Sizes]:
@@ -212,7 +218,7 @@ def _counted(calls: Sequence[_Call], operators: Sequence[Event], traced: bool) -
     times: dict[MatrixProduct, float] = defaultdict(float)
     counts: Counter[MatrixProduct] = Counter()
     for call, part in zip(calls, parts, strict=True):
-        product = read_product(call.operator, part, call.element, call.a, call.b)
+        product = read_product(call.operator, part, call.element, call.a, call.b, call.added)
         if product is not None:
             counts[product] += 1
             times[product] += call.gpu_us

@@ -160,9 +160,10 @@ def _recorder(parameters: Mapping[int, tuple[int, ...]]) -> Any:
             name = func.overloadpacket.__name__
             if func.namespace == "aten" and name in OPERATORS:
                 a, b = args[-2:]
+                added = args[0].shape if len(args) > 2 and all(one == 1 for one in (kwargs or {}).values()) else None
                 part = self._part(a, b) if self.backward else "forward"
                 element = ELEMENTS.get(str(a.dtype), str(a.dtype))
-                product = read_product(name, part, element, (a.shape, a.stride()), (b.shape, b.stride()))
+                product = read_product(name, part, element, (a.shape, a.stride()), (b.shape, b.stride()), added)
                 if product is not None:
                     self.counted[product] += 1
             return func(*args, **(kwargs or {}))

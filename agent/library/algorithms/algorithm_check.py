@@ -62,14 +62,17 @@ def _absent(stored: StoredAlgorithm, platform: Platform) -> str:
 def fault_of(task: GemmTask, kernel: LoadedKernel, device: str, stream: Callable[[], int]) -> str:
     """What is wrong with the products of a kernel, in words; empty where nothing is. Raises: LauncherError."""
     for seed in range(DRAWS):
-        a, b = drawn(task, seed, device)
+        a, b, *bias = drawn(task, seed, device)
         kept = a.clone(), b.clone()
         out = torch.full((task.m, task.n), float("nan"), dtype=a.dtype, device=device)
-        kernel.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), stream())
+        kernel.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), stream(), *(one.data_ptr() for one in bias))
         if not (torch.equal(a, kept[0]) and torch.equal(b, kept[1])):
             return f"draw {seed}: an operand changed"
         if not bool(torch.isfinite(out).all()):
             return f"draw {seed}: {int((~torch.isfinite(out)).sum())} elements of D are not written, or not finite"
+        if bias:  # as one more row of B
+            a = torch.cat((a, torch.ones(len(a), 1, dtype=a.dtype, device=a.device)), 1)
+            b = torch.cat((b, bias[0][None]))
         worst = float(((out.float() - a.float() @ b.float()).abs() / _bound(a, b)).max())
         if worst > 1:
             return f"draw {seed}: the largest error is {worst:.3g} of its bound"
@@ -93,4 +96,8 @@ def _times_us(stored: StoredAlgorithm, kernel: LoadedKernel, platform: Platform)
 
 def by_launching(kernel: LoadedKernel, platform: Platform) -> Multiply:
     """Products by a kernel on the current stream of the first GPU."""
-    return lambda a, b, out: kernel.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), platform.stream(0))
+
+    def multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *bias: torch.Tensor) -> None:
+        kernel.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), platform.stream(0), *(one.data_ptr() for one in bias))
+
+    return multiply

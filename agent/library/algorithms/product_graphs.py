@@ -9,9 +9,9 @@ from cudal2.torch.matrix_signature import DTYPE_OF
 from cudal2_agent.contract.records.evaluation import Timing
 from cudal2_agent.contract.records.task import GemmTask, Layout
 
-Operands = tuple[torch.Tensor, torch.Tensor]
-# Writes D = A B: A, B and D as M×K, K×N and M×N matrices.
-Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+Operands = tuple[torch.Tensor, ...]  # A and B, and a bias behind them where the task has one
+# Writes D = A B: A, B and D as M×K, K×N and M×N matrices, and a bias of N elements behind them where the task has one.
+Multiply = Callable[..., object]
 
 SETS, MAX_SET_BYTES = 8, 2**30  # several sets keep the cache from holding a product's operands
 MIN_LAUNCHES, MAX_LAUNCHES = 2, 32  # products of a graph
@@ -23,7 +23,7 @@ LONG_US, WARM_US = 500.0, 50_000.0
 
 
 def drawn(task: GemmTask, seed: int, device: str) -> Operands:
-    """Random operands in the layout of the task, as M×K and K×N matrices."""
+    """Random operands in the layout of the task, as M×K and K×N matrices. A bias is as large as the products."""
     dtype = DTYPE_OF[task.element]
     generator = torch.Generator(device=device).manual_seed(seed)
 
@@ -32,7 +32,7 @@ def drawn(task: GemmTask, seed: int, device: str) -> Operands:
 
     a = normal(task.k, task.m).t() if task.layout is Layout.NT else normal(task.m, task.k)
     b = normal(task.n, task.k).t() if task.layout is Layout.TN else normal(task.k, task.n)
-    return a, b
+    return (a, b, (normal(1, task.n) * task.k**0.5).reshape(-1)) if task.bias else (a, b)
 
 
 def operand_sets(task: GemmTask, device: str = "cuda:0") -> list[Operands]:
@@ -56,14 +56,15 @@ class ProductGraph:
 
     def __init__(self, multiply: Multiply, sets: Sequence[Operands], launches: int) -> None:
         self._launches = launches
-        a, b = sets[0]
+        a, b, *bias = sets[0]
         self._out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
-        multiply(a, b, self._out)
+        multiply(a, b, self._out, *bias)
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             for index in range(launches):
-                multiply(*sets[index % len(sets)], self._out)
+                a, b, *bias = sets[index % len(sets)]
+                multiply(a, b, self._out, *bias)
         self._graph.replay()
 
     def sample_us(self, replays_before: int = 0) -> float:
@@ -86,7 +87,7 @@ def race(
     `launches`: products of a graph. `product_us`: time of one, roughly; a long one runs for a while before each sample.
     """
     replays = round(warm_us_for(product_us) / (product_us * launches))
-    a, b = sets[0]
+    a, b, *_ = sets[0]
     out_bytes = 2 * a.shape[0] * b.shape[1]
     copies = max(1, min(COPIES, MAX_OUT_BYTES // (out_bytes * len(contenders))))
     graphs = {name: [ProductGraph(one, sets, launches) for _ in range(copies)] for name, one in contenders.items()}
@@ -98,5 +99,8 @@ def race(
     return {name: Timing(name=name, samples_us=tuple(taken)) for name, taken in samples.items()}
 
 
-def by_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    torch.mm(a, b, out=out)
+def by_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    if bias is None:
+        torch.mm(a, b, out=out)
+    else:
+        torch.addmm(bias, a, b, out=out)

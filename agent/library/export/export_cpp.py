@@ -52,10 +52,11 @@ class CppExport(Record):
 
 
 def export_cpp(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], manifest: LibraryManifest, folder: Path) -> CppExport:
-    """Write the folder, which appears whole or not at all and must be new or empty.
+    """Write the folder, which appears whole or not at all and must be new or empty. Kernels that add a bias are left out.
 
     Raises: UsageError where there is no kernel, or where the folder is in use or cannot be written.
     """
+    kernels = [one for one in kernels if not one[0].task.bias]
     if not kernels:
         raise UsageError(f"library {manifest.name} has no kernel to export")
     named = named_kernels(kernels, f"{CUBIN_FOLDER}/")

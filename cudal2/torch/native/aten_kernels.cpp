@@ -63,10 +63,10 @@ constexpr std::size_t kMessageBytes = 512;
 constexpr std::int64_t kElsewhere = -2;  // the device of an operand that is not of kDeviceType
 enum Operator : int { kMm, kAddmm, kOperators };
 
-// Enqueues D = A B on a stream. `launched` becomes 1 once it is enqueued. Else it stays 0 and `message`, which is zero before,
+// Enqueues D = A B on a stream, with a bias unless that is 0. `launched` becomes 1 once it is enqueued. Else it stays 0 and `message`, which is zero before,
 // holds the reason. Results of Python functions are never returned: where such a function raises, ctypes returns anything.
-using Launch = void (*)(void* kernel, std::uint64_t a, std::uint64_t b, std::uint64_t d, void* stream, int* launched,
-                        char* message, std::size_t message_bytes);
+using Launch = void (*)(void* kernel, std::uint64_t a, std::uint64_t b, std::uint64_t d, std::uint64_t bias, void* stream,
+                        int* launched, char* message, std::size_t message_bytes);
 
 // Calls of one kind.
 struct Tally {
@@ -83,13 +83,15 @@ struct Route {
   Tally *const served, *const left;
 };
 
-// One operand as Python reads it. `element`: 1 for f16, 2 for bf16, 0 for another type. Sizes are set for matrices only.
+// One operand as Python reads it. `element`: 1 for f16, 2 for bf16, 0 for another type. Sizes are set for matrices, and for a
+// bias of one dimension, as its columns.
 struct Operand {
   std::int64_t dimensions, rows, columns, row_stride, column_stride, element, device;
 };
 
-// Finds the route of a signature; it stays null where that failed. `keep`: whether the next call may use it too.
-using Open = void (*)(const Operand* a, const Operand* b, Route** route, int* keep);
+// Finds the route of a signature; it stays null where that failed. `bias`: null for none. `keep`: whether the next call may use
+// it too.
+using Open = void (*)(const Operand* a, const Operand* b, const Operand* bias, Route** route, int* keep);
 // Says that a launch failed. The route is withdrawn already.
 using Failed = void (*)(Route* route, const char* message);
 
@@ -105,7 +107,7 @@ struct Service {
   Tally *const deterministic, *const unaligned, *const launch_failed, *const bias;
 };
 
-using Key = std::array<std::uint64_t, 10>;
+using Key = std::array<std::uint64_t, 13>;
 
 // Routes by signature, in a fixed number of places. Readers take no lock and see no half of a place: its version is odd while
 // it is written, and another one afterwards. A signature that was displaced is asked for again.
@@ -201,11 +203,14 @@ Operand operand_of(const at::Tensor& tensor) {
     const auto sizes = tensor.sizes(), strides = tensor.strides();
     operand.rows = sizes[0], operand.columns = sizes[1];
     operand.row_stride = strides[0], operand.column_stride = strides[1];
+  } else if (operand.dimensions == 1) {
+    operand.columns = tensor.size(0), operand.column_stride = tensor.stride(0);
   }
   return operand;
 }
 
-Key key_of(const Service& service, const Operand& a, const Operand& b) {
+// `bias`: all zeros for none.
+Key key_of(const Service& service, const Operand& a, const Operand& b, const Operand& bias) {
   const auto word = [](std::int64_t number) { return static_cast<std::uint64_t>(number); };
   const auto small = [](std::int64_t number) { return static_cast<std::uint64_t>(number) & 0xffff; };
   return {reinterpret_cast<std::uintptr_t>(&service),
@@ -217,21 +222,24 @@ Key key_of(const Service& service, const Operand& a, const Operand& b) {
           word(b.rows),
           word(b.columns),
           word(b.row_stride),
-          word(b.column_stride)};
+          word(b.column_stride),
+          small(bias.dimensions) << 32 | small(bias.element) << 16 | small(bias.device),
+          word(bias.columns),
+          word(bias.column_stride)};
 }
 
 // The route of a product. Python is asked for one that is not kept, and for operands that are not matrices, which are errors.
-Route* route_of(const Service& service, const at::Tensor& a, const at::Tensor& b) {
-  const Operand left = operand_of(a), right = operand_of(b);
-  const bool matrices = left.dimensions == 2 && right.dimensions == 2;
-  const Key key = key_of(service, left, right);
+Route* route_of(const Service& service, const at::Tensor& a, const at::Tensor& b, const at::Tensor* bias) {
+  const Operand left = operand_of(a), right = operand_of(b), added = bias ? operand_of(*bias) : Operand{};
+  const bool matrices = left.dimensions == 2 && right.dimensions == 2 && (!bias || added.dimensions == 1);
+  const Key key = key_of(service, left, right, added);
   if (matrices) {
     if (Route* const known = routes.find(key)) return known;
   }
   if (finished.load(std::memory_order_acquire)) return nullptr;
   Route* opened = nullptr;
   int keep = 0;
-  service.open(&left, &right, &opened, &keep);
+  service.open(&left, &right, bias ? &added : nullptr, &opened, &keep);
   pass_interrupt(service);
   if (opened && keep && matrices) routes.keep(key, opened);
   return opened;
@@ -243,17 +251,19 @@ bool left_to_torch(Tally& cause) {
 }
 
 // A launch that fails is not tried again.
-bool enqueued(const Service& service, Route& route, Launch launch, const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+bool enqueued(const Service& service, Route& route, Launch launch, const at::Tensor& a, const at::Tensor& b,
+              const at::Tensor* bias, at::Tensor& out) {
   const auto left = reinterpret_cast<std::uintptr_t>(a.const_data_ptr());
   const auto right = reinterpret_cast<std::uintptr_t>(b.const_data_ptr());
   const auto result = reinterpret_cast<std::uintptr_t>(out.mutable_data_ptr());
-  if ((left | right | result) & service.misaligned) return left_to_torch(*service.unaligned);
+  const auto added = bias ? reinterpret_cast<std::uintptr_t>(bias->const_data_ptr()) : 0;
+  if ((left | right | result | added) & service.misaligned || (bias && !added)) return left_to_torch(*service.unaligned);
   void* stream = nullptr;
   if (!current_stream(a.device().index(), &stream)) return left_to_torch(*service.launch_failed);
   int launched = 0;
   char message[kMessageBytes];
   std::memset(message, 0, sizeof message);
-  launch(route.kernel, left, right, result, stream, &launched, message, sizeof message);
+  launch(route.kernel, left, right, result, added, stream, &launched, message, sizeof message);
   if (launched) {
     route.served->add();
     return true;
@@ -264,9 +274,10 @@ bool enqueued(const Service& service, Route& route, Launch launch, const at::Ten
   return left_to_torch(*service.launch_failed);
 }
 
-// The product by a kernel of the library; an undefined tensor where PyTorch's own kernel has to compute it.
-at::Tensor product(const Service& service, const at::Tensor& a, const at::Tensor& b) {
-  Route* const route = route_of(service, a, b);
+// The product by a kernel of the library; an undefined tensor where PyTorch's own kernel has to compute it. `bias`: null for
+// none.
+at::Tensor product(const Service& service, const at::Tensor& a, const at::Tensor& b, const at::Tensor* bias = nullptr) {
+  Route* const route = route_of(service, a, b, bias);
   if (!route) return {};
   const Launch launch = route->launch.load(std::memory_order_acquire);
   if (!launch) {
@@ -278,7 +289,7 @@ at::Tensor product(const Service& service, const at::Tensor& a, const at::Tensor
     return {};
   }
   at::Tensor out = own::empty({route->rows, route->columns}, a.options());
-  return enqueued(service, *route, launch, a, b, out) ? out : at::Tensor();
+  return enqueued(service, *route, launch, a, b, bias, out) ? out : at::Tensor();
 }
 
 at::Tensor mm(const at::Tensor& self, const at::Tensor& mat2) {
@@ -289,10 +300,17 @@ at::Tensor mm(const at::Tensor& self, const at::Tensor& mat2) {
   return own::mm(self, mat2);
 }
 
-// No entry adds a bias today, so every call goes to PyTorch's own kernel and is counted.
+// What is scaled is PyTorch's own, and is counted.
 at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2, const at::Scalar& beta,
                  const at::Scalar& alpha) {
-  if (const Service* const service = serving[kAddmm].load(std::memory_order_acquire)) service->bias->add();
+  if (const Service* const service = serving[kAddmm].load(std::memory_order_acquire)) {
+    if (beta.equal(1) && alpha.equal(1)) {
+      at::Tensor out = product(*service, mat1, mat2, &self);
+      if (out.defined()) return out;
+    } else {
+      service->bias->add();
+    }
+  }
   return own::addmm(self, mat1, mat2, beta, alpha);
 }
 

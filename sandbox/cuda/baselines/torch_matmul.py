@@ -1,4 +1,7 @@
-"""torch.matmul, or torch.addmm for a task with a bias, over views of the same buffers; torch is imported where it is used, and may be missing."""
+"""torch.matmul over views of the same buffers, torch.addmm for a task with a bias.
+
+torch is imported where it is used, and may be missing.
+"""
 
 from typing import Any
 

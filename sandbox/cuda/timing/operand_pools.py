@@ -16,7 +16,6 @@ from cudal2_agent.sandbox.cuda.guard.placement import ALIGNMENT_BYTES, scatter, 
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import Matrices, Numbers, TrustedTiming
 from cudal2_agent.sandbox.verification.inputs import Inputs, density_of_ones, normal_scale
 
-
 _KEYS = ("A", "B", BIAS)
 
 

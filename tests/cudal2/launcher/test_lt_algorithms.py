@@ -209,14 +209,14 @@ def test_it_is_launched_without_python(load: Load, lt: FakeCublasLt) -> None:
     assert kernel.c_entry is not None
     address, argument = kernel.c_entry
     signature = ctypes.CFUNCTYPE(
-        None, *(ctypes.c_uint64,) * 4, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int), ctypes.c_char_p, ctypes.c_size_t
+        None, *(ctypes.c_uint64,) * 5, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int), ctypes.c_char_p, ctypes.c_size_t
     )
     launched, message = ctypes.c_int(0), ctypes.create_string_buffer(512)
-    signature(address)(argument, A, B, D, STREAM, ctypes.byref(launched), ctypes.cast(message, ctypes.c_char_p), 512)
+    signature(address)(argument, A, B, D, 0, STREAM, ctypes.byref(launched), ctypes.cast(message, ctypes.c_char_p), 512)
     assert (launched.value, message.value, lt.events("multiply")[0]["mark"]) == (1, b"", 5)
     lt.fail("cublasLtMatmul", 13)
     launched.value = 0
-    signature(address)(argument, A, B, D, STREAM, ctypes.byref(launched), ctypes.cast(message, ctypes.c_char_p), 512)
+    signature(address)(argument, A, B, D, 0, STREAM, ctypes.byref(launched), ctypes.cast(message, ctypes.c_char_p), 512)
     assert (launched.value, message.value) == (0, b"cublasLtMatmul: CUBLAS_STATUS_EXECUTION_FAILED")
 
 

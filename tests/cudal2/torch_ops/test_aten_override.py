@@ -75,14 +75,68 @@ def test_a_linear_layer_is_served_forward_and_backward(serving: Serving) -> None
     torch.testing.assert_close((x.grad, weight.grad), expected, rtol=2e-2, atol=2e-2)
 
 
-def test_a_bias_goes_to_the_original_kernel(serving: Serving) -> None:
-    products = serving(*linear_tasks(tokens=16, outputs=32, inputs=64))
-    x, weight, bias = torch.randn(16, 64).half(), torch.randn(32, 64).half(), torch.randn(32).half()
-    expected = linear(x, weight, bias), torch.addmm(bias, x, weight.t(), beta=0.5, alpha=2)
+def with_bias(*tasks: GemmTask) -> list[GemmTask]:
+    return [task.model_copy(update={"bias": True}) for task in tasks]
+
+
+def test_a_linear_layer_with_a_bias_is_served_forward_and_backward(serving: Serving) -> None:
+    forward, *backward = linear_tasks(tokens=48, outputs=32, inputs=64)
+    products = serving(*with_bias(forward), *backward)
+    generator = torch.Generator().manual_seed(7)
+    sizes = (3, 16, 64), (32, 64), (32,)
+    x, weight, bias = (torch.randn(*size, generator=generator).div(4).half().requires_grad_() for size in sizes)
+    expected = linear(x, weight, bias)
+    expected.square().sum().backward()
+    grads = x.grad, weight.grad, bias.grad
+    x.grad = weight.grad = bias.grad = None
     with cudal2.enable():
-        assert torch.equal(linear(x, weight, bias), expected[0])
-        assert torch.equal(torch.addmm(bias, x, weight.t(), beta=0.5, alpha=2), expected[1])
-    assert products.service.counts.fallbacks() == {FallbackCause.BIAS: 2}
+        out = linear(x, weight, bias)
+        out.square().sum().backward()
+    assert products.platform.launches == 3
+    assert products.service.counts.fallbacks() == {}
+    torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close((x.grad, weight.grad, bias.grad), grads, rtol=2e-2, atol=2e-2)
+
+
+def test_a_bias_has_an_entry_of_its_own(serving: Serving) -> None:
+    a, b = operands()
+    bias = torch.randn(32).half()
+    expected = (a.float() @ b.float() + bias.float()).half()
+    for tasks, launches in (((TASK,), (0, 1)), (with_bias(TASK), (1, 0)), ((TASK, *with_bias(TASK)), (1, 1))):
+        products = serving(*tasks)
+        with cudal2.enable():
+            out = torch.addmm(bias, a, b)
+            added = products.platform.launches
+            plain = torch.mm(a, b)
+        assert (added, products.platform.launches - added) == launches
+        assert products.service.counts.fallbacks() == ({} if launches == (1, 1) else {FallbackCause.NO_ENTRY: 1})
+        torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)
+        assert_product(plain, a, b)
+
+
+@pytest.mark.parametrize(
+    ("bias", "scales", "cause"),
+    [
+        (torch.randn(32).half(), {"beta": 0.5, "alpha": 2}, FallbackCause.BIAS),
+        (torch.randn(32).half(), {"beta": 0}, FallbackCause.BIAS),
+        (torch.randn(1, 32).half(), {}, FallbackCause.BIAS),
+        (torch.randn(16, 32).half(), {}, FallbackCause.BIAS),
+        (torch.randn(1).half(), {}, FallbackCause.BIAS),
+        (torch.randn(64).half()[::2], {}, FallbackCause.BIAS),
+        (torch.randn(33).half()[1:], {}, FallbackCause.UNALIGNED),
+    ],
+    ids=["scaled", "left out", "a row", "a matrix", "one number", "with gaps", "unaligned"],
+)
+def test_what_is_no_row_of_elements_goes_to_the_original_kernel(
+    serving: Serving, bias: torch.Tensor, scales: dict[str, float], cause: FallbackCause
+) -> None:
+    products = serving(*with_bias(TASK))
+    a, b = operands()
+    expected = torch.addmm(bias, a, b, **scales)
+    with cudal2.enable():
+        for _ in range(2):
+            assert torch.equal(torch.addmm(bias, a, b, **scales), expected)
+    assert (products.platform.launches, products.service.counts.fallbacks()) == (0, {cause: 2})
 
 
 def test_only_the_named_operators_are_replaced(serving: Serving) -> None:

@@ -19,7 +19,7 @@ class Resident(Family[ResidentSchedule]):
     schedule = ResidentSchedule
 
     def supports(self, task: GemmTask) -> bool:
-        """TMA needs rows of A, B and D, as stored, that are multiples of 16 bytes, and A's registers end at K = 512. It adds no bias."""
+        """TMA needs rows of A, B and D, as stored, that are multiples of 16 bytes, A's registers end at K = 512. No bias."""
         return task.arch is Arch.SM_90A and has_tma_rows(task) and task.k <= MAX_K and not task.bias
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[ResidentSchedule]:
