@@ -201,7 +201,7 @@ class LtGemm(LibraryContender):
 
 
 class BoundLt:
-    def __init__(self, product: LtProduct, algorithm: int, addresses: tuple[int, int, int], bias: int | None) -> None:
+    def __init__(self, product: LtProduct, algorithm: int, addresses: tuple[int, int, int], bias: int | None = None) -> None:
         self._product, self._algorithm, self._addresses, self._bias = product, algorithm, addresses, bias
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (the library decides)
