@@ -17,12 +17,13 @@ GRID_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)  # the CU
 
 
 class WantedShape(Record):
-    """A shape and how much it counts. `layout`: None for that of the command line."""
+    """A shape and how much it counts. `layout`: None for that of the command line. `bias`: whether one is added."""
 
     m: int
     n: int
     k: int
     layout: Layout | None = None
+    bias: bool = False
     weight: float = 1.0
 
 
@@ -38,6 +39,7 @@ class RecordedProduct(Record):
     layout: str
     part: Literal["forward", "dX", "dW", "backward"]
     count: Annotated[int, Field(ge=0, le=2**53)]
+    bias: Annotated[bool, Field(exclude_if=lambda bias: not bias)] = False
 
 
 class ShapeFile(Record):
@@ -105,7 +107,7 @@ def _recorded(path: Path, text: str) -> tuple[list[WantedShape], list[str]]:
         if left
     ]
     return [
-        WantedShape(m=one.m, n=one.n, k=one.k, layout=Layout(one.layout), weight=one.count)
+        WantedShape(m=one.m, n=one.n, k=one.k, layout=Layout(one.layout), bias=one.bias, weight=one.count)
         for one in of_known
         if not too_large(one.m, one.n, one.k)
     ], notices
@@ -113,11 +115,11 @@ def _recorded(path: Path, text: str) -> tuple[list[WantedShape], list[str]]:
 
 def _merged(shapes: Sequence[WantedShape]) -> list[WantedShape]:
     """Each shape once; weights of recorded products add up."""
-    weights: dict[tuple[int, int, int, Layout | None], float] = {}
+    weights: dict[WantedShape, float] = {}
     for one in shapes:
-        key = (one.m, one.n, one.k, one.layout)
+        key = one.model_copy(update={"weight": 1.0})
         weights[key] = one.weight + (weights.get(key, 0.0) if one.layout else 0.0)
-    return [WantedShape(m=m, n=n, k=k, layout=layout, weight=weight) for (m, n, k, layout), weight in weights.items()]
+    return [key.model_copy(update={"weight": weight}) for key, weight in weights.items()]
 
 
 def held_out_shapes(file: Path | None) -> list[str]:

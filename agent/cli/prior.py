@@ -135,7 +135,9 @@ def evaluate(
     if wanted:
         chosen = read_task("16x16x16", accumulate, element, layout, arch, mode, settings).arch
         tasks = [
-            read_task(f"{one.m}x{one.n}x{one.k}", accumulate, element, one.layout or layout, chosen, mode, settings)
+            read_task(
+                f"{one.m}x{one.n}x{one.k}", accumulate, element, one.layout or layout, chosen, mode, settings, bias=one.bias
+            )
             for one in wanted
         ]
     names = [name for name in arms.split(",") if name]

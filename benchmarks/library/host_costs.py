@@ -33,7 +33,7 @@ CALLS, SAMPLES = 200, 11
 _CPU_TASK = GemmTask(m=16, n=16, k=16)
 _EMPTY = """
 using Word = unsigned long;
-extern "C" void launch(void*, Word, Word, Word, void*, int* launched, char*, Word) { *launched = 1; }
+extern "C" void launch(void*, Word, Word, Word, Word, void*, int* launched, char*, Word) { *launched = 1; }
 """
 
 
@@ -123,7 +123,7 @@ class EmptyKernel(HostKernel):
         super().__init__(task, failing=False)
         self.c_entry = entry  # type: ignore[assignment]
 
-    def launch(self, a: int, b: int, d: int, stream: int) -> None:
+    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
         pass
 
 

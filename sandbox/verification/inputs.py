@@ -310,7 +310,8 @@ def nonfinite(source: Draws, task: GemmTask) -> Inputs:
         a[row, meeting] = b[meeting, column] = sign * math.inf
     bias = _normal_bias(source, task, scale**2 * math.sqrt(task.k))
     if bias is not None:
-        for column, value in zip(source.edges(task.n, len(SPECIAL_VALUES)), SPECIAL_VALUES, strict=False):
+        finite = [column for column in source.indices(task.n, task.n) if column not in {marked for marked, _, _ in columns}]
+        for column, value in zip(finite, SPECIAL_VALUES, strict=False):
             bias[column] = value
     return _encoded(source, task, a, b, bias)
 

@@ -122,7 +122,8 @@ def run(
         tasks |= dict.fromkeys(asked, 1.0)
     for one in wanted:
         shape, own_layout = f"{one.m}x{one.n}x{one.k}", one.layout or layout
-        tasks[read_task(shape, accumulate, element, own_layout, chosen, mode, settings)] = one.weight
+        task = read_task(shape, accumulate, element, own_layout, chosen, mode, settings, bias=one.bias)
+        tasks[task] = one.weight
     code = run_campaign(
         name=name,
         tasks=tasks,

@@ -60,7 +60,10 @@ def tune(
     from cudal2_agent.contract.errors import DeviceUnavailable
     from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 
-    wanted, notices = read_shapes(shapes)
+    named, notices = read_shapes(shapes)
+    wanted = [one for one in named if not one.bias]
+    if len(wanted) < len(named):
+        notices.append(f"{len(named) - len(wanted)} products add a bias, which a stored algorithm does not")
     own, type_ = choice("--layout", Layout, layout), choice("--element", ElementType, element)
     platform, identity = open_platform()
     if identity.arch is None:

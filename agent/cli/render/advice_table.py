@@ -36,7 +36,7 @@ def _row(one: ProductAdvice, traced: bool) -> tuple[str, ...]:
     return (
         product.part,
         product.shape,
-        f"{product.layout} {product.element}",
+        product.operands,
         _call(product),
         _count(one.calls),
         *((cell(one.traced_us),) if traced else ()),

@@ -56,8 +56,7 @@ def plan_lines(plan: TunePlan) -> list[str]:
     advice = plan.advice
     rows = [("part", "shape", "operands", "calls", "")]
     rows += [
-        (one.product.part, one.product.shape, f"{one.product.layout} {one.product.element}", f"{one.calls:g}", _state(one))
-        for one in advice.products
+        (one.product.part, one.product.shape, one.product.operands, f"{one.calls:g}", _state(one)) for one in advice.products
     ]
     left = f", and {plan.left} in a later call" if plan.left else ""
     return [

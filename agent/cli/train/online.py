@@ -61,7 +61,16 @@ def online(
             progress.emit(Notice(message=_line(report)))
 
         judged = [
-            read_task(f"{one.m}x{one.n}x{one.k}", accumulate, element, one.layout or layout, score.chip.arch, mode, settings)
+            read_task(
+                f"{one.m}x{one.n}x{one.k}",
+                accumulate,
+                element,
+                one.layout or layout,
+                score.chip.arch,
+                mode,
+                settings,
+                bias=one.bias,
+            )
             for one in wanted
         ]
         card = train_online(start, plan, judged, score, target, name, own_version(), on_step)

@@ -53,6 +53,11 @@ class MatrixProduct(Record):
     def shape(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
 
+    @property
+    def operands(self) -> str:
+        """How they are stored, such as `tn f16`, with ` bias` behind it where one is added."""
+        return f"{self.layout} {self.element}{' bias' if self.bias else ''}"
+
 
 class CountedProduct(Record):
     """`calls`: in the whole recording. `gpu_us`: time of the kernels of all these calls; None where no GPU was traced."""
@@ -130,14 +135,15 @@ def in_order(counted: Iterable[CountedProduct]) -> tuple[CountedProduct, ...]:
 
 def shape_file(counted: Iterable[CountedProduct]) -> ShapeFile:
     """The shapes for `campaign run`, the most frequent first. A batch counts once per matrix."""
-    counts: Counter[tuple[Part, int, int, int, str]] = Counter()
+    counts: Counter[tuple[Part, int, int, int, str, bool]] = Counter()
     for one in counted:
         product = one.product
-        counts[product.part, product.m, product.n, product.k, product.layout] += one.calls * product.batch
+        counts[product.part, product.m, product.n, product.k, product.layout, product.bias] += one.calls * product.batch
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ShapeFile(
         products=tuple(
-            RecordedProduct(part=part, m=m, n=n, k=k, layout=layout, count=count) for (part, m, n, k, layout), count in order
+            RecordedProduct(part=part, m=m, n=n, k=k, layout=layout, count=count, bias=bias)
+            for (part, m, n, k, layout, bias), count in order
         )
     )
 

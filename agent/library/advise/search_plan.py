@@ -52,7 +52,7 @@ def plan_searches(advice: Advice, file: Path, write: bool) -> tuple[SearchPlan, 
 
 
 def _plan(element: str, counted: Sequence[CountedProduct], file: Path) -> SearchPlan:
-    shapes = len({(one.product.m, one.product.n, one.product.k, one.product.layout) for one in counted})
+    shapes = len({(one.product.shape, one.product.layout, one.product.bias) for one in counted})
     command = f"cudal2-agent campaign run --shapes {file} --element {element} --budget {BUDGET} --name {file.stem}"
     return SearchPlan(
         element=element,

@@ -41,8 +41,14 @@ from tests.doubles.libraries import CONFIGURATION, LATENCY, library_entry, write
 
 MODEL = """
 import torch
+class Added(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(48, 16))
+    def forward(self, x):
+        return torch.addmm(x[:, :16], x, self.weight)
 def model():
-    layers = [torch.nn.Linear(64, 32, bias=False), torch.nn.Linear(32, 48, bias=False), torch.nn.Linear(48, 16)]
+    layers = [torch.nn.Linear(64, 32, bias=False), torch.nn.Linear(32, 48, bias=False), Added()]
     return torch.nn.Sequential(*layers, torch.nn.Linear(16, 80, bias=False)).half()
 def inputs(tokens):
     return (torch.ones(tokens, 64).half(),)
@@ -253,7 +259,7 @@ def test_what_is_missing_is_searched_what_is_slower_left_out_and_the_rest_tuned(
         "    16  eager         1.100      1.000  1.100x (1.090–1.110)  2 of 4",
         "2 of 4 matrix products are served; 2 were searched in this call",
         "1 kernels are left out: PyTorch's own product was faster here",
-        "not served: 1 of 4 calls, adds a bias",
+        "not served: 1 of 4 calls, adds a matrix",
         "  fused attention                        40 %",
         "error of outputs against float32: PyTorch 1.00e-03, with the library 1.00e-03",
         "note: compile: not measured: Unsupported: a graph break",

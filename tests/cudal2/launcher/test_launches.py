@@ -43,6 +43,22 @@ def test_a_launch_reaches_the_driver_as_planned(opened, fake):
     }
 
 
+def test_a_bias_reaches_the_driver_and_its_absence_does_not(opened, fake):
+    task, bias = TASK.model_copy(update={"bias": True}), 0x40000
+    args = [{"tensor": "A"}, {"tensor": "bias"}, {"tensor_map": {"of": "bias", "box": [64, 1]}}, OUT]
+    kernel = opened().load(kernel_of({"args": args}, task=task))
+    kernel.launch(A, B, D, STREAM, bias)
+    [event] = fake.events("launch")
+    assert [words(one)[0] for one in event["arguments"]] == [A, bias, bias, D]
+    assert words(event["arguments"][2])[1:3] == (task.n, 1)
+    for wrong, why in ((0, "none is given"), (bias + 128, "aligned to 256 bytes")):
+        with pytest.raises(LauncherError, match=why):
+            kernel.launch(A, B, D, STREAM, wrong)
+    with pytest.raises(LauncherError, match="the kernel adds no bias"):
+        opened().load(kernel_of()).launch(A, B, D, STREAM, bias)
+    assert len(fake.events("launch")) == 1
+
+
 def test_a_plain_launch_has_no_attributes(opened, fake):
     opened().load(kernel_of()).launch(A, B, D, STREAM)
     assert [event["attributes"] for event in fake.events("launch")] == [{}]

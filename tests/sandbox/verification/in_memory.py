@@ -28,16 +28,21 @@ class Memory:
     b: Array
     d: Array
     d_band: Array
+    bias: Array | None = None
     workspace: dict[str, Any] = field(default_factory=dict)
 
 
 Kernel = Callable[[GemmTask, Memory], None]
 
 
-def product(task: GemmTask, a: Array, b: Array, *, chunk: int = 16, dtype: Any = np.float32) -> Array:
-    """D's bit patterns, accumulated over K in chunks with sums rounded to `dtype`, as a tensor core does."""
+def product(
+    task: GemmTask, a: Array, b: Array, bias: Array | None = None, *, chunk: int = 16, dtype: Any = np.float32
+) -> Array:
+    """D's bit patterns, accumulated over K in chunks with sums rounded to `dtype`, as a tensor core does; first the bias."""
     left, right = decode(np, a, task.element), decode(np, b, task.element)
     total = np.zeros((a.shape[0], b.shape[1]), dtype=dtype)
+    if bias is not None:
+        total += decode(np, bias, task.element)
     with np.errstate(invalid="ignore", over="ignore"):
         for start in range(0, task.k, chunk):
             part = left[:, start : start + chunk].astype(np.float64) @ right[start : start + chunk].astype(np.float64)
@@ -47,7 +52,7 @@ def product(task: GemmTask, a: Array, b: Array, *, chunk: int = 16, dtype: Any =
 
 def honest(task: GemmTask, memory: Memory) -> None:
     dtype = np.float32 if task.accumulate == "f32" else np.float16
-    memory.d[:] = product(task, memory.a, memory.b, dtype=dtype)
+    memory.d[:] = product(task, memory.a, memory.b, memory.bias, dtype=dtype)
 
 
 Waits = bool | Callable[[Inputs], bool]
@@ -68,11 +73,14 @@ class InMemoryExecutor:
         task = self._task
         band = np.full(task.m * task.n + 2 * BAND, CANARY, dtype=np.uint16)
         d = band[BAND:-BAND].reshape(task.m, task.n)
-        return Memory(np.zeros((task.m, task.k), dtype=np.uint16), np.zeros((task.k, task.n), dtype=np.uint16), d, band)
+        a, b = (np.zeros(shape, dtype=np.uint16) for shape in ((task.m, task.k), (task.k, task.n)))
+        return Memory(a, b, d, band, np.zeros(task.n, dtype=np.uint16) if task.bias else None)
 
     def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
         memory = self._slots[slot]
         memory.a[:], memory.b[:] = inputs.a, inputs.b
+        if memory.bias is not None:
+            memory.bias[:] = inputs.bias
         poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
             memory.d[:] = poison or 0
@@ -90,7 +98,7 @@ class InMemoryExecutor:
         if not self._library:
             return None
         dtype = np.float32 if self._task.accumulate == "f32" else np.float16
-        return product(self._task, inputs.a, inputs.b, chunk=32, dtype=dtype)
+        return product(self._task, inputs.a, inputs.b, inputs.bias, chunk=32, dtype=dtype)
 
     def _violations(self, memory: Memory, inputs: Inputs) -> list[Violation]:
         found = []

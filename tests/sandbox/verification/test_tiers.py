@@ -34,6 +34,9 @@ def _tier(tests):
         GemmTask(m=33, n=17, k=71, element="bf16"),
         GemmTask(m=24, n=40, k=512, accumulate="f16"),
         GemmTask(m=24, n=40, k=4096, accumulate="f16"),
+        GemmTask(m=40, n=56, k=96, bias=True),
+        GemmTask(m=37, n=53, k=711, element="bf16", bias=True),
+        GemmTask(m=3, n=1, k=20000, bias=True),
     ],
     ids=lambda value: getattr(value, "shape", str(value)),
 )

@@ -39,8 +39,8 @@ def test_a_plan_shows_what_is_known_and_what_would_be_searched(capsys: pytest.Ca
     rows = [line.split() for line in out.splitlines()]
     assert ["forward", "16x32x64", "tn", "f16", "1", "served"] in rows
     assert ["forward", "8x32x64", "tn", "f16", "1", "missing"] in rows
-    assert ["forward", "16x48x32", "tn", "f16", "1", "adds", "a", "bias"] in rows
-    assert out.splitlines()[-1] == "1 of 4 matrix products would be searched"
+    assert ["forward", "16x48x32", "tn", "f16", "bias", "1", "missing"] in rows
+    assert out.splitlines()[-1] == "3 of 4 matrix products would be searched"
     assert err == "recording the matrix products of model.py\n"
     assert (tmp_path / "model-tuned" / "passes.json").is_file()
 
@@ -48,8 +48,9 @@ def test_a_plan_shows_what_is_known_and_what_would_be_searched(capsys: pytest.Ca
 def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "model.py", "--tokens", "16", "--plan", "--chip", "H200", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert ([one["n"] for one in told["wanted"]], told["left"]) == ([32], 0)
-    assert {one["status"] for one in told["advice"]["products"]} == {"missing", "outside"}
+    assert sorted((one["n"], one.get("bias", False)) for one in told["wanted"]) == [(32, False), (48, True)]
+    assert told["left"] == 0
+    assert {one["status"] for one in told["advice"]["products"]} == {"missing"}
 
 
 @pytest.mark.parametrize(

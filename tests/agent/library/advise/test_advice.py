@@ -150,9 +150,9 @@ def test_a_kernel_comes_before_an_algorithm_which_serves_no_other_chip() -> None
     ("changes", "why"),
     [
         ({"element": "f32"}, "f32 elements"),
-        ({"operator": "addmm"}, "adds a bias"),
+        ({"operator": "addmm"}, "adds a matrix"),
         ({"operator": "bmm", "batch": 2}, "a batch"),
-        ({"operator": "baddbmm", "batch": 2}, "adds a bias"),
+        ({"operator": "baddbmm", "batch": 2}, "adds a matrix"),
         ({"layout": "tt"}, "layout tt"),
         ({"packed": False}, "not packed"),
         ({"m": 2**20, "k": 2**12}, "operands have over 2^31-1 elements"),

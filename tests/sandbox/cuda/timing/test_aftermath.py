@@ -28,10 +28,10 @@ class Late(Trusted):
     def __init__(self):
         self.pending = None
 
-    def late_operands(self, a, b, d, before, early, _delay_ns):
+    def late_operands(self, inputs, d, before, early, _delay_ns):
         def write():
             early[0] = np.count_nonzero(d != before)
-            for matrices, numbers, index in (a, b):
+            for matrices, numbers, index in inputs:
                 one = operand_pools.Matrices(matrices.memory, [matrices.starts[index]], matrices.rows, matrices.columns)
                 self.fill_operands(one, numbers, first=index)
 

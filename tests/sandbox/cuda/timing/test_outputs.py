@@ -56,7 +56,7 @@ def judge_of(monkeypatch, task, outputs, seed=0):
         d = outputs(decode(np, a[launch.a], task.element), decode(np, b[launch.b], task.element))
         bits[launch.slot] = d if d.dtype == np.uint16 else encode(np, d, task.element)
     monkeypatch.setattr(module, "Matrices", lambda *_: bits)
-    pools = type("Pools", (), {"a": a, "b_nn": b})()
+    pools = type("Pools", (), {"a": a, "b_nn": b, "bias": None})()
     ring = type("Ring", (), {"memory": None, "starts": ()})()
     return OutputJudge(task, pools, ring, Trusted())
 
