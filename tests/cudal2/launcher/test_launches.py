@@ -54,9 +54,9 @@ def test_a_bias_reaches_the_driver_and_its_absence_does_not(opened, fake):
     for wrong, why in ((0, "none is given"), (bias + 128, "aligned to 256 bytes")):
         with pytest.raises(LauncherError, match=why):
             kernel.launch(A, B, D, STREAM, wrong)
+    assert fake.events("launch") == [event]
     with pytest.raises(LauncherError, match="the kernel adds no bias"):
         opened().load(kernel_of()).launch(A, B, D, STREAM, bias)
-    assert len(fake.events("launch")) == 1
 
 
 def test_a_plain_launch_has_no_attributes(opened, fake):
