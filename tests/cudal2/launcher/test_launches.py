@@ -54,7 +54,7 @@ def test_a_bias_reaches_the_driver_and_its_absence_does_not(opened, fake):
     for wrong, why in ((0, "none is given"), (bias + 128, "aligned to 256 bytes")):
         with pytest.raises(LauncherError, match=why):
             kernel.launch(A, B, D, STREAM, wrong)
-    assert fake.events("launch") == [event]
+    assert fake.events("launch") == []
     with pytest.raises(LauncherError, match="the kernel adds no bias"):
         opened().load(kernel_of()).launch(A, B, D, STREAM, bias)
 
