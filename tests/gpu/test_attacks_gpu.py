@@ -148,6 +148,20 @@ def test_dependency_wait_in_its_place_passes(sandbox: LocalSandbox, arch: Arch) 
     assert outcome.tests[-1].tier == "programmatic"
 
 
+@pytest.mark.parametrize(("fault", "tiers"), [(0, ()), (1, ("programmatic",)), (2, ("exact",)), (3, ("exact",))])
+def test_a_bias_that_is_added_wrongly_or_read_early_shows(
+    sandbox: LocalSandbox, arch: Arch, fault: int, tiers: tuple[str, ...]
+) -> None:
+    if not LIMITS[arch].programmatic_launch:
+        pytest.skip(f"{arch} has no programmatic launch")
+    outcome = verify(sandbox, GemmTask(arch=arch, bias=True, **SHAPE), "biased", flags=(f"-DFAULT={fault}",))
+    if not fault:
+        assert isinstance(outcome, Unmeasured), outcome
+        return
+    assert isinstance(outcome, Wrong), outcome
+    assert outcome.test.tier in tiers, outcome.test
+
+
 def test_illegal_address_crashes_and_the_next_candidate_runs(sandbox: LocalSandbox, arch: Arch) -> None:
     task = GemmTask(arch=arch, **SHAPE)
     outcome = verify(sandbox, task, "illegal_address")

@@ -36,6 +36,9 @@ TASKS = [
     {"m": 4104, "n": 4360, "k": 328, "layout": "nn"},
     {"m": 8200, "n": 2056, "k": 136, "layout": "tn", "element": "bf16"},
     {"m": 4104, "n": 4360, "k": 512, "layout": "nn", "accumulate": "f16"},
+    {"m": 520, "n": 1000, "k": 1016, "layout": "tn", "bias": True},
+    {"m": 257, "n": 321, "k": 515, "layout": "nn", "element": "bf16", "bias": True},
+    {"m": 128, "n": 136, "k": 8192, "layout": "nt", "bias": True},
 ]
 
 

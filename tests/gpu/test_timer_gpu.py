@@ -72,6 +72,23 @@ def test_cublas_passes_every_tier_in_bf16(device, shape):
     assert all(test.passed for test in tests), tests[-1]
 
 
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+@pytest.mark.parametrize("shape", [(64, 64, 64), (37, 53, 71), (1000, 1000, 1000)])
+def test_libraries_that_add_a_bias_pass_every_tier(device, shape, element):
+    from cudal2_agent.sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
+    from cudal2_agent.sandbox.cuda.baselines.torch_matmul import TorchMatmul
+    from cudal2_agent.sandbox.cuda.verifier import Verifier
+
+    m, n, k = shape
+    task = GemmTask(m=m, n=n, k=k, layout="tn", element=element, arch=device.arch, bias=True)
+    product = LtProduct(task, task.layout)
+    for contender in (LtGemm("first", product, product.suggestions[0]), TorchMatmul(task)):
+        tests = Verifier(task, device).verify(contender, VerifyOptions())
+        assert all(test.passed for test in tests), (contender.name, tests[-1])
+    plain = TorchMatmul(task.model_copy(update={"bias": False}))
+    assert not Verifier(task, device).verify(plain, VerifyOptions())[-1].passed
+
+
 def test_cublas_with_f16_sums_fails_an_f32_task(device):
     from cudal2_agent.sandbox.cuda.baselines.cublas import CublasGemm
     from cudal2_agent.sandbox.cuda.verifier import Verifier
