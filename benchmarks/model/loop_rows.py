@@ -18,6 +18,7 @@ from typing import NamedTuple
 from benchmarks.harness import Row, execute, script, table
 from benchmarks.model.drawn_tasks import tasks
 from benchmarks.modules.rows import add_row, place_of, read_rows
+from cudal2_agent.agent.library.paired_programs import over_copies
 from cudal2_agent.agent.observe.ranking import leading_step
 from cudal2_agent.agent.report.replies import sum_up
 from cudal2_agent.contract.records.evaluation import Measured
@@ -154,7 +155,8 @@ def page(rows: Sequence[Row]) -> str:
     parts = [_table(head, shown), _table(("group", "tasks", "ahead", "model", "model / search"), _groups(whole, search))]
     left_out = sorted({without for _, without in model if without})
     if left_out:
-        parts.append(_table(("without", "tasks", "ratio to the whole loop"), [_ablation(model, one) for one in left_out]))
+        head = ("without", "tasks", "over the whole loop", "95 % interval", "of each task")
+        parts.append(_table(head, [_ablation(model, one) for one in left_out]))
     parts.append(_replies(list(model.values())))
     return "\n\n".join(parts)
 
@@ -191,12 +193,18 @@ def _groups(rows: Sequence[Row], search: dict[str, Row]) -> Iterator[Sequence[st
 
 
 def _ablation(model: dict[tuple[str, str], Row], without: str) -> Sequence[str]:
-    pairs = [(row, model.get((task, ""))) for (task, left), row in model.items() if left == without]
-    ratios = [
-        upto(row, row["rounds"]) / upto(whole, row["rounds"]) for row, whole in pairs if whole and upto(whole, row["rounds"])
-    ]
+    """Best kernels after as many rounds as both had, compared; the interval is over tasks, by Student's t of logarithms."""
+    ratios = []
+    for (task, left), row in model.items():
+        whole = model.get((task, "")) if left == without else None
+        rounds = min(row["rounds"], whole["rounds"]) if whole else 0
+        if whole and upto(row, rounds) and upto(whole, rounds):
+            ratios.append(upto(row, rounds) / upto(whole, rounds))
     listed = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
-    return without, str(len(ratios)), f"{_mean(ratios)} ({listed})"
+    if len(ratios) < 2:
+        return without, str(len(ratios)), _mean(ratios), "–", listed
+    mean, low, high = over_copies(ratios)
+    return without, str(len(ratios)), f"{mean:.3f}", f"{low:.3f} to {high:.3f}", listed
 
 
 def upto(row: Row, rounds: int) -> float:
