@@ -115,7 +115,7 @@ def _shares(times: tuple[PassTimes, ...]) -> Iterator[str]:
     shares: GpuShares | None = next((row.shares for row in reversed(times) if row.shares is not None), None)
     if shares is None or not shares.whole_us:
         return
-    yield "GPU time of the last pass with the library:"
+    yield "GPU time of an eager pass with the library:"
     found = defaultdict[str, float](float, shares.model_dump())
     rows = [(f"  {words}", f"{100 * found[name] / shares.whole_us:.0f} %") for name, words in _SHARES.items() if found[name]]
     yield from aligned(rows, right=frozenset((1,)))
