@@ -71,7 +71,7 @@ def render_report(outcome: RunResult, out: Path) -> str:
 
 def _asked(task: Task) -> str:
     if isinstance(task, GemmTask):
-        return f"{task.element} elements, {task.accumulate} accumulation, layout {task.layout}"
+        return f"{task.element} elements, {task.accumulate} accumulation, layout {task.layout}{', a bias' if task.bias else ''}"
     sizes = "".join(f", {name} {size}" for name, size in task.dims.items())
     return f"{task.arithmetic} arithmetic{', training' if task.training else ''}{sizes}"
 
@@ -364,6 +364,8 @@ def task_flags(task: Task) -> str:
         flags.append(f"--element {task.element}")
     if task.layout is not Layout.NN:
         flags.append(f"--layout {task.layout}")
+    if task.bias:
+        flags.append("--bias")
     if task.mode is not TimingMode.OFFLINE:
         flags.append(f"--mode {task.mode}")
     return " ".join(flags)

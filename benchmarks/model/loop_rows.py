@@ -155,8 +155,8 @@ def page(rows: Sequence[Row]) -> str:
     parts = [_table(head, shown), _table(("group", "tasks", "ahead", "model", "model / search"), _groups(whole, search))]
     left_out = sorted({without for _, without in model if without})
     if left_out:
-        head = ("without", "tasks", "over the whole loop", "95 % interval", "of each task")
-        parts.append(_table(head, [_ablation(model, one) for one in left_out]))
+        ablated = ("without", "tasks", "over the whole loop", "95 % interval", "of each task")
+        parts.append(_table(ablated, [_ablation(model, one) for one in left_out]))
     parts.append(_replies(list(model.values())))
     return "\n\n".join(parts)
 

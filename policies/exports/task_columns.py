@@ -4,11 +4,13 @@ import json
 from typing import Any
 
 from cudal2_agent.contract.records.module_task import Task
+from cudal2_agent.contract.records.task import GemmTask
 
 # Names with their types.
 TASK: dict[str, str] = {
     "kind": "string",
     **dict.fromkeys(("m", "n", "k"), "int64"),
+    "bias": "bool",
     **dict.fromkeys(("element", "accumulate", "layout", "problem", "dims", "arithmetic", "arch", "mode"), "string"),
 }
 
@@ -16,4 +18,5 @@ TASK: dict[str, str] = {
 def task_columns(task: Task) -> dict[str, Any]:
     """The columns of `TASK`. `dims`: JSON. A module is traced again from its problem, dims and arithmetic."""
     own = task.model_dump(mode="json", include=set(TASK))
-    return dict.fromkeys(TASK) | own | ({"dims": json.dumps(own["dims"])} if "dims" in own else {})
+    bias = {"bias": task.bias} if isinstance(task, GemmTask) else {}
+    return dict.fromkeys(TASK) | own | bias | ({"dims": json.dumps(own["dims"])} if "dims" in own else {})

@@ -76,7 +76,7 @@ def _rows(entries: "list[LibraryEntry]") -> list[str]:
                 entry.id[:8],
                 task.shape,
                 task.layout.value,
-                f"{task.element}/{task.accumulate}",
+                f"{task.element}/{task.accumulate}{' bias' if task.bias else ''}",
                 str(entry.schedule.get("family")) if entry.schedule else "source",
                 cell(evaluation.baselines_us.get(AUTOTUNED), unit=" us"),
                 f"{evaluation.time_us:.2f} us",
@@ -138,11 +138,11 @@ def _lines(entry: "LibraryEntry", state: str) -> list[str]:
     from cudal2_agent.contract.records.candidate import axes_in_use
 
     task, evaluation = entry.task, entry.evaluation
-    speedup = evaluation.speedup
+    speedup, sums = evaluation.speedup, f"{task.accumulate} sums{' and a bias' if task.bias else ''}"
     baselines = ", ".join(f"{name} {time_us:.2f} us" for name, time_us in sorted(evaluation.baselines_us.items()))
     return [
         f"entry {entry.id}",
-        f"  task        {task.shape} {task.layout}, {task.element} with {task.accumulate} sums, {entry.chip} ({task.arch})",
+        f"  task        {task.shape} {task.layout}, {task.element} with {sums}, {entry.chip} ({task.arch})",
         f"  kernel      {' '.join(axes_in_use(entry.schedule)) if entry.schedule else 'a source without a schedule'}",
         f"  launch      {'programmatic' if entry.programmatic else 'plain'}",
         f"  source      {entry.source_sha256[:16]}, {state}",

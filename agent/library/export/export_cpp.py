@@ -56,10 +56,9 @@ def export_cpp(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], manifest: Li
 
     Raises: UsageError where there is no kernel, or where the folder is in use or cannot be written.
     """
-    kernels = [one for one in kernels if not one[0].task.bias]
-    if not kernels:
-        raise UsageError(f"library {manifest.name} has no kernel to export")
     named = named_kernels(kernels, f"{CUBIN_FOLDER}/")
+    if not named:
+        raise UsageError(f"library {manifest.name} has no kernel to export")
     texts = {
         HEADER: header_text(),
         "entries.cpp": entries_text(named, manifest.chip),
@@ -74,8 +73,8 @@ def export_cpp(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], manifest: Li
 
 
 def named_kernels(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], prefix: str) -> list[NamedKernel]:
-    """Kernels in a fixed order, each with the file of its machine code, which is named by its hash."""
-    ordered = sorted(kernels, key=lambda each: (each[0].task.shape, each[0].id))
+    """Kernels that add no bias in a fixed order, each with the file of its machine code, which is named by its hash."""
+    ordered = sorted((each for each in kernels if not each[0].task.bias), key=lambda each: (each[0].task.shape, each[0].id))
     return [(entry, kernel, f"{prefix}{hashlib.sha256(kernel.cubin).hexdigest()}.cubin") for entry, kernel in ordered]
 
 

@@ -127,11 +127,13 @@ class Kernel {
     }
   }
 
-  // Enqueues D = A B, with a bias where the plan adds one; 0 is none. Addresses are those of a device, aligned to kAlignment. It waits for nothing and allocates nothing on the
-  // device, but for the workspace at the first call on a stream or in a capture.
+  // Enqueues D = A B, with a bias where the plan adds one; 0 is none. Addresses are those of a device, aligned to kAlignment.
+  // It waits for nothing and allocates nothing on the device, but for the workspace at the first call on a stream or in a
+  // capture.
   void launch(Address a, Address b, Address d, Stream stream, Address bias = 0) {
     if (adds_bias_ != (bias != 0)) {
-      throw Error(adds_bias_ ? "the kernel adds a bias, and none is given" : "the kernel adds no bias", "CUDA_ERROR_INVALID_VALUE");
+      throw Error(adds_bias_ ? "the kernel adds a bias, and none is given" : "the kernel adds no bias",
+                  "CUDA_ERROR_INVALID_VALUE");
     }
     if ((a | b | d | bias) % kAlignment) {
       throw Error("operands must be aligned to 256 bytes, as they were when the kernel was verified",

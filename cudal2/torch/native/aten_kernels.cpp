@@ -63,8 +63,9 @@ constexpr std::size_t kMessageBytes = 512;
 constexpr std::int64_t kElsewhere = -2;  // the device of an operand that is not of kDeviceType
 enum Operator : int { kMm, kAddmm, kOperators };
 
-// Enqueues D = A B on a stream, with a bias unless that is 0. `launched` becomes 1 once it is enqueued. Else it stays 0 and `message`, which is zero before,
-// holds the reason. Results of Python functions are never returned: where such a function raises, ctypes returns anything.
+// Enqueues D = A B on a stream, with a bias unless that is 0. `launched` becomes 1 once it is enqueued. Else it stays 0 and
+// `message`, which is zero before, holds the reason. Results of Python functions are never returned: where such a function
+// raises, ctypes returns anything.
 using Launch = void (*)(void* kernel, std::uint64_t a, std::uint64_t b, std::uint64_t d, std::uint64_t bias, void* stream,
                         int* launched, char* message, std::size_t message_bytes);
 
