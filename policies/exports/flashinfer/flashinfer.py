@@ -138,7 +138,7 @@ class _DatasetFiles:
         return True
 
     def add_solution(self, task: GemmTask, chip: Chip, candidate: AnyCandidate) -> "_Named | None":
-        """Write a kernel with its definition and its workload; None where no host launcher can be written or a bias is added."""
+        """Write a kernel with its definition and its workload; None for one with a bias or without a host launcher."""
         if task.bias:
             return None
         solution = solution_of(task, chip, candidate, self._headers)
