@@ -93,9 +93,9 @@ class Dispatcher:
         return differs or (None if algorithm.cublas == self._gpu.cublas else FallbackCause.OTHER_CUBLAS)
 
     def _padded(self, key: TaskKey) -> Decision | None:
-        """An entry of a padded M, where the rule was measured on this GPU with this driver and this NVRTC."""
+        """An entry of a padded M, where the rule was measured on this GPU with this driver and this NVRTC, without a bias."""
         rule = self._rule
-        if rule is None or (task := _task(key, self._gpu)) is None:
+        if rule is None or key.bias or (task := _task(key, self._gpu)) is None:
             return None
         if self._gpu.measured(rule.measured) or self._gpu.compiled(rule.measured):
             return None

@@ -186,7 +186,7 @@ def _addmm(replaced: PythonKernel, original: AtenKernel) -> AtenKernel:
     def addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **scales: Any) -> torch.Tensor:
         service = replaced.service
         if service is not None:
-            if all(scale == 1 for scale in scales.values()):
+            if bias.dim() == 1 and all(scale == 1 for scale in scales.values()):
                 out = service.product(a, b, bias=bias)
                 if out is not None:
                     return out

@@ -224,6 +224,15 @@ def test_what_the_rule_does_not_allow_has_no_padded_m(m: int, entry: LibraryEntr
     assert padded(m, entry, rule=PADDED_M_RULE.model_copy(update=changes)).cause is FallbackCause.NO_ENTRY
 
 
+def test_a_bias_is_part_of_what_is_looked_up_and_no_m_is_padded_with_one() -> None:
+    biased = library_entry(TASK.model_copy(update={"bias": True}), ratio=1.34)
+    dispatcher = Dispatcher(Entries(LARGER, biased), GPU, PADDED_M_RULE)
+    kinds = [kind_code(Layout.NN, ElementType.F16, AccumulatorType.F32, bias=bias) for bias in (False, True)]
+    assert [dispatcher.decide(TASK.m, TASK.n, TASK.k, kind).entry for kind in kinds] == [LARGER, biased]
+    fewer = [dispatcher.decide(49, TASK.n, TASK.k, kind) for kind in kinds]
+    assert [decision.choice for decision in fewer] == [Choice.PADDED_M, Choice.HEURISTIC]
+
+
 def test_without_a_rule_no_m_is_padded() -> None:
     assert padded(60, LARGER).choice is Choice.PADDED_M
     assert padded(60, LARGER, rule=None).choice is Choice.HEURISTIC

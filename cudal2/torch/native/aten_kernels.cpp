@@ -232,7 +232,7 @@ Key key_of(const Service& service, const Operand& a, const Operand& b, const Ope
 // The route of a product. Python is asked for one that is not kept, and for operands that are not matrices, which are errors.
 Route* route_of(const Service& service, const at::Tensor& a, const at::Tensor& b, const at::Tensor* bias) {
   const Operand left = operand_of(a), right = operand_of(b), added = bias ? operand_of(*bias) : Operand{};
-  const bool matrices = left.dimensions == 2 && right.dimensions == 2 && (!bias || added.dimensions == 1);
+  const bool matrices = left.dimensions == 2 && right.dimensions == 2;
   const Key key = key_of(service, left, right, added);
   if (matrices) {
     if (Route* const known = routes.find(key)) return known;
@@ -301,11 +301,11 @@ at::Tensor mm(const at::Tensor& self, const at::Tensor& mat2) {
   return own::mm(self, mat2);
 }
 
-// What is scaled is PyTorch's own, and is counted.
+// What is scaled, or is no row of elements, is PyTorch's own, and is counted.
 at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2, const at::Scalar& beta,
                  const at::Scalar& alpha) {
   if (const Service* const service = serving[kAddmm].load(std::memory_order_acquire)) {
-    if (beta.equal(1) && alpha.equal(1)) {
+    if (beta.equal(1) && alpha.equal(1) && self.dim() == 1) {
       at::Tensor out = product(*service, mat1, mat2, &self);
       if (out.defined()) return out;
     } else {
