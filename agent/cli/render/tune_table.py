@@ -10,6 +10,7 @@ from cudal2_agent.agent.library.advise.advice import ProductAdvice
 from cudal2_agent.agent.library.algorithms.tuned_products import TunedProduct
 from cudal2_agent.agent.model_tuning.tune_records import GpuShares, JudgedProduct, OutputErrors, PassTimes, TuneAnswer
 from cudal2_agent.agent.model_tuning.tuning import TunePlan
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.speedup import Speedup
 
 _SHARES = {
@@ -43,7 +44,7 @@ class TuneLines:
 
     def _product(self, row: JudgedProduct | TunedProduct, what: str, kept: bool, why: str) -> None:
         """`why`: why there is no time."""
-        found = why if row.speedup is None else f"{what} {row.time_us:.2f} us, {_ratio(row.speedup)} of torch.mm"
+        found = why if row.speedup is None else f"{what} {row.time_us:.2f} us, {_ratio(row.speedup)} of {_rival(row.task)}"
         left = "" if kept else ", left to PyTorch"
         self._console.print(f"{row.task.shape} {row.task.layout}: {found}{left}", markup=False)
 
@@ -139,6 +140,11 @@ def _costs(answer: TuneAnswer) -> Iterator[str]:
 
 def _state(one: ProductAdvice) -> str:
     return one.reason or one.status
+
+
+def _rival(task: GemmTask) -> str:
+    """What PyTorch runs for a product."""
+    return "torch.addmm" if task.bias else "torch.mm"
 
 
 def _ratio(speedup: Speedup) -> str:

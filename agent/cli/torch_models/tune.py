@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.contract.settings.run_settings import TRAINED_BUDGET, UNTRAINED_BUDGET
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent tune model.py --minutes 5\n"
@@ -14,7 +15,6 @@ EXAMPLE = (
     "  cudal2-agent tune model.py --plan --chip H200"
 )
 OTHER_ERRORS = 1
-_BUDGET = 32
 
 
 def tune(
@@ -68,7 +68,15 @@ def tune(
     tolerance: Annotated[
         float, typer.Option("--tolerance", min=0, help="Errors of the model that are tolerated, in PyTorch's own.")
     ] = 1.25,
-    budget: Annotated[int, typer.Option("--budget", min=1, help="Candidates per matrix product.")] = _BUDGET,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            "--budget",
+            min=1,
+            help="Candidates per matrix product.",
+            show_default=f"{TRAINED_BUDGET} where the prior was trained on the chip, else {UNTRAINED_BUDGET}",
+        ),
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Show what is known and what would be searched, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:

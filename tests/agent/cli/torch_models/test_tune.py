@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from cudal2_agent.agent.campaign.campaign import Campaign, CampaignPlan
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.cli.torch_models.tune_parts import TunePlace, campaign_search
 from cudal2_agent.agent.library.advise.known_kernels import Target
 from cudal2_agent.contract.records.task import Arch, GemmTask, Layout
+from cudal2_agent.contract.settings.run_settings import TRAINED_BUDGET, UNTRAINED_BUDGET
 from cudal2_agent.contract.settings.settings import load_settings
 from cudal2_agent.store.store import open_store
 from tests.agent.cli.test_bad_input import refusal
@@ -75,6 +77,23 @@ def test_bad_input_is_one_line(
     write_entries(tmp_path / "small", [library_entry(TASK)])
     tokens = () if "--tokens" in arguments else ("--tokens", "16")
     assert said in refusal(["tune", "model.py", *tokens, *arguments], capsys)
+
+
+@pytest.mark.parametrize(
+    ("named", "chip", "budget"),
+    [(None, "H200", TRAINED_BUDGET), (None, "H20", UNTRAINED_BUDGET), (5, "H200", 5), (5, "H20", 5)],
+)
+def test_the_budget_suits_the_prior_of_the_chip(
+    named: int | None, chip: str, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[CampaignPlan] = []
+    monkeypatch.setattr(Campaign, "__init__", lambda _self, plan, *_: plans.append(plan))
+    monkeypatch.setattr(Campaign, "run", lambda _self: None)
+    settings = load_settings(budget=named, use_knowledge=False, profile="off")
+    campaign_search(settings, TunePlace(Target(name=chip, arch=Arch.SM_90A), ("emulator/0",), measures=False))(
+        "tune-test", {TASK: 1.0}, None
+    )
+    assert [plan.settings.budget for plan in plans] == [budget]
 
 
 def test_searches_are_a_campaign_that_a_later_call_resumes(capsys: pytest.CaptureFixture[str]) -> None:
