@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.model.loop_rows import page, tries_of, upto, within_of
+from cudal2_agent.agent.library.paired_programs import over_copies
 from cudal2_agent.contract.records.candidate import AnyCandidate, Origin
 from cudal2_agent.contract.records.evaluation import CompileFailed
 from cudal2_agent.contract.records.exchange import Exchange
@@ -58,9 +59,17 @@ def test_the_page_compares_within_the_models_seconds() -> None:
     shown = page([model, SEARCH, blind])
     assert "| a | 2 | 10 | 1.500 | 1.200 | 1.300 | source |" in shown
     assert "| weak | 1 | 1 of 1 | 1.500 | 1.250 |" in shown
-    assert "| counters | 1 | 0.800 (0.80) |" in shown
+    assert "| counters | 1 | 0.800 | – | 0.80 |" in shown
     assert "4 replies that were no repair: 2 right at the first try, 4 after one repair." in shown
     assert (upto(model, 1), upto(model, 2)) == (0.9, 1.5)
+
+
+def test_what_is_left_out_is_compared_after_equal_rounds_with_an_interval_over_tasks() -> None:
+    whole = [row("chat", task, 1.5, [[1, 3.0, 1.0, "quick"], [2, 8.0, 1.5, "quick"]]) for task in ("a", "b")]
+    first = row("chat", "a", 1.2, [[1, 3.0, 1.2, "quick"]], without="counters") | {"rounds": 1}
+    second = row("chat", "b", 1.2, [[1, 3.0, 0.6, "quick"], [2, 8.0, 1.2, "quick"]], without="counters")
+    mean, low, high = over_copies([1.2, 0.8])
+    assert f"| counters | 2 | {mean:.3f} | {low:.3f} to {high:.3f} | 0.80, 1.20 |" in page([*whole, first, second])
 
 
 def test_a_task_without_a_right_kernel_stays_in_the_table() -> None:

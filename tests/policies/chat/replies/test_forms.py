@@ -159,7 +159,7 @@ HOSTILE = {
 def test_two_megabytes_of_anything_take_no_time(name: str) -> None:
     begin_s = time.process_time()
     read = read_reply(HOSTILE[name])
-    assert time.process_time() - begin_s < 5
+    assert time.process_time() - begin_s < 20  # 1 s by itself, more where a large process collects garbage; squares take hours
     if isinstance(read, KernelFile):
         assert len(read.note) <= NOTE_CHARS
 
