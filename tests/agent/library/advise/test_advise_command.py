@@ -132,7 +132,7 @@ def test_the_page_shows_the_products_of_its_model(capsys: pytest.CaptureFixture[
     assert model is not None
     Path("model.py").write_text(model[1])
     assert main(["advise", "model.py"]) == 0
-    rows = r"^(forward|dX|dW) +(\d+x\d+x\d+) +(\w\w \w+) +(\w+) +(\d+) "
+    rows = r"^(forward|dX|dW) +(\d+x\d+x\d+) +(\w\w \w+(?: bias)?) +(\w+) +(\d+) "
     shown = re.findall(rows, capsys.readouterr().out, flags=re.MULTILINE)
     assert len(shown) == 12
     assert sorted(shown) == sorted(re.findall(rows, page, flags=re.MULTILINE))
