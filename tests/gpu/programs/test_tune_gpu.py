@@ -44,8 +44,9 @@ def test_a_model_is_served_and_timed_and_the_same_command_repeats_nothing(
         assert row.shares.whole_us > 0
     assert answer.library is not None
     assert open_library(Path(answer.library)).manifest.chip == answer.request.chip
-    rows = Path("model-tuned/judged.jsonl").read_text()
+    judged = Path("model-tuned/judged.jsonl")  # not there where no search found a kernel
+    rows = judged.read_text() if judged.exists() else None
     assert main(line) == 0
-    assert Path("model-tuned/judged.jsonl").read_text() == rows
+    assert (judged.read_text() if judged.exists() else None) == rows
     again = TuneAnswer.model_validate_json(Path("model-tuned/answer.json").read_text())
     assert (again.searched, again.times) == (0, answer.times)
