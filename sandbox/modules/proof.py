@@ -134,13 +134,15 @@ class ModuleProof(TieredProof[Case, Run, Verdict]):
             flat[place] = old
         return None
 
-    def _equal_runs(self) -> tuple[int, Iterator[int]]:
+    def _equal_runs(self) -> Iterator[tuple[Run, int, int]]:
         prepared, _ = self._cases.prepare(NORMAL, self._options.seed)
         values = prepared.values if prepared is not None else draw(self._task, OWN, self.seed, self._executor.device)
-        first = {name: each.clone() for name, each in self._run(values, self._slot(), fresh=False).outputs.items()}
-        again = (self._run(values, self._slot(), fresh=False).outputs for _ in range(REPEATS))
-        found = (sum(differing(first[name], each) for name, each in outputs.items()) for outputs in again)
-        return sum(each.numel() for each in first.values()), found
+        first: dict[str, torch.Tensor] = {}
+        for _ in range(REPEATS + 1):
+            run = self._run(values, self._slot(), fresh=False)
+            first = first or {name: each.clone() for name, each in run.outputs.items()}
+            different = sum(differing(first[name], each) for name, each in run.outputs.items())
+            yield run, sum(each.numel() for each in first.values()), different
 
     def _dependency(self) -> TestResult:
         for _ in range(self._traits.dependent_runs):

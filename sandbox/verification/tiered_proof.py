@@ -100,9 +100,9 @@ class TieredProof(ABC, Generic[CaseT, RunT, VerdictT]):
         """The same buffers with one element changed, outputs and scratch left as they were."""
 
     @abstractmethod
-    def _equal_runs(self) -> tuple[int, Iterator[int]]:
-        """How many outputs there are, and how many differ from a first run on equal inputs in each of REPEATS more, outputs
-        poisoned between.
+    def _equal_runs(self) -> Iterator[tuple[RunT, int, int]]:
+        """Runs on equal inputs, REPEATS and perhaps one before them, outputs poisoned between: each with how many elements its
+        outputs have, and how many of them differ from the first's.
         """
 
     @abstractmethod
@@ -119,11 +119,12 @@ class TieredProof(ABC, Generic[CaseT, RunT, VerdictT]):
         passed = TestResult(tier="repeatability", name="bitwise", passed=True)
         if self._traits.atomics:
             return passed.model_copy(update={"message": "not applicable: the plan declares atomics"})
-        outputs, found = self._equal_runs()
-        for differing in found:
+        for run, elements, differing in self._equal_runs():
+            if (fault := self._fault(passed.tier, passed.name, run)) is not None:
+                return fault
             if differing:
                 message = (
-                    f"{differing} of {outputs} outputs differ between two runs on equal inputs; "
+                    f"{differing} of {elements} outputs differ between two runs on equal inputs; "
                     "declare atomics in the plan if sums are combined in arrival order, or fix a data race"
                 )
                 return passed.model_copy(update={"passed": False, "worst": float(differing), "message": message})
@@ -142,15 +143,22 @@ class TieredProof(ABC, Generic[CaseT, RunT, VerdictT]):
 
     def _failure(self, tier: Any, name: str, run: RunT, found: VerdictT) -> TestResult | None:
         """What a run shows, None where it shows nothing. Faults of memory are reported before wrong results."""
-        if run.violations:
-            first = run.violations[0]
-            message, symptoms = f"{first.message} (in {tier} {name})", Symptoms(waits=first.waits) if first.waits else None
-            return TestResult(tier=first.tier, name=first.kind, passed=False, message=message, symptoms=symptoms)
+        if (fault := self._fault(tier, name, run)) is not None:
+            return fault
         if found.unwritten and tier != "programmatic":
             return TestResult(tier="guards", name="unwritten", passed=False, message=f"{found.describe()} (in {tier} {name})")
         if not found.right:
             return TestResult(tier=tier, name=name, passed=False, worst=found.worst, message=found.describe())
         return None
+
+    @staticmethod
+    def _fault(tier: str, name: str, run: GuardedRun) -> TestResult | None:
+        """A run's first fault of memory."""
+        if not run.violations:
+            return None
+        first = run.violations[0]
+        message, symptoms = f"{first.message} (in {tier} {name})", Symptoms(waits=first.waits) if first.waits else None
+        return TestResult(tier=first.tier, name=first.kind, passed=False, message=message, symptoms=symptoms)
 
     def _round_fill(self, index: int) -> tuple[Fill, bool]:
         """Of a freshness round: what outputs hold before it, and whether scratch is fresh."""

@@ -124,13 +124,13 @@ class Proof(TieredProof[Case, Run, Comparison]):
             failed = self._failure("freshness", name, run, compare_patterns(xp, self._task, run.output, changed.d))
         return failed or TestResult(tier="freshness", name=name, passed=True)
 
-    def _equal_runs(self) -> tuple[int, Iterator[int]]:
+    def _equal_runs(self) -> Iterator[tuple[Run, int, int]]:
         prepared = self._store.prepare(GAUSSIAN, self._options.seed)
-        first = self._gaussian
-        if first is None:  # the case was skipped, or runs for the first time here
-            first = self._run(prepared.inputs, self._slot(), fresh=False).output.copy()
-        again = (self._run(prepared.inputs, self._slot(), fresh=False).output for _ in range(REPEATS))
-        return first.size, (int((first != output).sum()) for output in again)
+        first = self._gaussian  # None where the case was skipped, or runs for the first time here
+        for _ in range(REPEATS if first is not None else REPEATS + 1):
+            run = self._run(prepared.inputs, self._slot(), fresh=False)
+            first = run.output.copy() if first is None else first
+            yield run, first.size, int((first != run.output).sum())
 
     def _dependency(self) -> TestResult:
         """Old and new operands are whole numbers or normal ones, in all four combinations, so that no look at the data tells

@@ -109,5 +109,24 @@ def test_what_misbehaves_is_refused(kernel: Callable[[], Kernel], where: tuple[s
     assert name == (where[1] or name)
 
 
+def test_a_fault_of_memory_in_any_run_is_refused() -> None:
+    def tried(faulty: int) -> tuple[int, bool]:
+        runs = 0
+
+        def kernel(values: Tensors, outputs: Tensors, scratch: torch.Tensor) -> None:
+            nonlocal runs
+            right(values, outputs, scratch)
+            if runs == faulty:
+                values["x"][0, 0] += 1
+            runs += 1
+
+        tests = proved(kernel, traits=Traits(programmatic=True))
+        return runs, tests[-1].passed
+
+    runs, passed = tried(-1)
+    assert passed
+    assert [index for index in range(runs) if tried(index)[1]] == []
+
+
 def test_the_same_seed_gives_the_same_tests() -> None:
     assert proved(right, seed=9) == proved(right, seed=9)

@@ -214,6 +214,24 @@ def test_undeclared_nondeterminism_fails_and_declared_passes():
     assert all(test.passed for test in prove(task, kernel, traits=Traits(atomics=True)))
 
 
+def test_a_fault_of_memory_in_any_run_fails():
+    def proved(faulty: int) -> tuple[int, bool]:
+        runs = 0
+
+        def kernel(task, memory: Memory):
+            nonlocal runs
+            honest(task, memory)
+            memory.a[0, 0] ^= runs == faulty
+            runs += 1
+
+        tests = prove(TASK, kernel, traits=Traits(programmatic=True))
+        return runs, all(test.passed for test in tests)
+
+    runs, passed = proved(-1)
+    assert passed
+    assert [index for index in range(runs) if proved(index)[1]] == []
+
+
 def test_missing_dependency_wait_fails():
     tests = prove(TASK, honest, waits=False, traits=Traits(programmatic=True))
     assert _tier(tests) == "programmatic"
