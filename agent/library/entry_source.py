@@ -1,12 +1,13 @@
 """The source of a library's entry: the text that was measured, written again by its family, or refused."""
 
 import hashlib
+from collections.abc import Callable
 
 from cudal2_agent.contract.errors import LibraryError, PlanError
-from cudal2_agent.contract.records.candidate import Candidate, Origin
+from cudal2_agent.contract.records.candidate import Candidate, Origin, ScheduleValue
 from cudal2_agent.contract.records.library import LibraryEntry
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.policies.schedule.families.registry import written
+from cudal2_agent.policies.schedule.families.registry import written, written_for_any_size
 
 AUTHOR = "library"
 
@@ -25,11 +26,22 @@ def candidate_of(entry: LibraryEntry) -> Candidate:
 
 def padded_candidate(entry: LibraryEntry, task: GemmTask) -> Candidate:
     """An entry's schedule, written anew for another task. Raises: LibraryError for a stale entry, or where it does not fit."""
+    return _rewritten(entry, task, written)
+
+
+def candidate_for_any_m(entry: LibraryEntry, task: GemmTask) -> Candidate:
+    """An entry's schedule, written for another task with its sizes as arguments. Raises: as `padded_candidate`."""
+    return _rewritten(entry, task, written_for_any_size)
+
+
+def _rewritten(
+    entry: LibraryEntry, task: GemmTask, write: Callable[[dict[str, ScheduleValue], GemmTask], Candidate]
+) -> Candidate:
     candidate_of(entry)
     try:
         if entry.schedule is None:
             raise ValueError("it is a source, whose sizes may be constants")
-        return written(entry.schedule, task)
+        return write(entry.schedule, task)
     except (ValueError, PlanError) as exc:
         raise LibraryError(f"entry {entry.id} ({entry.task.shape}) cannot be written for {task.shape}: {exc}") from exc
 

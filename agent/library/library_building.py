@@ -31,7 +31,7 @@ from cudal2_agent.agent.library.measured_kernels import (
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.foreign import read_file
-from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, StoredAlgorithm, product_words
+from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, MRange, StoredAlgorithm, product_words
 from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout, parse_shape
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.store.store import open_store
@@ -153,12 +153,14 @@ def extend_library(
     entries: Sequence[LibraryEntry] = (),
     without: frozenset[str] = frozenset(),
     no_faster: Sequence[str] = (),
+    ranges: Sequence[MRange] = (),
 ) -> LibraryManifest | None:
     """A library with all that another holds, with further entries, and with the algorithms of tuned products.
 
     A product may have an entry too: of another driver, say, where no entry is chosen. `base`: None starts an empty one.
     `entries`: stand in for those that `base` has of their tasks, whose algorithms go too. `without`: ids of entries that are
-    left out. `no_faster`: further products that were searched in vain. None where there is nothing to hold.
+    left out. `no_faster`: further products that were searched in vain. `ranges`: of M, in place of those of their entries. None
+    where there is nothing to hold.
     Raises: UsageError where `out` cannot be written, or is one packed file and `base` has built kernels; LibraryError where
     `base` is damaged.
     """
@@ -178,7 +180,10 @@ def extend_library(
         return None
     searched = {*(base.manifest.no_faster if base is not None else ()), *no_faster}
     vain = tuple(sorted(searched - {product_words(one.task) for one in held}))
-    manifest = manifest_of(held, stored, vain, name=name if name.endswith(TUNED) else f"{name}{TUNED}", chip=chip)
+    of_entry = {one.entry: one for one in (*(base.manifest.ranges if base is not None else ()), *ranges)}
+    kept_ranges = tuple(of_entry[one.id] for one in held if one.id in of_entry)
+    name = name if name.endswith(TUNED) else f"{name}{TUNED}"
+    manifest = manifest_of(held, stored, vain, kept_ranges, name=name, chip=chip)
     write_library(out, manifest, (*held, *stored), cubins)
     return manifest
 

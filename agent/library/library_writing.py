@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from filelock import FileLock
 
@@ -20,7 +20,7 @@ from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2_agent.agent.library.entry_choice import EntryChoice, LeftOut
 from cudal2_agent.agent.library.preparing import library_cache, prepare, sms_for
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, StoredAlgorithm
+from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, MRange, StoredAlgorithm
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.contract.whole_file import whole_file
 
@@ -34,22 +34,38 @@ def manifest_of(
     entries: tuple[LibraryEntry, ...],
     algorithms: tuple[StoredAlgorithm, ...] = (),
     no_faster: tuple[str, ...] = (),
+    ranges: tuple[MRange, ...] = (),
     *,
     name: str,
     chip: str,
 ) -> LibraryManifest:
     """The manifest of entries and of algorithms, each in the order of their ids. It is dated by the newest measurement."""
     return LibraryManifest(
-        version=4 if any(entry.task.bias for entry in entries) else 3 if no_faster else 2 if algorithms else 1,
+        version=_version(entries, algorithms, no_faster, ranges),
         name=name,
         chip=chip,
         arch=(entries or algorithms)[0].task.arch.value,
         entries=tuple(entry.id for entry in entries),
         algorithms=tuple(one.id for one in algorithms),
         no_faster=no_faster,
+        ranges=ranges,
         product=f"{_PACKAGE} {__version__}",
         created=max((*(entry.evaluation.measured for entry in entries), *(one.measured for one in algorithms))),
     )
+
+
+def _version(
+    entries: tuple[LibraryEntry, ...],
+    algorithms: tuple[StoredAlgorithm, ...],
+    no_faster: tuple[str, ...],
+    ranges: tuple[MRange, ...],
+) -> Literal[1, 2, 3, 4, 5]:
+    """The first version of the format that has all of this."""
+    if ranges:
+        return 5
+    if any(entry.task.bias for entry in entries):
+        return 4
+    return 3 if no_faster else 2 if algorithms else 1
 
 
 def write_library(
@@ -66,7 +82,7 @@ def write_library(
     """
     lines = "".join(f"{line_of(one)}\n" for one in held).encode()
     # Readers of an earlier version know no fields of a later one.
-    later = {field for field in ("algorithms", "no_faster") if not getattr(manifest, field)}
+    later = {field for field in ("algorithms", "no_faster", "ranges") if not getattr(manifest, field)}
     try:
         if out.name.endswith(PACKED):
             out.parent.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,7 @@ def _proven(entry: LibraryEntry, task: GemmTask, settings: Settings, sms: int, e
     """Raises: LibraryError where the kernel cannot be written, is not compiled or not found right, PlanError."""
     require_nvrtc(entry)
     candidate = padded_candidate(entry, task)
-    plan = _proven_plan(candidate, task, sms)
+    plan = proven_plan(candidate, task, sms)
     with emulator(task, settings) as sandbox:
         [(_, built)] = sandbox.build([candidate], task)
         if not isinstance(built, Built):
@@ -82,7 +82,7 @@ def _proven(entry: LibraryEntry, task: GemmTask, settings: Settings, sms: int, e
     return FreshKernel(cubin, record, evaluation.headline)
 
 
-def _proven_plan(candidate: Candidate, task: GemmTask, sms: int) -> ResolvedPlan:
+def proven_plan(candidate: Candidate, task: GemmTask, sms: int) -> ResolvedPlan:
     """The launch plan for the SMs. Raises: LibraryError where the emulator would run another launch, PlanError."""
     limits, emulated = LIMITS[task.arch], REFERENCE_CHIPS[task.arch].sms
     plan = resolve(candidate.plan, task, limits, sms)

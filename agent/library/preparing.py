@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from filelock import FileLock
 
-from cudal2.library.prepared_kernels import PreparedKernels, stem_of
+from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2_agent.agent.library.entry_source import candidate_of
 from cudal2_agent.agent.wiring.gpus import visible_sms
 from cudal2_agent.contract.base import Record
@@ -22,7 +22,7 @@ from cudal2_agent.contract.errors import LibraryError, MachineError, PlanError
 from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
 from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.build import Built
-from cudal2_agent.contract.records.library import LibraryEntry, PreparedKernel
+from cudal2_agent.contract.records.library import LibraryEntry, PreparedKernel, RangeKernel
 from cudal2_agent.contract.records.task import Arch, GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.contract.whole_file import whole_file
@@ -50,7 +50,7 @@ class FreshKernel(NamedTuple):
     """What a build gives: a cubin, and the record beside it. `message`: as of `PreparedEntry`."""
 
     cubin: bytes
-    record: PreparedKernel
+    record: PreparedKernel | RangeKernel
     message: str = ""
 
 
@@ -98,17 +98,33 @@ def into_cache(
     `build` raises LibraryError or PlanError where the kernel cannot be built. Raises: MachineError, and as `build`.
     """
     outcome = partial(PreparedEntry, id=entry.id, shape=task.shape, layout=task.layout.value)
+    cubin, plan = kernels.cubin_path(entry, task), kernels.plan_path(entry, sms, task)
+    return into_place(outcome, CachePlace(cubin, plan, lambda: kernels.find(entry, sms, task)), kernels.folder, build)
+
+
+class CachePlace(NamedTuple):
+    """The two files of a kernel. `find`: None where they do not hold it. Raises LibraryError where they are damaged."""
+
+    cubin: Path
+    plan: Path
+    find: Callable[[], object | None]
+
+
+def into_place(
+    outcome: Callable[..., PreparedEntry], place: CachePlace, folder: Path, build: Callable[[], FreshKernel]
+) -> PreparedEntry:
+    """As `into_cache`, for any place in the cache's folder."""
     try:
-        with FileLock(kernels.folder / LOCKS / f"{stem_of(entry, task)}.lock"):
-            if _ready(entry, task, kernels, sms):
+        with FileLock(folder / LOCKS / f"{place.cubin.stem}.lock"):
+            if _ready(place):
                 return outcome(status="ready")
             fresh = build()
-            _keep(fresh, kernels.cubin_path(entry, task), kernels.plan_path(entry, sms, task))
+            _keep(fresh, place.cubin, place.plan)
             return outcome(status="built", message=fresh.message)
     except (LibraryError, PlanError) as exc:
         return outcome(status="failed", message=" ".join(str(exc).split()))
     except OSError as exc:
-        raise unwritable(kernels.folder, exc) from exc
+        raise unwritable(folder, exc) from exc
 
 
 def require_nvrtc(entry: LibraryEntry) -> None:
@@ -121,9 +137,9 @@ def require_nvrtc(entry: LibraryEntry) -> None:
         )
 
 
-def _ready(entry: LibraryEntry, task: GemmTask, kernels: PreparedKernels, sms: int) -> bool:
+def _ready(place: CachePlace) -> bool:
     try:
-        return kernels.find(entry, sms, task) is not None
+        return place.find() is not None
     except LibraryError:  # damaged: it is built again
         return False
 

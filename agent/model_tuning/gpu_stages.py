@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudal2.dispatch.decision import GpuIdentity
+from cudal2.library.kernel_library import EntryRange
 from cudal2_agent.agent.library.algorithms.tuned_products import TunedProduct
-from cudal2_agent.agent.model_tuning.tune_records import JudgedProduct, PassTimes, Way
+from cudal2_agent.agent.model_tuning.tune_records import JudgedProduct, JudgedRange, PassTimes, Way
 from cudal2_agent.contract.errors import Cudal2Error, DeviceUnavailable, UsageError, WorkerError
 from cudal2_agent.contract.records.library import LibraryEntry
 from cudal2_agent.contract.records.task import GemmTask
@@ -26,6 +27,13 @@ class Judge(NamedTuple):
     """Asks for a `JudgedProduct` of each entry. `cache`: the folder of built kernels."""
 
     entries: tuple[LibraryEntry, ...]
+    cache: Path
+
+
+class JudgeRanges(NamedTuple):
+    """Asks for a `JudgedRange` of each entry, down to the smallest M of its range. `cache`: the folder of built kernels."""
+
+    asked: tuple[EntryRange, ...]
     cache: Path
 
 
@@ -91,6 +99,10 @@ class GpuStages:
         """Raises: ChildLost with the first entry that has no row in hand, UsageError."""
         yield from self._asked(Judge(tuple(entries), cache), PRODUCT_S)
 
+    def ranged(self, asked: Sequence[EntryRange], cache: Path) -> Iterator[JudgedRange]:
+        """Raises: ChildLost with the first entry that has no row in hand, UsageError."""
+        yield from self._asked(JudgeRanges(tuple(asked), cache), PRODUCT_S)
+
     def tuned(self, tasks: Sequence[GemmTask]) -> Iterator[TunedProduct]:
         """Raises: ChildLost with the first task that has no row in hand, UsageError."""
         yield from self._asked(TuneAlgorithms(tuple(tasks)), PRODUCT_S)
@@ -147,6 +159,11 @@ def _answers(request: object) -> Iterator[object]:
         from cudal2_agent.agent.model_tuning.judged_products import judge_products
 
         yield from judge_products(request.entries, PreparedKernels(request.cache), platform, identity)
+    elif isinstance(request, JudgeRanges):
+        from cudal2.library.prepared_kernels import PreparedKernels
+        from cudal2_agent.agent.model_tuning.judged_ranges import judge_ranges
+
+        yield from judge_ranges(request.asked, PreparedKernels(request.cache), platform, identity)
     elif isinstance(request, TuneAlgorithms):
         from cudal2_agent.agent.library.algorithms.tuned_products import tune_product
 

@@ -5,8 +5,10 @@ A library's entry beat cuBLASLt-AutoTuning where it was searched. What a program
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from cudal2.dispatch.decision import GpuIdentity
+from cudal2.launcher.loaded_kernel import LoadedKernel
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2.torch.gpu_platform import CudaPlatform
 from cudal2_agent.agent.library.algorithms.algorithm_check import by_launching, fault_of
@@ -16,10 +18,19 @@ from cudal2_agent.agent.model_tuning.tune_records import JudgedProduct
 from cudal2_agent.contract.errors import Cudal2Error
 from cudal2_agent.contract.records.evaluation import TORCH
 from cudal2_agent.contract.records.library import LibraryEntry
-from cudal2_agent.contract.reward.speedup import median_us, paired_speedup
+from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.reward.speedup import Speedup, median_us, paired_speedup
 
 ROUNDS, SAMPLE_US = 20, 1500.0
 _OURS = "kernel"
+
+
+class TimesBesideTorch(NamedTuple):
+    """Medians in microseconds, and the ratio of paired times."""
+
+    speedup: Speedup
+    time_us: float
+    torch_us: float
 
 
 def judge_products(
@@ -40,21 +51,22 @@ def _judged(entry: LibraryEntry, prepared: PreparedKernels, platform: CudaPlatfo
     if built is None:
         return _row(entry, identity, fault="its kernel is not built; see `cudal2-agent library prepare`")
     kernel = platform.load(0, built, task)
+    found = beside_torch(kernel, task, platform)
+    if isinstance(found, str):
+        return _row(entry, identity, fault=found)
+    return _row(entry, identity).model_copy(update=found._asdict())
+
+
+def beside_torch(kernel: LoadedKernel, task: GemmTask, platform: CudaPlatform) -> TimesBesideTorch | str:
+    """The kernel and PyTorch's own product in the same rounds; what was wrong where its results are."""
     if fault := fault_of(task, kernel, "cuda:0", lambda: platform.stream(0)):
-        return _row(entry, identity, fault=fault)
+        return fault
     sets = operand_sets(task)
     torch_us = ProductGraph(by_torch, sets, 2).sample_us()
     launches = launches_in(SAMPLE_US, torch_us)
     both = {_OURS: by_launching(kernel, platform), TORCH: by_torch}
     times = race(both, sets, launches=launches, rounds=ROUNDS, product_us=torch_us)
-    row = _row(entry, identity)
-    return row.model_copy(
-        update={
-            "speedup": paired_speedup(times[_OURS], times[TORCH]),
-            "time_us": median_us(times[_OURS]),
-            "torch_us": median_us(times[TORCH]),
-        }
-    )
+    return TimesBesideTorch(paired_speedup(times[_OURS], times[TORCH]), median_us(times[_OURS]), median_us(times[TORCH]))
 
 
 def _row(entry: LibraryEntry, identity: GpuIdentity, fault: str = "") -> JudgedProduct:

@@ -2,6 +2,7 @@
 
 passes.json         what the model multiplies, and for which request
 judged.jsonl        kernels beside PyTorch's own product
+ranges.jsonl        kernels that take M as it comes beside PyTorch's own product
 tuned.jsonl         algorithms of cuBLASLt, as of `library tune`
 library.jsonl.gz    the library
 times.jsonl         the model without the library and with it
@@ -14,7 +15,14 @@ from pathlib import Path
 
 from cudal2_agent.agent.library.algorithms.tuned_products import TunedProduct, newest, read_tuned
 from cudal2_agent.agent.library.row_file import append_row, read_row_file
-from cudal2_agent.agent.model_tuning.tune_records import JudgedProduct, PassTimes, RecordedPasses, TuneAnswer, TuneRequest
+from cudal2_agent.agent.model_tuning.tune_records import (
+    JudgedProduct,
+    JudgedRange,
+    PassTimes,
+    RecordedPasses,
+    TuneAnswer,
+    TuneRequest,
+)
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.foreign import parse_record, read_file
@@ -30,6 +38,7 @@ class TuneFolder:
         self.path = path
         self.library = path / "library.jsonl.gz"
         self._passes, self._answer = path / "passes.json", path / "answer.json"
+        self._ranges = path / "ranges.jsonl"
         self._judged, self._tuned, self._times = path / "judged.jsonl", path / "tuned.jsonl", path / "times.jsonl"
 
     def passes(self, request: TuneRequest) -> RecordedPasses | None:
@@ -57,6 +66,11 @@ class TuneFolder:
         rows = read_row_file(self._judged, JudgedProduct, _COMMAND)
         return {row.entry: row for row in rows if row.environment == environment}
 
+    def ranges(self, environment: str) -> dict[str, JudgedRange]:
+        """The last row of each entry in an environment."""
+        rows = read_row_file(self._ranges, JudgedRange, _COMMAND)
+        return {row.entry: row for row in rows if row.environment == environment}
+
     def tuned(self, environment: str) -> list[TunedProduct]:
         """The last row of each product in an environment."""
         return list(newest([row for row in read_tuned(self._tuned) if row.environment == environment]).values())
@@ -66,8 +80,13 @@ class TuneFolder:
         rows = read_row_file(self._times, PassTimes, _COMMAND)
         return {row.tokens: row for row in rows if (row.environment, row.library_sha256) == (environment, library_sha256)}
 
-    def keep(self, row: JudgedProduct | TunedProduct | PassTimes) -> None:
-        files = {JudgedProduct: self._judged, TunedProduct: self._tuned, PassTimes: self._times}
+    def keep(self, row: JudgedProduct | JudgedRange | TunedProduct | PassTimes) -> None:
+        files = {
+            JudgedProduct: self._judged,
+            JudgedRange: self._ranges,
+            TunedProduct: self._tuned,
+            PassTimes: self._times,
+        }
         append_row(files[type(row)], row)
 
     def library_sha256(self) -> str | None:

@@ -7,6 +7,7 @@ from typing import Literal
 from cudal2_agent.agent.library.advise.advice import Advice, ProductAdvice
 from cudal2_agent.agent.library.advise.products import CountedProduct, Recording
 from cudal2_agent.contract.base import Record, Sha256
+from cudal2_agent.contract.records.library import MRange
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.speedup import Speedup
 
@@ -72,6 +73,21 @@ class JudgedProduct(Record):
     def served(self) -> bool:
         """Whether a program should run it: it is right, and PyTorch's product is not faster."""
         return self.speedup is not None and self.speedup.ratio >= 1.0
+
+
+class JudgedRange(Record):
+    """How far below an entry's own M its kernel for any M is faster than PyTorch's product. `floor`: the smallest M asked for.
+
+    `m_range`: None where it is not faster, or `fault` says what was wrong.
+    """
+
+    entry: str
+    floor: int
+    chip: str
+    environment: str
+    m_range: MRange | None
+    fault: str = ""
+    measured_at: datetime
 
 
 class WayTimes(Record):
@@ -145,7 +161,8 @@ class PassTimes(Record):
 class TuneAnswer(Record):
     """What `tune` leaves. `library`: None where nothing is faster than PyTorch. `within`: whether all errors are tolerated.
 
-    `left`: products that no search was begun for, since the time was up. `disk_bytes`: of the library and its built kernels.
+    `left`: products that no search was begun for, since the time was up. `ranges`: of M, by which products are served whose M
+    no pass had. `disk_bytes`: of the library and its built kernels.
     """
 
     request: TuneRequest
@@ -154,6 +171,7 @@ class TuneAnswer(Record):
     left: int
     tuned: int
     dropped: int
+    ranges: int = 0
     advice: Advice
     times: tuple[PassTimes, ...]
     tolerance: float

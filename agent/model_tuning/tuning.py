@@ -1,6 +1,7 @@
-"""The stages of `tune`: record, search, judge, tune cuBLASLt, build, measure. Each leaves what a later call resumes from.
+"""The stages of `tune`: record, search, judge, build for other M, tune cuBLASLt, measure.
 
-Searches are a campaign in the store. Rows of another GPU, driver or PyTorch are measured again.
+Each leaves what a later call resumes from. Searches are a campaign in the store. Rows of another GPU, driver or PyTorch are
+measured again.
 """
 
 import math
@@ -10,7 +11,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, Protocol, TypeVar
 
 from cudal2.dispatch.decision import GpuIdentity
-from cudal2.library.kernel_library import KernelLibrary, key_of, open_library
+from cudal2.library.kernel_library import EntryRange, KernelLibrary, key_of, open_library
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2_agent.agent.library.advise.advice import Advice, advise
 from cudal2_agent.agent.library.advise.known_kernels import (
@@ -27,13 +28,15 @@ from cudal2_agent.agent.library.algorithms.tuned_products import TunedProduct
 from cudal2_agent.agent.library.entry_choice import NOT_FASTER, choose_entries
 from cudal2_agent.agent.library.library_building import extend_library
 from cudal2_agent.agent.library.measured_kernels import kernels_of_store, origins_in
-from cudal2_agent.agent.library.preparing import library_cache, prepare
+from cudal2_agent.agent.library.preparing import library_cache, prepare, sms_for
 from cudal2_agent.agent.model_tuning.gpu_stages import GpuStages, TimePass
 from cudal2_agent.agent.model_tuning.product_choice import entries_for, tasks_of, to_search
+from cudal2_agent.agent.model_tuning.range_building import AskedRange, asked_ranges, build_ranges
 from cudal2_agent.agent.model_tuning.tune_folder import TuneFolder
 from cudal2_agent.agent.model_tuning.tune_records import (
     WAYS,
     JudgedProduct,
+    JudgedRange,
     PassTimes,
     RecordedPass,
     RecordedPasses,
@@ -44,7 +47,7 @@ from cudal2_agent.agent.model_tuning.tune_records import (
 from cudal2_agent.agent.model_tuning.tuned_model import TunedModel
 from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.errors import UsageError, WorkerError
-from cudal2_agent.contract.records.library import LibraryEntry, product_words
+from cudal2_agent.contract.records.library import LibraryEntry, MRange, product_words
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.processes.child import ChildLost
@@ -62,7 +65,7 @@ class TuneOptions(NamedTuple):
     """`minutes`: for all; searches leave time for the rest; None for no limit. `measure`: whether a GPU of this machine does.
 
     `searchers`: GPUs that search, here or elsewhere. `ways`: how the model is run. `tolerance`: how many times PyTorch's own
-    error the model may have with the library.
+    error the model may have with the library. `ranges`: whether kernels are measured for M between those of the passes.
     """
 
     training: bool = False
@@ -71,6 +74,7 @@ class TuneOptions(NamedTuple):
     searchers: int = 1
     ways: tuple[Way, ...] = WAYS
     tolerance: float = 1.25
+    ranges: bool = True
 
 
 class TuneDisplay(Protocol):
@@ -78,6 +82,7 @@ class TuneDisplay(Protocol):
 
     def stage(self, words: str) -> None: ...
     def judged(self, row: JudgedProduct) -> None: ...
+    def ranged(self, entry: LibraryEntry, row: JudgedRange) -> None: ...
     def tuned(self, row: TunedProduct) -> None: ...
     def timed(self, row: PassTimes) -> None: ...
     def note(self, words: str) -> None: ...
@@ -220,8 +225,37 @@ class Tuning:
             self._folder.keep(tuned)
             self._display.tuned(tuned)
         dropped = frozenset(one.id for one in built if not rows[one.id].served)
-        self._write_library(kept, self._folder.tuned(environment), vain, identity.gpu, dropped)
+        ranges = self._ranges(gpu, identity, environment, kept) if self._options.ranges else []
+        self._write_library(kept, self._folder.tuned(environment), vain, identity.gpu, dropped, ranges)
         return len(dropped)
+
+    def _ranges(self, gpu: GpuStages, identity: GpuIdentity, environment: str, kept: Sequence[LibraryEntry]) -> list[MRange]:
+        """Builds and judges kernels for the M below those of the entries; the ranges that are faster than PyTorch."""
+        known = self._folder.ranges(environment)
+        asked = [one for one in asked_ranges(kept, self._tasks()) if _floor(known.get(one.entry.id)) != one.floor]
+        if asked:
+            self._display.stage(f"building and proving {len(asked)} kernels for M between those of the passes")
+        waiting = list[EntryRange]()
+        for built in build_ranges(asked, environment, self._settings, identity.sms):
+            if built.found is not None:
+                waiting.append(built.found)
+            else:
+                self._keep_range(built.asked.entry, _no_range(built.asked, identity, environment, built.fault))
+        if waiting:
+            self._display.stage(f"racing {len(waiting)} of them against PyTorch's own product")
+        entries, cache = {one.id: one for one in kept}, library_cache(self._settings)
+        for row in _survived(
+            waiting,
+            lambda left: gpu.ranged(left, cache),
+            lambda one, why: _no_range(AskedRange(one.entry, one.m_range.smallest), identity, environment, why),
+        ):
+            self._keep_range(entries[row.entry], row)
+        rows = self._folder.ranges(environment)
+        return [below.m_range for one in kept if (below := rows.get(one.id)) is not None and below.m_range is not None]
+
+    def _keep_range(self, entry: LibraryEntry, row: JudgedRange) -> None:
+        self._folder.keep(row)
+        self._display.ranged(entry, row)
 
     def _built(self, entries: Sequence[LibraryEntry], sms: int) -> list[LibraryEntry]:
         """The entries whose kernels are in the cache now; a note for each other one."""
@@ -240,8 +274,18 @@ class Tuning:
         vain: Sequence[str],
         chip: str,
         without: frozenset[str] = frozenset(),
+        ranges: Sequence[MRange] = (),
     ) -> None:
-        held = extend_library(self._base, rows, self._folder.library, chip, entries=entries, without=without, no_faster=vain)
+        held = extend_library(
+            self._base,
+            rows,
+            self._folder.library,
+            chip,
+            entries=entries,
+            without=without,
+            no_faster=vain,
+            ranges=ranges,
+        )
         if held is None:
             self._folder.library.unlink(missing_ok=True)
 
@@ -289,6 +333,7 @@ class Tuning:
         times = tuple(self._folder.times(environment, sha256).values()) if sha256 else ()
         errors = [one for row in times for one in (row.outputs, row.gradients) if one is not None]
         prepared = PreparedKernels(library_cache(self._settings))
+        sms = identity.sms if identity is not None else sms_for(self._chip.arch)
         entries = [entry for task in self._tasks() if held is not None and (entry := held.find(key_of(task)))]
         answer = TuneAnswer(
             request=self._passes.request,
@@ -297,11 +342,14 @@ class Tuning:
             left=left,
             tuned=sum(row.faster for row in self._folder.tuned(environment)),
             dropped=dropped,
+            ranges=len(held.manifest.ranges) if held is not None else 0,
             advice=advice,
             times=times,
             tolerance=self._options.tolerance,
             within=all(one.within(self._options.tolerance) for one in errors),
-            disk_bytes=self._folder.disk_bytes(prepared.cubin_path(entry) for entry in entries),
+            disk_bytes=self._folder.disk_bytes(
+                file for entry in entries for file in (prepared.cubin_path(entry), *prepared.range_paths(entry, sms))
+            ),
             notes=tuple(self._notes),
         )
         self._folder.keep_answer(answer)
@@ -332,6 +380,10 @@ def _without_entries(known: KnownKernels) -> KnownKernels:
     return known._replace(find=lambda _: None, algorithm=lambda _: None, padded_entry=lambda _: None, no_faster=frozenset())
 
 
+def _floor(row: JudgedRange | None) -> int:
+    return 0 if row is None else row.floor
+
+
 def _survived(
     waiting: Sequence[_One], ask: Callable[[Sequence[_One]], Iterator[_Row]], lost: Callable[[_One, str], _Row]
 ) -> Iterator[_Row]:
@@ -353,6 +405,18 @@ def _lost(entry: LibraryEntry, identity: GpuIdentity, environment: str, why: str
         chip=identity.gpu,
         environment=environment,
         speedup=None,
+        fault=why,
+        measured_at=datetime.now(UTC),
+    )
+
+
+def _no_range(asked: AskedRange, identity: GpuIdentity, environment: str, why: str) -> JudgedRange:
+    return JudgedRange(
+        entry=asked.entry.id,
+        floor=asked.floor,
+        chip=identity.gpu,
+        environment=environment,
+        m_range=None,
         fault=why,
         measured_at=datetime.now(UTC),
     )

@@ -132,44 +132,87 @@ def product_words(task: GemmTask) -> str:
     return f"{task.shape} {task.layout} {task.element}/{task.accumulate}{' bias' if task.bias else ''}"
 
 
+class RangePoint(Record):
+    """A kernel beside PyTorch's own product at one M, in the same rounds. Unit: microseconds."""
+
+    m: int = Field(ge=1)
+    time_us: float
+    torch_us: float
+    speedup: Speedup
+
+    @property
+    def faster(self) -> bool:
+        """Whether the lower end of its interval beats PyTorch's product."""
+        return self.speedup.low > 1.0
+
+
+class MRange(Record):
+    """The M from `smallest` on, below that of an entry, at which one kernel of its schedule is faster than PyTorch's product.
+
+    `entry`: its id. `source_sha256`: of the kernel's text, which takes M as it comes. `points`: what was measured, the largest
+    M first. `environment`: `Environment.key` of the measurement.
+    """
+
+    entry: str
+    smallest: int = Field(ge=1)
+    source_sha256: Sha256
+    points: tuple[RangePoint, ...]
+    environment: str
+    measured: date
+
+
 class LibraryManifest(Record):
     """What a library is. `entries`, `algorithms`: ids, sorted. `chip`: the one that all of them were measured on.
 
     `no_faster`: matrix products that were searched, of which no kernel beats AutoTuning, as `product_words` has them, sorted.
     `version`: 2 where there are algorithms, which software that reads version 1 does not know; 3 where there is `no_faster`; 4
-    where an entry adds a bias.
+    where an entry adds a bias; 5 where there are `ranges`, of at most one for an entry, sorted by it.
+    Raises: ValueError for a range of an entry that is not there, and for two of one entry.
     """
 
     format: str = "cudal2-library"
-    version: Literal[1, 2, 3, 4] = 1
+    version: Literal[1, 2, 3, 4, 5] = 1
     name: Name
     chip: Name
     arch: Arch
     entries: tuple[str, ...]
     algorithms: tuple[str, ...] = ()
     no_faster: tuple[str, ...] = ()
+    ranges: tuple[MRange, ...] = ()
     product: str
     created: date
     licence: str = "Apache-2.0"
 
+    @model_validator(mode="after")
+    def _of_entries(self) -> "LibraryManifest":
+        of = [one.entry for one in self.ranges]
+        if len(set(of)) != len(of) or not set(of) <= set(self.entries):
+            raise ValueError("a range of M belongs to an entry of the library, and an entry has one at most")
+        return self
 
-class PreparedKernel(Record):
-    """A built kernel of a library's entry, beside its cubin. `plan`: as the source has it, resolved for `task` and the SMs.
+
+class EntryKernel(Record):
+    """What a built kernel of a library's entry has beside it. `source_sha256`: the entry's.
 
     `compiler`: such as `nvrtc 13.0 (13.0.88)`.
     """
 
-    task: GemmTask
     source_sha256: Sha256
     cubin_sha256: Sha256
     compiler: str
-    plan: ResolvedPlan
 
     @property
     def nvrtc(self) -> str:
         """The version of NVRTC that compiled it, such as `13.0`; empty for another compiler."""
         name, _, rest = self.compiler.partition(" ")
         return rest.partition(" ")[0] if name == "nvrtc" else ""
+
+
+class PreparedKernel(EntryKernel):
+    """A kernel for one task. `plan`: as the source has it, resolved for `task` and the SMs."""
+
+    task: GemmTask
+    plan: ResolvedPlan
 
 
 class PaddedKernel(PreparedKernel):
@@ -181,6 +224,19 @@ class PaddedKernel(PreparedKernel):
     entry_task: GemmTask
     text_sha256: Sha256
     verdict: str
+
+
+class RangeKernel(EntryKernel):
+    """A kernel for every M from `smallest` to below that of its entry. `plan`: in sizes of the product.
+
+    `text_sha256`: of the kernel. `verdicts`: those of the emulator, by M.
+    """
+
+    entry_task: GemmTask
+    smallest: int = Field(ge=1)
+    text_sha256: Sha256
+    plan: LaunchPlan
+    verdicts: dict[int, str]
 
 
 class InvariantKernel(Record):

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from cudal2_agent.contract.base import Record
-from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm, nvrtc_in
+from cudal2_agent.contract.records.library import LibraryEntry, MRange, StoredAlgorithm, nvrtc_in
 from cudal2_agent.contract.records.task import Arch, GemmTask
 
 
@@ -126,6 +126,7 @@ class Choice(StrEnum):
 
 class Decision(Record):
     """`entry`: the library's, as it is there. `task`: what it is launched for, of a smaller M than its own for `PADDED_M`.
+    `m_range`: the range of the entry in which that M lies, where one was measured.
 
     Both are set for `EXACT` and `PADDED_M`. `algorithm`: the stored cuBLASLt algorithm of `AUTOTUNED`. `cause`: why no exact
     entry is chosen; None for `EXACT`.
@@ -134,6 +135,7 @@ class Decision(Record):
     choice: Choice
     entry: LibraryEntry | None = None
     task: GemmTask | None = None
+    m_range: MRange | None = None
     algorithm: StoredAlgorithm | None = None
     cause: FallbackCause | None = None
 
@@ -144,6 +146,9 @@ class Decision(Record):
             speedup = self.entry.evaluation.speedup
             return f"the entry was measured at {speedup.ratio:.3f} ({speedup.low:.3f} to {speedup.high:.3f}) of AutoTuning"
         why = self.cause.sentence if self.cause is not None else "nothing better is known"
+        if self.m_range is not None and self.entry is not None:
+            span = f"M from {self.m_range.smallest} to {self.entry.task.m}"
+            return f"{why}; the entry of {self.entry.task.shape} serves {span}, as was measured"
         if self.choice is Choice.PADDED_M and self.entry is not None:
             return f"{why}; the entry of {self.entry.task.shape} serves it with a padded M, as the measured rule allows"
         return why if self.algorithm is None else f"{why}; the stored algorithm of cuBLASLt is run: {self.algorithm.words}"

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from cudal2.dispatch.decision import Choice, Decision, FallbackCause, GpuIdentity
 from cudal2.dispatch.padded_m_rule import PaddedMRule
-from cudal2.library.kernel_library import TaskKey
+from cudal2.library.kernel_library import EntryRange, TaskKey
 from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout
 
@@ -27,6 +27,12 @@ class LibraryEntries(Protocol):
         ...
 
     def keys(self) -> Iterable[TaskKey]: ...
+
+    def range_of(self, key: TaskKey) -> EntryRange | None:
+        """The range of M that a product lies in. Raises: LibraryError where its entry is not valid."""
+        ...
+
+    def ranges(self, key: TaskKey) -> Iterable[EntryRange]: ...
 
     def algorithm(self, key: TaskKey) -> StoredAlgorithm | None:
         """The algorithm of exactly this matrix product. Raises: LibraryError where it is not valid."""
@@ -54,12 +60,12 @@ class Dispatcher:
         found = self._decided.get((m, n, k, kind))
         return found if found is not None else self._keep(m, n, k, kind)
 
+    def ranges(self, n: int, k: int, kind: int) -> list[EntryRange]:
+        """The ranges of M of a weight that may be used here. Raises: LibraryError where an entry is not valid."""
+        return [one for one in self._library.ranges(_key(0, n, k, kind)) if self._usable(one)]
+
     def _keep(self, m: int, n: int, k: int, kind: int) -> Decision:
-        rest, bias = divmod(kind, 2)
-        rest, accumulate = divmod(rest, len(ACCUMULATORS))
-        layout, element = divmod(rest, len(ELEMENTS))
-        key = TaskKey(m, n, k, LAYOUTS[layout], ELEMENTS[element], ACCUMULATORS[accumulate], bool(bias))
-        decision = self._choose(key)
+        decision = self._choose(_key(m, n, k, kind))
         if len(self._decided) >= MAX_CACHED:
             self._decided.clear()
         self._decided[m, n, k, kind] = decision
@@ -70,7 +76,7 @@ class Dispatcher:
             return Decision(choice=Choice.HEURISTIC, cause=FallbackCause.EMPTY)
         entry = self._library.find(key)
         if entry is None:
-            return self._padded(key) or self._of_cublaslt(key, FallbackCause.NO_ENTRY)
+            return self._in_range(key) or self._padded(key) or self._of_cublaslt(key, FallbackCause.NO_ENTRY)
         cause = self._why_not(entry)
         return self._of_cublaslt(key, cause) if cause else Decision(choice=Choice.EXACT, entry=entry, task=entry.task)
 
@@ -91,6 +97,18 @@ class Dispatcher:
         if differs is None and not self._gpu.cublas:
             differs = FallbackCause.NO_CUBLASLT
         return differs or (None if algorithm.cublas == self._gpu.cublas else FallbackCause.OTHER_CUBLAS)
+
+    def _in_range(self, key: TaskKey) -> Decision | None:
+        """An entry in whose range of M the product lies, where the range was measured here."""
+        found = self._library.range_of(key)
+        if found is None or not self._usable(found) or (task := _task(key, self._gpu)) is None:
+            return None
+        entry, m_range = found
+        return Decision(choice=Choice.PADDED_M, entry=entry, task=task, m_range=m_range, cause=FallbackCause.NO_ENTRY)
+
+    def _usable(self, found: EntryRange) -> bool:
+        environment = found.m_range.environment
+        return self._why_not(found.entry) is None and not (self._gpu.measured(environment) or self._gpu.compiled(environment))
 
     def _padded(self, key: TaskKey) -> Decision | None:
         """An entry of a padded M, where the rule was measured on this GPU with this driver and this NVRTC, without a bias."""
@@ -114,6 +132,13 @@ class Dispatcher:
         if refused := self._why_not_run(algorithm):
             return Decision(choice=Choice.HEURISTIC, cause=refused)
         return Decision(choice=Choice.AUTOTUNED, algorithm=algorithm, cause=cause)
+
+
+def _key(m: int, n: int, k: int, kind: int) -> TaskKey:
+    rest, bias = divmod(kind, 2)
+    rest, accumulate = divmod(rest, len(ACCUMULATORS))
+    layout, element = divmod(rest, len(ELEMENTS))
+    return TaskKey(m, n, k, LAYOUTS[layout], ELEMENTS[element], ACCUMULATORS[accumulate], bool(bias))
 
 
 def _task(key: TaskKey, gpu: GpuIdentity) -> GemmTask | None:

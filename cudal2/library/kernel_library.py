@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from cudal2.library.library_form import CUBINS, PACKED, cubin_name, plan_name, read_library_files
 from cudal2.library.prepared_kernels import CachedKernel, read_kernel
 from cudal2_agent.contract.errors import LibraryError, UsageError
-from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, StoredAlgorithm
+from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, MRange, StoredAlgorithm
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 
 MIN_ID_CHARS = 4  # of a shortened id
@@ -39,6 +39,13 @@ def key_of(task: GemmTask) -> TaskKey:
     return TaskKey(task.m, task.n, task.k, task.layout, task.element, task.accumulate, task.bias)
 
 
+class EntryRange(NamedTuple):
+    """An entry, and the smaller M that a kernel of its schedule serves."""
+
+    entry: LibraryEntry
+    m_range: MRange
+
+
 class KernelLibrary:
     """The entries of one library by task and by id, and beside them its algorithms. Safe to share between threads."""
 
@@ -54,6 +61,13 @@ class KernelLibrary:
             self._take(id_, self._ids)
         for id_ in manifest.algorithms:
             self._take(id_, self._algorithm_ids)
+        of_entry = {one.entry: one for one in manifest.ranges}
+        self._ranges: dict[TaskKey, list[tuple[int, MRange]]] = {}  # by product without its M; M of the entry, smallest first
+        for key, id_ in self._ids.items():
+            if id_ in of_entry:
+                self._ranges.setdefault(key._replace(m=0), []).append((key.m, of_entry[id_]))
+        for found in self._ranges.values():
+            found.sort(key=lambda one: one[0])
 
     def __len__(self) -> int:
         return len(self.manifest.entries)
@@ -76,6 +90,20 @@ class KernelLibrary:
         """The entry of exactly this task. Raises: LibraryError where it is not valid."""
         id_ = self._ids.get(key)
         return None if id_ is None else self._validated(id_)
+
+    def ranges(self, key: TaskKey) -> list[EntryRange]:
+        """All ranges of M of a weight, whatever M the key has; by M. Raises: LibraryError where an entry is not valid."""
+        return [EntryRange(self._validated(one.entry), one) for _, one in self._ranges.get(key._replace(m=0), ())]
+
+    def range_below(self, entry: LibraryEntry) -> MRange | None:
+        """The range of M of an entry."""
+        return next((one for one in self.manifest.ranges if one.entry == entry.id), None)
+
+    def range_of(self, key: TaskKey) -> EntryRange | None:
+        """The range that a product lies in, of the entry of the nearest larger M. Raises: as `ranges`."""
+        found = (one for largest, one in self._ranges.get(key._replace(m=0), ()) if one.smallest <= key.m < largest)
+        nearest = next(found, None)
+        return None if nearest is None else EntryRange(self._validated(nearest.entry), nearest)
 
     def algorithm(self, key: TaskKey) -> StoredAlgorithm | None:
         """The algorithm of exactly this task. Raises: LibraryError where it is not valid."""

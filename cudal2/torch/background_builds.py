@@ -28,13 +28,15 @@ MAX_PADDED = 64
 class BuildOrder(NamedTuple):
     """`entry`: the library's, as it is there. `task`: what it is built for, its own or one of a smaller M.
 
-    `library`: where the entry is kept. `sms`: of the GPU that it is built for.
+    `ranged`: whether it is built for the range of M that the library has for it; `task` is then its own. `library`: where the
+    entry is kept. `sms`: of the GPU that it is built for.
     """
 
     entry: LibraryEntry
     task: GemmTask
     library: Path
     sms: int
+    ranged: bool = False
 
     @property
     def padded(self) -> bool:
@@ -43,7 +45,7 @@ class BuildOrder(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.entry.id} for {self.task.shape}"
+        return f"{self.entry.id} for {'M below those of ' if self.ranged else ''}{self.task.shape}"
 
 
 class EntryBuilder(Protocol):
@@ -57,7 +59,7 @@ class CommandBuilder:
 
     def build(self, order: BuildOrder) -> None:
         entry, library = ("--entry", order.entry.id), ("--library", str(order.library))
-        shape = ("--shape", order.task.shape) if order.padded else ()
+        shape = ("--range",) if order.ranged else ("--shape", order.task.shape) if order.padded else ()
         run_prepare(*entry, *shape, *library, "--sms", str(order.sms))
 
 

@@ -2,12 +2,13 @@
 
 Covered: any number of devices. A kernel is loaded once per device, and stays loaded until the process ends, because captured
 CUDA graphs keep launching it. Nothing is compiled here: a kernel that is not built is ordered.
-Not covered: a kernel that is not loaded when a CUDA graph is captured. The graph then holds PyTorch's own kernel.
+Kernels that take M as it comes are loaded with the first product of their weight, so that a graph may be captured for any M.
+Not covered: other kernels that are not loaded when a CUDA graph is captured. The graph then holds PyTorch's own kernel.
 """
 
 from cudal2.dispatch.decision import Decision, FallbackCause
 from cudal2.launcher.loaded_kernel import LoadedKernel
-from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
+from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels, RangedKernel
 from cudal2.torch.background_builds import BackgroundBuilds, BuildOrder
 from cudal2.torch.call_counts import CallCounts, CallTally
 from cudal2.torch.call_routes import CallRoute
@@ -15,8 +16,8 @@ from cudal2.torch.device_dispatch import MEASURE, DeviceDispatch, Devices
 from cudal2.torch.gpu_platform import Platform
 from cudal2.torch.matrix_signature import MatrixForm, MatrixSignature, read_signature
 from cudal2.torch.notices import Notices
-from cudal2_agent.contract.errors import Cudal2Error, DeviceUnavailable
-from cudal2_agent.contract.records.library import StoredAlgorithm
+from cudal2_agent.contract.errors import Cudal2Error, DeviceUnavailable, LibraryError
+from cudal2_agent.contract.records.library import LibraryEntry, MRange, StoredAlgorithm
 from cudal2_agent.contract.records.task import GemmTask
 
 
@@ -35,6 +36,8 @@ class RouteDecision:
         self._platform, self._devices, self._prepared, self._builds = platform, devices, prepared, builds
         self._counts, self._notices = counts, notices
         self._loaded: dict[tuple[int, str, GemmTask], CallRoute] = {}
+        # By device and id: kernels that take M as it comes, whose code the device holds; None for one that cannot be loaded.
+        self._ranged: dict[tuple[int, str], RangedKernel | None] = {}
 
     def route(self, a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None) -> CallRoute:
         """The route of a matrix product, which may add a bias. Nothing that a graph's capture forbids is done during one."""
@@ -48,21 +51,61 @@ class RouteDecision:
         if isinstance(on_device, FallbackCause):
             return on_device
         try:
+            if not self._platform.capturing():
+                self._load_ranges(signature, on_device, device)
             decision = on_device.dispatcher.decide(*signature)
             if decision.algorithm is not None:
                 return self._algorithm(decision.algorithm, signature, device)
-            kernel = self._kernel(decision, on_device)
+            kernel = self._kernel(decision, on_device, device)
             return kernel if isinstance(kernel, FallbackCause) else self._load(decision, kernel, signature, device)
         except Cudal2Error as exc:
             cause = FallbackCause.NO_LAUNCHER if isinstance(exc, DeviceUnavailable) else FallbackCause.UNUSABLE
             self._notices.add(f"{cause.sentence}: {exc}")
             return cause
 
-    def _kernel(self, decision: Decision, on_device: DeviceDispatch) -> CachedKernel | FallbackCause:
+    def _load_ranges(self, signature: MatrixSignature, on_device: DeviceDispatch, device: int) -> None:
+        """Load the kernels for all ranges of M of a weight, so that a graph may be captured for any M. Others are ordered."""
+        for entry, m_range in on_device.dispatcher.ranges(signature.n, signature.k, signature.kind):
+            if (device, entry.id) not in self._ranged:
+                try:
+                    self._load_range(entry, m_range, on_device, device)
+                except Cudal2Error as exc:
+                    self._notices.add(f"{FallbackCause.UNUSABLE.sentence}: {exc}")
+                    self._ranged[device, entry.id] = None
+
+    def _load_range(self, entry: LibraryEntry, m_range: MRange, on_device: DeviceDispatch, device: int) -> None:
+        """Raises: Cudal2Error where the kernel cannot be loaded."""
+        sms = on_device.identity.sms
+        try:
+            found = self._prepared.find_range(entry, m_range, sms)
+        except LibraryError as exc:
+            self._notices.add(str(exc))
+            found = None
+        if found is None:
+            self._builds.request(BuildOrder(entry, entry.task, on_device.library.path, sms, ranged=True))
+            return
+        largest = entry.task.model_copy(update={"m": entry.task.m - 1})
+        self._platform.load(device, found.at(largest, sms), largest)
+        self._ranged[device, entry.id] = found
+
+    def _in_range(
+        self, entry: LibraryEntry, task: GemmTask, on_device: DeviceDispatch, device: int
+    ) -> CachedKernel | FallbackCause:
+        """The kernel of an entry's range for a product in it, whose code the device holds."""
+        if (device, entry.id) in self._ranged:
+            found = self._ranged[device, entry.id]
+            return FallbackCause.UNUSABLE if found is None else found.at(task, on_device.identity.sms)
+        if self._platform.capturing():
+            return FallbackCause.CAPTURING
+        return self._builds.request(BuildOrder(entry, entry.task, on_device.library.path, on_device.identity.sms, ranged=True))
+
+    def _kernel(self, decision: Decision, on_device: DeviceDispatch, device: int) -> CachedKernel | FallbackCause:
         """The built kernel of a decision, or why there is none now. A missing or damaged one is built in the background."""
         entry, task, sms = decision.entry, decision.task, on_device.identity.sms
         if entry is None or task is None:
             return self._no_entry(decision, on_device)
+        if decision.m_range is not None:
+            return self._in_range(entry, task, on_device, device)
         if self._platform.capturing():
             return FallbackCause.CAPTURING
         try:

@@ -7,11 +7,11 @@ import pytest
 from cudal2.dispatch.decision import Choice, Decision, FallbackCause, GpuIdentity
 from cudal2.dispatch.dispatcher import Dispatcher, kind_code
 from cudal2.dispatch.padded_m_rule import PaddedMRule, margin, shipped_rule
-from cudal2.library.kernel_library import TaskKey, key_of, shipped_library
+from cudal2.library.kernel_library import EntryRange, TaskKey, key_of, shipped_library
 from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from cudal2_agent.contract.reward.speedup import Speedup
-from tests.doubles.libraries import PADDED_M_RULE, library_entry, stored_algorithm
+from tests.doubles.libraries import ENVIRONMENT, PADDED_M_RULE, library_entry, m_range, stored_algorithm
 
 GPU = GpuIdentity(gpu="H200", driver="580.1", arch=Arch.SM_90A, sms=132)
 TASK = GemmTask(m=64, n=32, k=64)
@@ -21,7 +21,10 @@ NN = kind_code(Layout.NN, ElementType.F16, AccumulatorType.F32)
 class Entries:
     """A library in memory. `asked`: how often it was searched."""
 
-    def __init__(self, *entries: LibraryEntry, algorithm: StoredAlgorithm | None = None) -> None:
+    def __init__(
+        self, *entries: LibraryEntry, algorithm: StoredAlgorithm | None = None, ranges: Iterable[EntryRange] = ()
+    ) -> None:
+        self._ranges = list(ranges)
         self._entries = {key_of(entry.task): entry for entry in entries}
         self._algorithm = algorithm
         self.asked = 0
@@ -32,6 +35,12 @@ class Entries:
 
     def keys(self) -> Iterable[TaskKey]:
         return self._entries.keys()
+
+    def ranges(self, key: TaskKey) -> Iterable[EntryRange]:
+        return [one for one in self._ranges if key_of(one.entry.task)._replace(m=0) == key._replace(m=0)]
+
+    def range_of(self, key: TaskKey) -> EntryRange | None:
+        return next((one for one in self.ranges(key) if one.m_range.smallest <= key.m < one.entry.task.m), None)
 
     def algorithm(self, key: TaskKey) -> StoredAlgorithm | None:
         return self._algorithm if self._algorithm is not None and key_of(self._algorithm.task) == key else None
@@ -324,3 +333,45 @@ def test_the_largest_margin_serves_and_of_equal_ones_the_nearest_m() -> None:
     better = entry(8.0).model_copy(update={"task": far.task})
     assert wide.best_entry([near, better], wanted) is better
     assert wide.best_entry([], wanted) is None
+
+
+def in_range(m: int, entry: LibraryEntry = LARGER, gpu: GpuIdentity = GPU, **changes: object) -> Decision:
+    found = EntryRange(entry, m_range(entry, 40, **changes))
+    return Dispatcher(Entries(entry, ranges=[found]), gpu, PADDED_M_RULE).decide(m, TASK.n, TASK.k, NN)
+
+
+@pytest.mark.parametrize("m", [40, 48, 63])
+def test_a_measured_range_serves_what_the_rule_does_not_allow(m: int) -> None:
+    decision = in_range(m)
+    assert (decision.choice, decision.entry, decision.cause) == (Choice.PADDED_M, LARGER, FallbackCause.NO_ENTRY)
+    assert decision.task == TASK.model_copy(update={"m": m})
+    assert decision.m_range is not None
+    assert "the entry of 64x32x64 serves M from 40 to 64, as was measured" in decision.reason
+
+
+@pytest.mark.parametrize("m", [39, 64, 65])
+def test_a_range_ends_where_it_was_measured(m: int) -> None:
+    assert in_range(m).m_range is None
+    assert in_range(m).choice is (Choice.EXACT if m == TASK.m else Choice.HEURISTIC)
+
+
+@pytest.mark.parametrize(
+    ("entry", "gpu", "environment"),
+    [
+        (of_m(64, 1.005), {}, ENVIRONMENT),
+        (LARGER, {"driver": "999"}, ENVIRONMENT),
+        (LARGER, {"nvrtc": "13.2"}, ENVIRONMENT),
+        (LARGER, {}, ENVIRONMENT.replace("580.1", "580.2")),
+        (LARGER, {}, ENVIRONMENT.replace("H200", "H100")),
+    ],
+)
+def test_a_range_of_elsewhere_is_not_used(entry: LibraryEntry, gpu: dict[str, object], environment: str) -> None:
+    identity = GPU.model_copy(update={"nvrtc": "13.0", **gpu})
+    assert in_range(45, entry, identity, environment=environment).choice is Choice.HEURISTIC
+
+
+def test_the_ranges_of_a_weight_are_those_that_may_be_used_here() -> None:
+    ranges = [EntryRange(one, m_range(one, 40)) for one in (LARGER, of_m(96, 1.005))]
+    dispatcher = Dispatcher(Entries(ranges=ranges), GPU)
+    assert [one.entry for one in dispatcher.ranges(TASK.n, TASK.k, NN)] == [LARGER]
+    assert dispatcher.ranges(TASK.n + 8, TASK.k, NN) == []

@@ -13,14 +13,29 @@ from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
 from cudal2.torch.background_builds import BuildOrder
 from cudal2.torch.product_service import ProductService
 from cudal2_agent.contract.errors import LauncherError, LibraryError
-from cudal2_agent.contract.plan.plan import ResolvedPlan
-from cudal2_agent.contract.records.library import PaddedKernel, PreparedKernel, StoredAlgorithm
+from cudal2_agent.contract.plan.plan import LaunchPlan, ResolvedPlan
+from cudal2_agent.contract.records.library import PaddedKernel, PreparedKernel, RangeKernel, StoredAlgorithm
 from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layout
-from tests.doubles.libraries import CHIP, library_entry, write_entries
+from tests.doubles.libraries import CHIP, library_entry, m_range, write_entries
 
 IDENTITY = GpuIdentity(gpu=CHIP, driver="580.1", arch=Arch.SM_90A, sms=132, cublas="13.1.0")
 _BASE = library_entry(GemmTask(m=16, n=16, k=64))  # its schedule does not run for every task, and nothing compiles it
 _TYPES = {ElementType.F16: torch.float16, ElementType.BF16: torch.bfloat16}
+
+
+_ANY_M = LaunchPlan.model_validate(
+    {
+        "arch": "sm_90a",
+        "launches": [
+            {
+                "entry": "gemm",
+                "grid": ["ceil(N/16)", "ceil(M/16)", 1],
+                "block": [256, 1, 1],
+                "args": [{"tensor": "D", "access": "write"}, {"scalar": "M"}],
+            }
+        ],
+    }
+)
 
 
 def at(address: int, rows: int, columns: int, element: ElementType) -> torch.Tensor:
@@ -118,6 +133,24 @@ def prepare(prepared: PreparedKernels, order: BuildOrder) -> None:
     import hashlib
 
     cubin = order.entry.source_sha256.encode()
+    prepared.folder.mkdir(parents=True, exist_ok=True)
+    if order.ranged:
+        m_range = open_library(order.library).range_below(order.entry)
+        assert m_range is not None
+        ranged = RangeKernel(
+            entry_task=order.entry.task,
+            smallest=m_range.smallest,
+            source_sha256=order.entry.source_sha256,
+            text_sha256=m_range.source_sha256,
+            cubin_sha256=hashlib.sha256(cubin).hexdigest(),
+            compiler="nvrtc 13.0",
+            plan=_ANY_M,
+            verdicts={m_range.smallest: "right"},
+        )
+        files = prepared.range_paths(order.entry, order.sms)
+        files[0].write_bytes(cubin)
+        files[1].write_text(ranged.model_dump_json(), encoding="utf-8")
+        return
     padded = order.task != order.entry.task
     plan = ResolvedPlan(launches=(), workspace_bytes=0, zero=False, zero_bytes=0, sms=order.sms)
     more = {"entry_task": order.entry.task, "text_sha256": "0" * 64, "verdict": "right"} if padded else {}
@@ -129,7 +162,6 @@ def prepare(prepared: PreparedKernels, order: BuildOrder) -> None:
         plan=plan,
         **more,
     )
-    prepared.folder.mkdir(parents=True, exist_ok=True)
     prepared.cubin_path(order.entry, order.task).write_bytes(cubin)
     prepared.plan_path(order.entry, order.sms, order.task).write_text(record.model_dump_json(), encoding="utf-8")
 
@@ -145,7 +177,7 @@ def offer_compiled(kernels: Path, folder: Path) -> None:
 class HostProducts:
     """A service on the CPU over a small library whose kernels are ready, or are built when they are asked for.
 
-    `algorithms`: of cuBLASLt, beside the kernels of the tasks.
+    `algorithms`: of cuBLASLt, beside the kernels of the tasks. `smallest`: of the ranges of M of the tasks; None for no ranges.
     """
 
     def __init__(
@@ -156,13 +188,17 @@ class HostProducts:
         ready: bool = True,
         platform: HostPlatform | None = None,
         algorithms: Sequence[StoredAlgorithm] = (),
+        smallest: int | None = None,
     ):
         entries = [_BASE.model_copy(update={"task": task}) for task in tasks]
-        self.library: KernelLibrary = open_library(write_entries(folder / "library", entries, algorithms))
+        ranges = [] if smallest is None else [m_range(entry, smallest) for entry in entries]
+        self.library: KernelLibrary = open_library(write_entries(folder / "library", entries, algorithms, ranges))
         self.prepared = PreparedKernels(folder / "cache")
         self.builder = FileBuilder(self.prepared)
         self.platform = platform or HostPlatform()
         if ready:
             for entry in entries:
                 prepare(self.prepared, BuildOrder(entry, entry.task, self.library.path, IDENTITY.sms))
+                if smallest is not None:
+                    prepare(self.prepared, BuildOrder(entry, entry.task, self.library.path, IDENTITY.sms, ranged=True))
         self.service = ProductService(self.platform, lambda identity: self.library, self.prepared, self.builder)  # noqa: ARG005

@@ -13,7 +13,14 @@ from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import Candidate, ScheduleValue
 from cudal2_agent.contract.records.evaluation import AUTOTUNED
-from cudal2_agent.contract.records.library import EntryEvaluation, LibraryEntry, PreparedKernel, StoredAlgorithm
+from cudal2_agent.contract.records.library import (
+    EntryEvaluation,
+    LibraryEntry,
+    MRange,
+    PreparedKernel,
+    RangePoint,
+    StoredAlgorithm,
+)
 from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from cudal2_agent.contract.reward.speedup import Speedup
 from cudal2_agent.policies.schedule.families.registry import written
@@ -105,11 +112,32 @@ def prepared(entry: LibraryEntry, cubin: bytes, sms: int) -> PreparedKernel:
     )
 
 
-def write_entries(out: Path, entries: Sequence[LibraryEntry], algorithms: Sequence[StoredAlgorithm] = ()) -> Path:
-    """A library of these entries and algorithms, as a folder or packed."""
+def m_range(entry: LibraryEntry, smallest: int, **changes: Any) -> MRange:
+    """A range of M that was measured at its ends, 1.2 times as fast as PyTorch's product."""
+    ms = sorted({smallest, entry.task.m - 1}, reverse=True)
+    fields: dict[str, Any] = {
+        "entry": entry.id,
+        "smallest": smallest,
+        "source_sha256": "1" * 64,
+        "points": tuple(range_point(m, 1.2) for m in ms),
+        "environment": ENVIRONMENT,
+        "measured": date(2026, 11, 29),
+    }
+    return MRange(**fields | changes)
+
+
+def range_point(m: int, ratio: float, time_us: float = 2.0) -> RangePoint:
+    return RangePoint(m=m, time_us=time_us, torch_us=ratio * time_us, speedup=speedup(ratio))
+
+
+def write_entries(
+    out: Path, entries: Sequence[LibraryEntry], algorithms: Sequence[StoredAlgorithm] = (), ranges: Sequence[MRange] = ()
+) -> Path:
+    """A library of these entries, algorithms and ranges of M, as a folder or packed."""
     ordered = tuple(sorted(entries, key=lambda entry: entry.id))
     stored = tuple(sorted(algorithms, key=lambda one: one.id))
-    write_library(out, manifest_of(ordered, stored, name="small", chip=CHIP), (*ordered, *stored))
+    manifest = manifest_of(ordered, stored, ranges=tuple(ranges), name="small", chip=CHIP)
+    write_library(out, manifest, (*ordered, *stored))
     return out
 
 

@@ -8,7 +8,7 @@ from cudal2_agent.agent.cli.arguments import AsJson
 from cudal2_agent.agent.cli.library.library_source import LibraryPath, opened
 
 if TYPE_CHECKING:
-    from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
+    from cudal2_agent.contract.records.library import LibraryEntry, MRange, StoredAlgorithm
 
 LIST_EXAMPLE = "\b\nExample:\n  cudal2-agent library list --top 10"
 SHOW_EXAMPLE = "\b\nExample:\n  cudal2-agent library show 1a2b3c4d --library h200"
@@ -98,7 +98,8 @@ def show(
     from cudal2_agent.contract.errors import LibraryError, UsageError
     from cudal2_agent.contract.records.library import StoredAlgorithm
 
-    found = opened(library).entry(entry)
+    held = opened(library)
+    found = held.entry(entry)
     if isinstance(found, StoredAlgorithm):
         if source:
             raise UsageError(f"{found.id[:8]} is an algorithm of cuBLASLt, which has no source here")
@@ -115,7 +116,7 @@ def show(
         state = "as measured"
     except LibraryError as exc:
         state = str(exc)
-    print("\n".join(_lines(found, state)))
+    print("\n".join([*_lines(found, state), *_range_lines(held.range_below(found))]))
 
 
 def _algorithm_lines(stored: "StoredAlgorithm") -> list[str]:
@@ -132,6 +133,13 @@ def _algorithm_lines(stored: "StoredAlgorithm") -> list[str]:
         f"  measured    {stored.measured}, {stored.environment}",
         f"  run         {stored.run_id}, commit {stored.commit or '–'}",
     ]
+
+
+def _range_lines(m_range: "MRange | None") -> list[str]:
+    if m_range is None:
+        return []
+    points = ", ".join(f"{one.m} {one.speedup.ratio:.3f}x" for one in m_range.points)
+    return [f"  smaller M   from {m_range.smallest} on, of PyTorch's product: {points}"]
 
 
 def _lines(entry: "LibraryEntry", state: str) -> list[str]:

@@ -8,8 +8,16 @@ from cudal2_agent.agent.cli.render.alignment import NONE, aligned
 from cudal2_agent.agent.cli.render.plain_console import PlainConsole
 from cudal2_agent.agent.library.advise.advice import ProductAdvice
 from cudal2_agent.agent.library.algorithms.tuned_products import TunedProduct
-from cudal2_agent.agent.model_tuning.tune_records import GpuShares, JudgedProduct, OutputErrors, PassTimes, TuneAnswer
+from cudal2_agent.agent.model_tuning.tune_records import (
+    GpuShares,
+    JudgedProduct,
+    JudgedRange,
+    OutputErrors,
+    PassTimes,
+    TuneAnswer,
+)
 from cudal2_agent.agent.model_tuning.tuning import TunePlan
+from cudal2_agent.contract.records.library import LibraryEntry
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.speedup import Speedup
 
@@ -34,6 +42,13 @@ class TuneLines:
 
     def judged(self, row: JudgedProduct) -> None:
         self._product(row, "kernel", row.served, row.fault)
+
+    def ranged(self, entry: LibraryEntry, row: JudgedRange) -> None:
+        found = row.fault or "no other M"
+        if row.m_range is not None:
+            ratios = [one.speedup.ratio for one in row.m_range.points]
+            found = f"M from {row.m_range.smallest} on, {min(ratios):.3f} to {max(ratios):.3f} of {_rival(entry.task)}"
+        self._console.print(f"{entry.task.shape} {entry.task.layout}: {found}", markup=False)
 
     def tuned(self, row: TunedProduct) -> None:
         self._product(row, "cuBLASLt", row.faster, row.note or "cuBLASLt suggests nothing")
@@ -106,6 +121,8 @@ def _served(answer: TuneAnswer) -> Iterator[str]:
     products = answer.advice.products
     served = len(products) - len(answer.unserved)
     yield f"{served} of {len(products)} matrix products are served; {answer.searched} were searched in this call"
+    if answer.ranges:
+        yield f"{answer.ranges} of their kernels have a form for smaller M, too"
     if answer.dropped:
         yield f"{answer.dropped} kernels are left out: PyTorch's own product was faster here"
     yield from not_served(answer.advice)

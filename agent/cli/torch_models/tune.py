@@ -65,6 +65,14 @@ def tune(
     ways: Annotated[
         str, typer.Option("--ways", help="How the model is timed: eager, graph, compile, with commas.")
     ] = "eager,graph,compile",
+    any_m: Annotated[
+        bool | None,
+        typer.Option(
+            "--any-m/--only-these-m",
+            help="Measure kernels for the M between those of the passes, too.",
+            show_default="for inference",
+        ),
+    ] = None,
     tolerance: Annotated[
         float, typer.Option("--tolerance", min=0, help="Errors of the model that are tolerated, in PyTorch's own.")
     ] = 1.25,
@@ -103,6 +111,7 @@ def tune(
         searchers=max(1, len(place.devices)),
         ways=read_ways(ways),
         tolerance=tolerance,
+        ranges=not training if any_m is None else any_m,
     )
     opened, folder = open_model(model, read_tokens(tokens)), TuneFolder(out or Path(f"{model.stem}-tuned"))
     base, lines = library_to_extend(library, place.target.name), TuneLines()

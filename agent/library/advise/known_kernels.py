@@ -74,12 +74,14 @@ def kernels_of(library: KernelLibrary) -> KnownKernels:
 
 
 def padded_entry_of(library: KernelLibrary, rule: PaddedMRule) -> Lookup:
-    """The entries that dispatch chooses for a padded M, on the library's chip with the driver of the rule."""
+    """The entries that dispatch chooses for a smaller M: by a measured range, or by the rule with the driver of the rule."""
     arch, (_, driver) = Arch(library.manifest.arch), gpu_and_driver(rule.measured)
     identity = GpuIdentity(gpu=library.manifest.chip, driver=driver, arch=arch, sms=REFERENCE_CHIPS[arch].sms)
     dispatcher = Dispatcher(library, identity, rule)
 
     def padded_entry(task: GemmTask) -> LibraryEntry | None:
+        if (found := library.range_of(key_of(task))) is not None and found.entry.wins:
+            return found.entry
         decision = dispatcher.decide(
             task.m, task.n, task.k, kind_code(task.layout, task.element, task.accumulate, bias=task.bias)
         )

@@ -6,7 +6,7 @@ from typing import Any
 from cudal2_agent.contract.records.candidate import Candidate, ScheduleValue
 from cudal2_agent.contract.records.module_task import Task
 from cudal2_agent.contract.records.task import Arch, GemmTask
-from cudal2_agent.policies.schedule.families.kernel_family import Family
+from cudal2_agent.policies.schedule.families.kernel_family import Family, Schedule
 from cudal2_agent.policies.schedule.families.latency.family import Latency
 from cudal2_agent.policies.schedule.families.latency.schedule import ARCHS as LATENCY_ARCHS
 from cudal2_agent.policies.schedule.families.mma_sync.family import MMA_SYNC_RATE, MmaSync
@@ -24,10 +24,14 @@ def families(arch: Arch) -> tuple[Family[Any], ...]:
 
 def written(values: Mapping[str, ScheduleValue], task: GemmTask) -> Candidate:
     """The kernel of a schedule for the task. Raises: ValueError where no family of this version writes it."""
-    family = next((one for one in families(task.arch) if one.name == values.get("family")), None)
-    if family is None:
-        raise ValueError(f"there is no kernel family {values.get('family')!r} for {task.arch}")
-    return family.write(family.parse(dict(values)), task)
+    family, schedule = _parsed(values, task)
+    return family.write(schedule, task)
+
+
+def written_for_any_size(values: Mapping[str, ScheduleValue], task: GemmTask) -> Candidate:
+    """The kernel of a schedule with M, N and K as arguments. Raises: as `written`."""
+    free = {"constant_shape": False} if "constant_shape" in _parsed(values, task)[1].values() else {}
+    return written({**values, **free}, task)
 
 
 def rewrite(candidate: Candidate, task: Task) -> Candidate | None:
@@ -38,3 +42,11 @@ def rewrite(candidate: Candidate, task: Task) -> Candidate | None:
         return written(candidate.origin.schedule, task)
     except ValueError:
         return None
+
+
+def _parsed(values: Mapping[str, ScheduleValue], task: GemmTask) -> tuple[Family[Any], Schedule]:
+    """Raises: ValueError where no family of this version has the schedule."""
+    family = next((one for one in families(task.arch) if one.name == values.get("family")), None)
+    if family is None:
+        raise ValueError(f"there is no kernel family {values.get('family')!r} for {task.arch}")
+    return family, family.parse(dict(values))

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from cudal2.dispatch.decision import GpuIdentity
-from cudal2.library.kernel_library import key_of, open_library
+from cudal2.library.kernel_library import EntryRange, key_of, open_library
 from cudal2_agent.agent.cli.render.tune_table import answer_lines, plan_lines
 from cudal2_agent.agent.library.advise.known_kernels import Target
 from cudal2_agent.agent.library.algorithms.tuned_products import TunedProduct
 from cudal2_agent.agent.library.entry_source import candidate_of
+from cudal2_agent.agent.library.preparing import PreparedEntry
 from cudal2_agent.agent.model_tuning.gpu_stages import TimePass
 from cudal2_agent.agent.model_tuning.tune_folder import TuneFolder
 from cudal2_agent.agent.model_tuning.tune_records import (
     GpuShares,
     JudgedProduct,
+    JudgedRange,
     OutputErrors,
     PassTimes,
     TuneAnswer,
@@ -30,14 +32,14 @@ from cudal2_agent.agent.model_tuning.tuning import TuneOptions, Tuning
 from cudal2_agent.contract.errors import UsageError, WorkerError
 from cudal2_agent.contract.records.campaign import ShapeResult, Winner
 from cudal2_agent.contract.records.evaluation import AUTOTUNED
-from cudal2_agent.contract.records.library import LibraryEntry
+from cudal2_agent.contract.records.library import LibraryEntry, MRange
 from cudal2_agent.contract.records.task import Arch, GemmTask, Layout
 from cudal2_agent.contract.reward.speedup import Speedup
 from cudal2_agent.contract.settings.settings import Settings, load_settings
 from cudal2_agent.processes.child import ChildLost
 from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import open_store
-from tests.doubles.libraries import CONFIGURATION, LATENCY, library_entry, write_entries
+from tests.doubles.libraries import CONFIGURATION, LATENCY, library_entry, range_point, write_entries
 
 MODEL = """
 import torch
@@ -61,10 +63,14 @@ FIRST, SECOND, LAST = (GemmTask(m=16, n=n, k=k, layout=Layout.TN, arch=Arch.SM_9
 
 
 class ScriptedGpu:
-    """`ratios`: over torch.mm, by shape; None for a kernel that ends the process. `asked`: what was asked, in order."""
+    """`ratios`: over torch.mm, by shape; None for a kernel that ends the process. `asked`: what was asked, in order.
+
+    `down_to`: the smallest M of a range, by shape; 0 for none; None for a kernel that ends the process.
+    """
 
     ratios: Mapping[str, float | None]
     algorithms: Mapping[str, float | None]
+    down_to: Mapping[str, int | None]
     error: str
     library_error: float
     asked: list[str]
@@ -93,6 +99,24 @@ class ScriptedGpu:
                 speedup=speedup(ratio),
                 time_us=2.0,
                 torch_us=2.0 * ratio,
+                measured_at=datetime.now(UTC),
+            )
+
+    def ranged(self, asked: Sequence[EntryRange], cache: Path) -> Iterator[JudgedRange]:
+        assert cache.name == "library"
+        for entry, one in asked:
+            self.asked.append(f"range {entry.task.shape} from {one.smallest}")
+            down_to = self.down_to.get(entry.task.shape, one.smallest)
+            if down_to is None:
+                raise ChildLost("signal 11")
+            points = tuple(range_point(m, 1.2) for m in (entry.task.m - 1, down_to or 1))
+            measured = one.model_copy(update={"smallest": down_to, "points": points}) if down_to else None
+            yield JudgedRange(
+                entry=entry.id,
+                floor=one.smallest,
+                chip="H200",
+                environment=ENVIRONMENT,
+                m_range=measured,
                 measured_at=datetime.now(UTC),
             )
 
@@ -156,6 +180,7 @@ class Lines:
         self.stages.append(words)
 
     def judged(self, row: JudgedProduct) -> None: ...
+    def ranged(self, entry: LibraryEntry, row: JudgedRange) -> None: ...
     def tuned(self, row: TunedProduct) -> None: ...
     def timed(self, row: PassTimes) -> None: ...
 
@@ -173,7 +198,14 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedGpu]:
-    for name, value in (("ratios", {}), ("algorithms", {}), ("error", ""), ("library_error", 1e-3), ("asked", [])):
+    for name, value in (
+        ("ratios", {}),
+        ("algorithms", {}),
+        ("down_to", {}),
+        ("error", ""),
+        ("library_error", 1e-3),
+        ("asked", []),
+    ):
         monkeypatch.setattr(ScriptedGpu, name, value, raising=False)
     return ScriptedGpu
 
@@ -187,7 +219,7 @@ def tuning(tmp_path: Path, settings: Settings, **changes: Any) -> Tuning:
     model = open_model(tmp_path / "model.py", changes.pop("tokens", (16,)))
     folder, display = TuneFolder(tmp_path / "tuned"), changes.pop("display", Lines())
     target = changes.pop("target", H200)
-    options = TuneOptions(**changes)
+    options = TuneOptions(**{"ranges": False, **changes})
     return Tuning(model, target, base, folder, settings, options, display, stages=ScriptedGpu)  # type: ignore[arg-type]
 
 
@@ -408,3 +440,60 @@ def test_a_library_has_an_entry_for_what_was_found(tmp_path: Path, settings: Set
     entry = open_library(tmp_path / "tuned" / "library.jsonl.gz").find(key_of(SECOND))
     assert entry is not None
     assert entry.evaluation.speedup.ratio == 1.2
+
+
+WITH_TOKENS = {"ranges": True, "tokens": (4, 16)}
+
+
+@pytest.fixture
+def proven(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Kernels for ranges are taken for built. The ranges that were asked for."""
+    asked: list[str] = []
+
+    def prepare_range(entry: LibraryEntry, one: MRange, settings: Settings, sms: int) -> PreparedEntry:  # noqa: ARG001
+        asked.append(f"{one.smallest}-{entry.task.m - 1}x{entry.task.n}")
+        failed = entry.task.n == SECOND.n
+        return PreparedEntry(
+            id=entry.id, shape="", layout="tn", status="failed" if failed else "built", message="wrong" if failed else ""
+        )
+
+    monkeypatch.setattr("cudal2_agent.agent.model_tuning.range_building.prepare_range", prepare_range)
+    return asked
+
+
+def test_kernels_for_m_between_those_of_the_passes_are_measured_and_held(
+    tmp_path: Path, settings: Settings, proven: list[str]
+) -> None:
+    """FIRST serves M from 7 on, SECOND's kernel is not right, LAST is faster at no other M."""
+    ScriptedGpu.down_to = {FIRST.shape: 7, LAST.shape: 0}
+    search = found(settings, {SECOND: 1.2, LAST: 1.2})
+    answer, shown = run(tuning(tmp_path, settings, **WITH_TOKENS), search)
+    assert sorted(proven) == ["5-15x32", "5-15x48", "5-15x80"]
+    assert sorted(one for one in ScriptedGpu.asked if "range" in one) == ["range 16x32x64 from 5", "range 16x80x16 from 5"]
+    held = open_library(tmp_path / "tuned" / "library.jsonl.gz")
+    [one] = held.manifest.ranges
+    first = held.find(key_of(FIRST))
+    assert first is not None
+    assert (one.entry, one.smallest, [point.m for point in one.points]) == (first.id, 7, [15, 7])
+    assert answer.ranges == 1
+    assert "1 of their kernels have a form for smaller M, too" in shown.splitlines()
+    rows = TuneFolder(tmp_path / "tuned").ranges(ENVIRONMENT)
+    assert sorted(row.fault for row in rows.values()) == ["", "", "wrong"]
+    ScriptedGpu.asked.clear()
+    proven.clear()
+    again, _ = run(tuning(tmp_path, settings, **WITH_TOKENS), search)
+    assert (proven, [one for one in ScriptedGpu.asked if "range" in one], again.ranges) == ([], [], 1)
+
+
+def test_a_range_whose_kernel_ends_the_process_is_left_out(tmp_path: Path, settings: Settings, proven: list[str]) -> None:
+    ScriptedGpu.down_to = {FIRST.shape: None}
+    answer, _ = run(tuning(tmp_path, settings, **WITH_TOKENS), found(settings, {LAST: 1.2}))
+    assert len(proven) == 2
+    assert answer.ranges == 1
+    faults = {row.fault for row in TuneFolder(tmp_path / "tuned").ranges(ENVIRONMENT).values()}
+    assert faults == {"", "the process that measured it ended: signal 11"}
+
+
+def test_without_ranges_none_is_built(tmp_path: Path, settings: Settings, proven: list[str]) -> None:
+    answer, _ = run(tuning(tmp_path, settings, tokens=(4, 16)), found(settings, {SECOND: 1.2, LAST: 1.2}))
+    assert (proven, answer.ranges) == ([], 0)

@@ -27,7 +27,7 @@ from cudal2_agent.contract.base import canonical_json
 from cudal2_agent.contract.errors import LibraryError, UsageError
 from cudal2_agent.contract.records.library import LibraryEntry
 from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode, parse_shape
-from tests.doubles.libraries import library_entry, prepared, small_tasks, write_entries
+from tests.doubles.libraries import library_entry, m_range, prepared, small_tasks, write_entries
 
 TASKS = small_tasks()
 
@@ -100,8 +100,8 @@ def manifest_with(**changes: object) -> Callable[[list[str]], list[str]]:
         (lambda lines: ["{", *lines[1:]], "is not JSON"),
         (lambda lines: ["[]", *lines[1:]], "not a kernel library"),
         (manifest_with(format="parquet"), "not a kernel library"),
-        (manifest_with(version=5), "has version 5 of the format and this product reads up to 4"),
-        (manifest_with(version=5, of_tomorrow=1), "has version 5"),
+        (manifest_with(version=6), "has version 6 of the format and this product reads up to 5"),
+        (manifest_with(version=6, of_tomorrow=1), "has version 6"),
         (manifest_with(chip=7), "chip: Input should be a valid string"),
         (manifest_with(chip="H100"), "is of H200 (sm_90a), the library of H100"),
         (manifest_with(arch="sm_80"), "is of H200 (sm_90a)"),
@@ -303,3 +303,40 @@ def test_it_imports_quickly_and_without_what_agents_need() -> None:
 
 def test_its_version_is_that_of_the_product() -> None:
     assert f'version = "{cudal2.__version__}"' in (ROOT / "pyproject.toml").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["small", "small.jsonl.gz"])
+def test_ranges_of_m_are_found_by_weight(tmp_path: Path, name: str) -> None:
+    small, large = (library_entry(TASKS[0].model_copy(update={"m": m})) for m in (16, 40))
+    other = library_entry(TASKS[1])
+    ranges = [m_range(small, 4), m_range(large, 12)]
+    library = open_library(write_entries(tmp_path / name, [large, small, other], ranges=ranges))
+    assert library.manifest.version == 5
+    key = key_of(TASKS[0])
+    found = {m: one and one.entry for m in range(1, 42) for one in [library.range_of(key._replace(m=m))]}
+    assert [m for m, entry in found.items() if entry == small] == list(range(4, 16))
+    assert [m for m, entry in found.items() if entry == large] == list(range(16, 40))
+    assert [(one.entry, one.m_range) for one in library.ranges(key)] == list(zip((small, large), ranges, strict=True))
+    assert library.ranges(key_of(TASKS[1])) == []
+    assert library.range_of(key._replace(m=12, layout=Layout.TN)) is None
+    assert (library.range_below(large), library.range_below(other)) == (ranges[1], None)
+
+
+def test_a_library_without_ranges_is_written_as_before(tmp_path: Path) -> None:
+    manifest = json.loads((write_entries(tmp_path / "small", [library_entry(TASKS[0])]) / "manifest.json").read_text())
+    assert manifest["version"] == 1
+    assert "ranges" not in manifest
+
+
+def test_a_range_of_no_entry_is_damage(tmp_path: Path) -> None:
+    path = write_entries(tmp_path / "small", [library_entry(TASKS[0])], ranges=[m_range(library_entry(TASKS[0]), 4)])
+    file = path / "manifest.json"
+    for change in ({"entry": "0" * 32}, {"smallest": 0}, {"unknown": 1}):
+        manifest = json.loads(file.read_text())
+        manifest["ranges"][0] |= change
+        (tmp_path / "other").mkdir(exist_ok=True)
+        (tmp_path / "other" / "manifest.json").write_text(json.dumps(manifest))
+        (tmp_path / "other" / "entries.jsonl").write_bytes((path / "entries.jsonl").read_bytes())
+        with pytest.raises(LibraryError, match=r"^the manifest of .* is damaged: ") as caught:
+            open_library(tmp_path / "other")
+        assert "\n" not in str(caught.value)

@@ -50,8 +50,9 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., HostProducts]]:
         ready: bool = True,
         platform: HostPlatform | None = None,
         algorithms: Sequence[StoredAlgorithm] = (),
+        smallest: int | None = None,
     ) -> HostProducts:
-        products = HostProducts(tmp_path, tasks, ready=ready, platform=platform, algorithms=algorithms)
+        products = HostProducts(tmp_path, tasks, ready=ready, platform=platform, algorithms=algorithms, smallest=smallest)
         torch_session.use_service(products.service)
         return products
 

@@ -10,9 +10,11 @@ import pytest
 from cudal2.library.kernel_library import shipped_library
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2_agent.agent.cli.main import main
+from cudal2_agent.agent.library.entry_source import source_sha256
+from cudal2_agent.agent.library.m_ranges import range_candidate
 from cudal2_agent.contract.records.task import ElementType
 from tests.doubles.building import compile_in_this_process, leave_machine_code_unread
-from tests.doubles.libraries import library_entry, small_tasks, stored_algorithm, write_entries
+from tests.doubles.libraries import library_entry, m_range, small_tasks, stored_algorithm, write_entries
 
 ROOT = Path(__file__).parents[4]
 ROWS = ROOT / "benchmarks" / "campaigns" / "rows" / "server-2026-11-23.jsonl.gz"
@@ -108,6 +110,31 @@ def test_prepare_of_a_shape_proves_the_entry_for_fewer_rows(
     assert main([*words, "16x16x64", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["shape"] == "16x16x64"
     assert kernels.find(entry, 132) is not None, "its own shape needs no proof"
+
+
+def test_prepare_of_a_range_proves_one_kernel_for_many_m(
+    tmp_path: Path, home: Path, kept_builds: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile_in_this_process(monkeypatch, kept_builds)
+    leave_machine_code_unread(monkeypatch)
+    entry = library_entry(TASKS[0])
+    one = m_range(entry, 5, source_sha256=source_sha256(range_candidate(entry, 5, 132)))
+    library = str(write_entries(tmp_path / "ranged", [entry, library_entry(TASKS[1])], ranges=[one]))
+    words = ["library", "prepare", "--library", library, "--entry", entry.id, "--sms", "132"]
+    assert main([*words, "--range"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{entry.id[:8]} 5-15x16x64 nn: built, verified by the emulator"
+    kernels = PreparedKernels(home / "cache" / "library")
+    assert kernels.find_range(entry, one, 132) is not None
+    assert kernels.find(entry, 132) is None
+    assert main([*words, "--range", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "ready"
+    monkeypatch.setattr("cudal2.torch.compiled_build.COMPILERS", ("no-such-compiler",))
+    assert main(["library", "prepare", "--library", library, "--sms", "132"]) == 0
+    assert capsys.readouterr().out.startswith("2 built, 1 ready, 0 failed")
+    assert main(["library", "show", entry.id, "--library", library]) == 0
+    assert "  smaller M   from 5 on, of PyTorch's product: 15 1.200x, 5 1.200x" in capsys.readouterr().out.splitlines()
+    assert main([*words[:5], library_entry(TASKS[1]).id, "--range"]) == 2
+    assert "has no range of M for entry" in capsys.readouterr().err
 
 
 def test_prepare_of_all_compiles_for_torch_too(
@@ -213,6 +240,9 @@ def test_what_nothing_executed_is_not_called_right(
         (["show", "ffffffff"], "no entry whose id begins with 'ffffffff'"),
         (["prepare", "--entry", "ffffffff"], "no entry whose id begins with"),
         (["prepare", "--shape", "48x64x64"], "--shape is for one entry; name it with --entry"),
+        (["prepare", "--range"], "--range is for one entry; name it with --entry"),
+        (["prepare", "--entry", "abcd", "--range", "--shape", "48x64x64"], "--shape is one M and --range many"),
+        (["prepare", "--batch-invariant", "--range"], "--batch-invariant builds no entry"),
         (["check", "--entry", "ffffffff"], "no entry whose id begins with"),
         (["check", "--max-gflop", "0.0001"], "raise --max-gflop"),
         (["build", "--out", "h200"], "`cudal2-agent campaign run` finds some"),
