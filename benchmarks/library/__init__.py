@@ -6,5 +6,6 @@
 - `host_costs.py`: host time of a call, by the way it takes
 - `transformer_block.py`: a block forward and backward, in eager mode, compiled and in CUDA graphs
 - `dispatched_shapes.py`: every grid shape and random ones, or every product of the library
+- `model_layers.py`: a command of its own: the weights of public models, as shapes of a campaign
 - `neighbours.py`: a command of its own: whether a kernel of the library also serves other M
 """
