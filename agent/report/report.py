@@ -1,7 +1,7 @@
 """The report of a run in Markdown: the result, the comparison with the baselines, the attempts, and what was not done."""
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cudal2.modules.stored_module import PROBLEM
@@ -9,22 +9,19 @@ from cudal2_agent.agent.observe.ranking import rank
 from cudal2_agent.agent.report.attribution import improvements, sightings
 from cudal2_agent.agent.report.keeping import advice
 from cudal2_agent.agent.report.lead import lead_of
+from cudal2_agent.agent.report.measured_section import baselines_of, measured_section, table
 from cudal2_agent.agent.report.one_line import witness_of
 from cudal2_agent.agent.report.plan_picture import plan_of_best, step_rows, times_us
 from cudal2_agent.agent.report.replies import sum_up
 from cudal2_agent.agent.report.why import replies_lines, why_section
 from cudal2_agent.agent.run.result import RunResult
-from cudal2_agent.agent.run.stopping import roofline_fraction
 from cudal2_agent.agent.tasks.named_problems import NAME
 from cudal2_agent.contract.records.candidate import Origin
 from cudal2_agent.contract.records.evaluation import (
-    BASELINES,
-    MODULE_BASELINES,
     NOT_COVERED,
     NOT_FITTED,
     Measured,
     Prediction,
-    SideFigures,
     TestResult,
     Unmeasured,
     ran_in_part,
@@ -33,12 +30,11 @@ from cudal2_agent.contract.records.exchange import Exchange
 from cudal2_agent.contract.records.inspection import Inspection
 from cudal2_agent.contract.records.knowledge import Hit
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
-from cudal2_agent.contract.records.ruler import Ruler
 from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from cudal2_agent.contract.records.trajectory import Observation, RunRecord, Step
 from cudal2_agent.contract.reward.reward import confirmed
 from cudal2_agent.contract.reward.roofline import roofline_us
-from cudal2_agent.contract.reward.speedup import median_us, speedup_over
+from cudal2_agent.contract.reward.speedup import median_us
 from cudal2_agent.contract.settings.run_settings import REMOTE_DEVICES
 
 OPCODES = 10
@@ -152,64 +148,6 @@ def _tests(evaluation: Unmeasured) -> str:
     if not passed:
         return ""
     return "".join([f"\n\n{len(passed)} tests passed:", *_covered(passed)])
-
-
-def measured_section(measured: Measured, run: RunRecord) -> str:
-    """Time, share of the roofline, speedups with their intervals, side figures, environment."""
-    time_us = median_us(measured.timing)
-    tflops = run.task.flops / time_us / 1e6
-    fraction = roofline_fraction(measured, run.task, run.chip)
-    parts = [
-        f"**{time_us:.2f} us** ({tflops:.0f} TFLOP/s, {fraction:.0%} of the roofline), {measured.mode} timing, "
-        f"median of {len(measured.timing.samples_us)} rounds; {len(measured.tests)} verification tests passed.",
-        speedup_table(measured, baselines_of(run.task)),
-        _ruler(measured.ruler),
-        _side(measured.side),
-        f"{measured.environment.gpu}, driver {measured.environment.driver}, CUDA {measured.environment.cuda}, "
-        f"cuBLAS {measured.environment.cublas}.",
-        "\n".join(f"- note: {note}" for note in measured.remarks),
-    ]
-    return "\n\n".join(part for part in parts if part)
-
-
-def baselines_of(task: Task) -> tuple[str, ...]:
-    """The baselines that a full measurement of a task has, in the order a report shows them."""
-    return BASELINES if isinstance(task, GemmTask) else MODULE_BASELINES
-
-
-def speedup_table(measured: Measured, baselines: Sequence[str]) -> str:
-    """`baselines`: those that a reader expects."""
-    rows = []
-    known = {timing.name: timing for timing in measured.baselines}
-    for name in [*baselines, *(name for name in known if name not in baselines)]:
-        speedup = speedup_over(measured, name)
-        if speedup is None:
-            rows.append((name, "not measured", "", "", ""))
-        else:
-            interval = f"{speedup.low:.3f} – {speedup.high:.3f}"
-            rows.append((name, f"{median_us(known[name]):.2f}", f"{speedup.ratio:.3f}x", interval, known[name].detail))
-    return table(("baseline", "time, us", "speedup", "95 % interval", "detail"), rows)
-
-
-def _ruler(ruler: Ruler | None) -> str:
-    """How the time was measured; empty for older records without it."""
-    if ruler is None:
-        return ""
-    return (
-        f"Each sample is {ruler.launches} launches on {ruler.sets} sets of operands, each launch with an output of its own. "
-        f"Every row of {ruler.projected} outputs was checked, and {len(ruler.compared)} outputs in full. Seed: {ruler.secret}."
-    )
-
-
-def _side(side: SideFigures) -> str:
-    figures = {
-        "host time of one launch": side.host_launch_us,
-        "device time with operands in L2": side.hot_l2_us,
-        "host clock around one synchronised call": side.wall_clock_us,
-        "device time without programmatic launch": side.without_programmatic_us,
-    }
-    rows = [(name, f"{figure_us:.2f}") for name, figure_us in figures.items() if figure_us is not None]
-    return table(("side figure", "us"), rows) if rows else ""
 
 
 def _plan(outcome: RunResult) -> str:
@@ -380,17 +318,6 @@ def _module_flags(task: ModuleTask) -> str:
         flags.append("--dims " + ",".join(f"{name}={size}" for name, size in task.dims.items()))
     flags += ["--training"] if task.training else []
     return " ".join(flags + ([f"--mode {task.mode}"] if task.mode is not TimingMode.OFFLINE else []))
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table. Bars and line breaks in a cell are escaped."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
 
 
 def _where(run: RunRecord) -> str:

@@ -94,6 +94,10 @@ def with_budget(settings: Settings, task: Task, chip: Chip, *, measures: bool = 
         return settings.model_copy(update={"budget": UNTIMED_BUDGET})
     if "budget" in settings.model_fields_set or settings.policy != "schedule" or not isinstance(task, GemmTask):
         return settings
+    return settings.model_copy(update={"budget": TRAINED_BUDGET}) if is_trained(settings, task, chip) else settings
+
+
+def is_trained(settings: Settings, task: GemmTask, chip: Chip) -> bool:
+    """Whether the prior of a task was trained on the chip. Raises: UsageError for a prior that cannot be used."""
     prior = open_prior(settings)(task, chip)
-    trained = isinstance(prior, LearnedPrior) and prior.knows(task, chip)
-    return settings.model_copy(update={"budget": TRAINED_BUDGET}) if trained else settings
+    return isinstance(prior, LearnedPrior) and prior.knows(task, chip)

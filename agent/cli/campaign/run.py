@@ -92,7 +92,6 @@ def run(
     from cudal2_agent.agent.cli.campaign.running import run_campaign
     from cudal2_agent.agent.cli.module_flags import read_problem
     from cudal2_agent.agent.run.versions import own_commit
-    from cudal2_agent.agent.wiring.remote import is_remote
     from cudal2_agent.agent.wiring.sandbox import device_of
     from cudal2_agent.contract.records.module_task import Arithmetic
     from cudal2_agent.contract.records.task import TimingMode
@@ -105,12 +104,7 @@ def run(
     of_modules = {"--levels": levels, "--names": names, "--arithmetic": arithmetic != "f32", "--training": training}
     of_shapes = {"--layout": layout != "nn", "--element": element != "f16", "--accumulate": accumulate != "f32"}
     _refuse_foreign(bool(shapes), bool(problems), of_modules | {"--small": small}, of_shapes)
-    elsewhere = tuple(device or ())
-    if wrong := [one for one in elsewhere if not is_remote(one)]:
-        raise UsageError(f"--device {wrong[0]}: write exec:COMMAND or spool:FOLDER; GPUs of this machine are named by --gpus")
-    if elsewhere and (ray is not None or gpus != "all"):
-        raise UsageError("--device names GPUs elsewhere; leave out --gpus and --ray")
-    devices = elsewhere or (devices_named(gpus) if ray is None or gpus.startswith(EMULATOR) else ())
+    devices = _devices(gpus, tuple(device or ()), ray)
     on = settings.model_copy(update={"device": device_of(devices[0]) if devices else "auto"})
     chosen = read_task("16x16x16", accumulate, element, layout, arch, mode, on).arch
     tasks: dict[CampaignTask, float] = {}
@@ -138,6 +132,17 @@ def run(
         as_json=as_json,
     )
     raise typer.Exit(code)
+
+
+def _devices(gpus: str, elsewhere: tuple[str, ...], ray: str | None) -> tuple[str, ...]:
+    """The GPUs that search; none where those of a Ray cluster do. Raises: UsageError, DeviceUnavailable."""
+    from cudal2_agent.agent.wiring.remote import is_remote
+
+    if wrong := [one for one in elsewhere if not is_remote(one)]:
+        raise UsageError(f"--device {wrong[0]}: write exec:COMMAND or spool:FOLDER; GPUs of this machine are named by --gpus")
+    if elsewhere and (ray is not None or gpus != "all"):
+        raise UsageError("--device names GPUs elsewhere; leave out --gpus and --ray")
+    return elsewhere or (devices_named(gpus) if ray is None or gpus.startswith(EMULATOR) else ())
 
 
 def _refuse_foreign(shapes: bool, problems: bool, of_modules: Mapping[str, object], of_shapes: Mapping[str, object]) -> None:

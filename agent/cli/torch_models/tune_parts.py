@@ -13,11 +13,11 @@ from cudal2_agent.agent.model_tuning.tuning import Search
 from cudal2_agent.agent.run.versions import own_commit
 from cudal2_agent.agent.wiring.gpus import visible_gpus
 from cudal2_agent.agent.wiring.remote import is_remote, remote_arch
-from cudal2_agent.agent.wiring.schedule_prior import with_budget
+from cudal2_agent.agent.wiring.schedule_prior import is_trained
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.task import Arch, GemmTask
-from cudal2_agent.contract.settings.run_settings import UNTRAINED_BUDGET, WORKER_WAIT_S
+from cudal2_agent.contract.settings.run_settings import TRAINED_BUDGET, UNTRAINED_BUDGET, WORKER_WAIT_S
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import open_store
@@ -91,9 +91,10 @@ def campaign_search(settings: Settings, place: TunePlace) -> Search:
     def search(name: str, wanted: Mapping[GemmTask, float], seconds: float | None) -> None:
         first = next(iter(wanted))
         arch, chip = first.arch, REFERENCE_CHIPS[first.arch].model_copy(update={"name": place.target.name})
-        suited = with_budget(given.model_copy(update={"policy": "schedule"}), first, chip)
-        budget = suited.budget if "budget" in suited.model_fields_set else UNTRAINED_BUDGET
-        settings = given.model_copy(update={"budget": budget})
+        settings = given
+        if "budget" not in given.model_fields_set:
+            budget = TRAINED_BUDGET if is_trained(given, first, chip) else UNTRAINED_BUDGET
+            settings = given.model_copy(update={"budget": budget})
         with open_store(settings.store_url) as store, CampaignTable() as table:
             queue = CampaignQueue(store, name)
             queue.open(settings.recorded())
