@@ -3,9 +3,9 @@
 Rows come as they are measured; the parent keeps them, so that a child that dies loses the product in hand alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cudal2.dispatch.decision import GpuIdentity
 from cudal2.library.kernel_library import EntryRange
@@ -16,6 +16,8 @@ from cudal2_agent.contract.records.library import LibraryEntry
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.processes.child import Child, ChildLost, ChildPlan, ParentLine
 
+_One = TypeVar("_One")
+_Row = TypeVar("_Row")
 PRODUCT_S, PASS_S = 180.0, 1800.0  # without a message, after which a child counts as stuck
 
 
@@ -185,3 +187,17 @@ def _answers(request: object) -> Iterator[object]:
                 ways=request.ways,
             )
         )
+
+
+def survived(
+    waiting: Sequence[_One], ask: Callable[[Sequence[_One]], Iterator[_Row]], lost: Callable[[_One, str], _Row]
+) -> Iterator[_Row]:
+    """A row for each. After a process that ended, the one in hand has the row of `lost`, and the next process goes on."""
+    left = list(waiting)
+    while left:
+        try:
+            for row in ask(tuple(left)):
+                left.pop(0)
+                yield row
+        except ChildLost as exc:
+            yield lost(left.pop(0), f"the process that measured it ended: {exc}")

@@ -6,12 +6,12 @@ measured again.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from cudal2.dispatch.decision import GpuIdentity
-from cudal2.library.kernel_library import EntryRange, KernelLibrary, key_of, open_library
+from cudal2.library.kernel_library import KernelLibrary, key_of, open_library
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2_agent.agent.library.advise.advice import Advice, advise
 from cudal2_agent.agent.library.advise.known_kernels import (
@@ -29,9 +29,10 @@ from cudal2_agent.agent.library.entry_choice import NOT_FASTER, choose_entries
 from cudal2_agent.agent.library.library_building import extend_library
 from cudal2_agent.agent.library.measured_kernels import kernels_of_store, origins_in
 from cudal2_agent.agent.library.preparing import library_cache, prepare, sms_for
-from cudal2_agent.agent.model_tuning.gpu_stages import GpuStages, TimePass
+from cudal2_agent.agent.model_tuning.gpu_stages import GpuStages, TimePass, survived
 from cudal2_agent.agent.model_tuning.product_choice import entries_for, tasks_of, to_search
-from cudal2_agent.agent.model_tuning.range_building import AskedRange, asked_ranges, build_ranges
+from cudal2_agent.agent.model_tuning.range_building import asked_ranges
+from cudal2_agent.agent.model_tuning.range_stage import measure_ranges
 from cudal2_agent.agent.model_tuning.tune_folder import TuneFolder
 from cudal2_agent.agent.model_tuning.tune_records import (
     WAYS,
@@ -50,13 +51,10 @@ from cudal2_agent.contract.errors import UsageError, WorkerError
 from cudal2_agent.contract.records.library import LibraryEntry, MRange, product_words
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
-from cudal2_agent.processes.child import ChildLost
 from cudal2_agent.store.store import open_store
 
 _MEASURING_S = 90.0  # of a time limit, kept for each pass of the model
 _PRODUCT_S = 1.0  # of a time limit, kept for each product beside PyTorch's own
-_One = TypeVar("_One")
-_Row = TypeVar("_Row")
 # Searches tasks, each with its weight, for so many seconds; None for no limit. Under the name of a campaign.
 Search = Callable[[str, Mapping[GemmTask, float], float | None], None]
 
@@ -210,7 +208,7 @@ class Tuning:
         if waiting:
             self._display.stage(f"racing {len(waiting)} kernels against PyTorch's own product")
         cache = library_cache(self._settings)
-        for judged in _survived(
+        for judged in survived(
             waiting, lambda left: gpu.judged(left, cache), lambda one, why: _lost(one, identity, environment, why)
         ):
             self._folder.keep(judged)
@@ -221,7 +219,7 @@ class Tuning:
         rest = [task for task in self._tasks() if task not in known and not task.bias]  # stored algorithms add none
         if rest:
             self._display.stage(f"trying cuBLASLt's algorithms for {len(rest)} matrix products")
-        for tuned in _survived(rest, gpu.tuned, lambda task, why: _untuned(task, identity, environment, why)):
+        for tuned in survived(rest, gpu.tuned, lambda task, why: _untuned(task, identity, environment, why)):
             self._folder.keep(tuned)
             self._display.tuned(tuned)
         dropped = frozenset(one.id for one in built if not rows[one.id].served)
@@ -234,22 +232,8 @@ class Tuning:
         known = self._folder.ranges(environment)
         asked = [one for one in asked_ranges(kept, self._tasks()) if _floor(known.get(one.entry.id)) != one.floor]
         if asked:
-            self._display.stage(f"building and proving {len(asked)} kernels for M between those of the passes")
-        waiting = list[EntryRange]()
-        for built in build_ranges(asked, environment, self._settings, identity.sms):
-            if built.found is not None:
-                waiting.append(built.found)
-            else:
-                self._keep_range(built.asked.entry, _no_range(built.asked, identity, environment, built.fault))
-        if waiting:
-            self._display.stage(f"racing {len(waiting)} of them against PyTorch's own product")
-        entries, cache = {one.id: one for one in kept}, library_cache(self._settings)
-        for row in _survived(
-            waiting,
-            lambda left: gpu.ranged(left, cache),
-            lambda one, why: _no_range(AskedRange(one.entry, one.m_range.smallest), identity, environment, why),
-        ):
-            self._keep_range(entries[row.entry], row)
+            self._display.stage(f"building, proving and racing {len(asked)} kernels for M between those of the passes")
+        measure_ranges(asked, gpu, identity, environment, self._settings, self._keep_range)
         rows = self._folder.ranges(environment)
         return [below.m_range for one in kept if (below := rows.get(one.id)) is not None and below.m_range is not None]
 
@@ -384,20 +368,6 @@ def _floor(row: JudgedRange | None) -> int:
     return 0 if row is None else row.floor
 
 
-def _survived(
-    waiting: Sequence[_One], ask: Callable[[Sequence[_One]], Iterator[_Row]], lost: Callable[[_One, str], _Row]
-) -> Iterator[_Row]:
-    """A row for each. After a process that ended, the one in hand has the row of `lost`, and the next process goes on."""
-    left = list(waiting)
-    while left:
-        try:
-            for row in ask(tuple(left)):
-                left.pop(0)
-                yield row
-        except ChildLost as exc:
-            yield lost(left.pop(0), f"the process that measured it ended: {exc}")
-
-
 def _lost(entry: LibraryEntry, identity: GpuIdentity, environment: str, why: str) -> JudgedProduct:
     return JudgedProduct(
         task=entry.task,
@@ -405,18 +375,6 @@ def _lost(entry: LibraryEntry, identity: GpuIdentity, environment: str, why: str
         chip=identity.gpu,
         environment=environment,
         speedup=None,
-        fault=why,
-        measured_at=datetime.now(UTC),
-    )
-
-
-def _no_range(asked: AskedRange, identity: GpuIdentity, environment: str, why: str) -> JudgedRange:
-    return JudgedRange(
-        entry=asked.entry.id,
-        floor=asked.floor,
-        chip=identity.gpu,
-        environment=environment,
-        m_range=None,
         fault=why,
         measured_at=datetime.now(UTC),
     )

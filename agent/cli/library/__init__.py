@@ -11,6 +11,7 @@ from cudal2_agent.agent.cli.library import (
     library_check,
     library_export,
     library_prepare,
+    library_ranges,
     library_tune,
 )
 
@@ -25,5 +26,6 @@ app.command("list", epilog=library_browsing.LIST_EXAMPLE)(library_browsing.list_
 app.command("show", epilog=library_browsing.SHOW_EXAMPLE)(library_browsing.show)
 app.command("export", epilog=library_export.EXAMPLE)(library_export.export)
 app.command("prepare", epilog=library_prepare.EXAMPLE)(library_prepare.prepare)
+app.command("ranges", epilog=library_ranges.EXAMPLE)(library_ranges.ranges)
 app.command("check", epilog=library_check.EXAMPLE)(library_check.check)
 app.command("tune", epilog=library_tune.EXAMPLE)(library_tune.tune)

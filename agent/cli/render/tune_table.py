@@ -44,11 +44,7 @@ class TuneLines:
         self._product(row, "kernel", row.served, row.fault)
 
     def ranged(self, entry: LibraryEntry, row: JudgedRange) -> None:
-        found = row.fault or "no other M"
-        if row.m_range is not None:
-            ratios = [one.speedup.ratio for one in row.m_range.points]
-            found = f"M from {row.m_range.smallest} on, {min(ratios):.3f} to {max(ratios):.3f} of {_rival(entry.task)}"
-        self._console.print(f"{entry.task.shape} {entry.task.layout}: {found}", markup=False)
+        self._console.print(range_line(entry, row), markup=False)
 
     def tuned(self, row: TunedProduct) -> None:
         self._product(row, "cuBLASLt", row.faster, row.note or "cuBLASLt suggests nothing")
@@ -65,6 +61,15 @@ class TuneLines:
 
     def note(self, words: str) -> None:
         self._console.print(f"note: {' '.join(words.split())}", markup=False)
+
+
+def range_line(entry: LibraryEntry, row: JudgedRange) -> str:
+    """From which M on a kernel is faster than PyTorch's product."""
+    found = row.fault or "no smaller M"
+    if row.m_range is not None:
+        ratios = [one.speedup.ratio for one in row.m_range.points]
+        found = f"M from {row.m_range.smallest} on, {min(ratios):.3f} to {max(ratios):.3f} of {_rival(entry.task)}"
+    return f"{entry.task.shape} {entry.task.layout}: {found}"
 
 
 def plan_lines(plan: TunePlan) -> list[str]:

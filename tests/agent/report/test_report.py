@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.agent.observe.retrieval import with_chunks
+from cudal2_agent.agent.report.measured_section import table
 from cudal2_agent.agent.report.output import replacing, reserve, write_output
 from cudal2_agent.agent.report.progress_plot import draw_progress
-from cudal2_agent.agent.report.measured_section import table
 from cudal2_agent.agent.report.report import IN_PART, optimize_command, render_report, task_flags
 from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.contract.errors import UsageError
