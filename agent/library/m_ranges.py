@@ -22,6 +22,8 @@ from cudal2_agent.contract.records.task import GemmTask, Layout
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.sandbox.building.toolchain import nvrtc_version
 
+_TRIED = 1024  # M from each end of a range at which its launch is resolved beforehand
+
 
 def range_candidate(entry: LibraryEntry, smallest: int, sms: int) -> Candidate:
     """The kernel of an entry for all M from `smallest` to below its own: written for an odd M, so that it has every guard.
@@ -34,8 +36,8 @@ def range_candidate(entry: LibraryEntry, smallest: int, sms: int) -> Candidate:
     if not 1 <= smallest <= largest:
         raise LibraryError(f"{what} has no M from {smallest} on below its own")
     candidate = candidate_for_any_m(entry, _at(entry, max(smallest, largest - 1 + largest % 2)))
-    smem = set()
-    for m in range(smallest, largest + 1):
+    every, smem = range(smallest, largest + 1), set()
+    for m in sorted({*every[:_TRIED], *every[-_TRIED:]}):
         try:
             plan = resolve(candidate.plan, _at(entry, m), LIMITS[entry.task.arch], sms)
         except PlanError as exc:
