@@ -7,15 +7,13 @@ Not covered: a transposed A, whose rows change with M; what `padded_m` does not 
 
 import hashlib
 from functools import partial
-from pathlib import Path
 
 from cudal2_agent.agent.library.entry_source import candidate_for_any_m, source_sha256
-from cudal2_agent.agent.library.padded_m import EmulatorOf, open_emulator, proven_plan
+from cudal2_agent.agent.library.padded_m import EmulatorOf, open_emulator, proven_cubin, proven_plan
 from cudal2_agent.agent.library.preparing import CachePlace, FreshKernel, PreparedEntry, into_place, opened_cache, require_nvrtc
 from cudal2_agent.contract.errors import LibraryError, PlanError
 from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.plan.resolve import resolve
-from cudal2_agent.contract.records.build import Built
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.library import LibraryEntry, MRange, RangeKernel
 from cudal2_agent.contract.records.task import GemmTask, Layout
@@ -79,14 +77,7 @@ def _proven(entry: LibraryEntry, m_range: MRange, settings: Settings, sms: int, 
     for m in sorted({m_range.smallest, entry.task.m - 1}):
         task = _at(entry, m)
         proven_plan(candidate, task, sms)
-        with emulator(task, settings) as sandbox:
-            [(_, built)] = sandbox.build([candidate], task)
-            if not isinstance(built, Built):
-                raise LibraryError(built.headline)
-            evaluation = sandbox.evaluate(built, task, "full")
-            if not evaluation.passed:
-                raise LibraryError(f"the emulator did not find it right for {task.shape}: {evaluation.headline}")
-            verdicts[m], cubin = evaluation.headline, Path(built.artifact_path).read_bytes()
+        cubin, verdicts[m] = proven_cubin(candidate, task, settings, emulator)
     record = RangeKernel(
         entry_task=entry.task,
         smallest=m_range.smallest,

@@ -61,14 +61,7 @@ def _proven(entry: LibraryEntry, task: GemmTask, settings: Settings, sms: int, e
     require_nvrtc(entry)
     candidate = padded_candidate(entry, task)
     plan = proven_plan(candidate, task, sms)
-    with emulator(task, settings) as sandbox:
-        [(_, built)] = sandbox.build([candidate], task)
-        if not isinstance(built, Built):
-            raise LibraryError(built.headline)
-        evaluation = sandbox.evaluate(built, task, "full")
-        if not evaluation.passed:
-            raise LibraryError(f"the emulator did not find it right for {task.shape}: {evaluation.headline}")
-        cubin = Path(built.artifact_path).read_bytes()
+    cubin, verdict = proven_cubin(candidate, task, settings, emulator)
     record = PaddedKernel(
         task=task,
         source_sha256=entry.source_sha256,
@@ -77,9 +70,24 @@ def _proven(entry: LibraryEntry, task: GemmTask, settings: Settings, sms: int, e
         plan=plan,
         entry_task=entry.task,
         text_sha256=source_sha256(candidate),
-        verdict=evaluation.headline,
+        verdict=verdict,
     )
-    return FreshKernel(cubin, record, evaluation.headline)
+    return FreshKernel(cubin, record, verdict)
+
+
+def proven_cubin(candidate: Candidate, task: GemmTask, settings: Settings, emulator: EmulatorOf) -> tuple[bytes, str]:
+    """A kernel's machine code, and the emulator's verdict on it for a task.
+
+    Raises: LibraryError where it is not compiled or not found right.
+    """
+    with emulator(task, settings) as sandbox:
+        [(_, built)] = sandbox.build([candidate], task)
+        if not isinstance(built, Built):
+            raise LibraryError(built.headline)
+        evaluation = sandbox.evaluate(built, task, "full")
+        if not evaluation.passed:
+            raise LibraryError(f"the emulator did not find it right for {task.shape}: {evaluation.headline}")
+        return Path(built.artifact_path).read_bytes(), evaluation.headline
 
 
 def proven_plan(candidate: Candidate, task: GemmTask, sms: int) -> ResolvedPlan:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.library.library_source import WrittenLibrary
 
 if TYPE_CHECKING:
     from cudal2_agent.agent.library.entry_choice import LeftOut
@@ -21,7 +22,7 @@ SHOWN = 3
 
 
 def build(
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER|FILE", help="A folder, or a packed file *.jsonl.gz.")],
+    out: WrittenLibrary,
     rows: Annotated[
         list[Path] | None,
         typer.Option(

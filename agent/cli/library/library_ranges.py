@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cudal2_agent.agent.cli.arguments import AsJson
-from cudal2_agent.agent.cli.library.library_source import Jobs
+from cudal2_agent.agent.cli.library.library_source import ExtendedLibrary, Jobs, WrittenLibrary
 
 if TYPE_CHECKING:
     from cudal2_agent.agent.model_tuning.tune_records import JudgedRange
@@ -19,13 +19,8 @@ ROWS = Path("library-ranges.jsonl")
 
 
 def ranges(
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER|FILE", help="A folder, or a packed file *.jsonl.gz.")],
-    library: Annotated[
-        Path | None,
-        typer.Option(
-            "--library", metavar="FOLDER|FILE", help="What is extended; default: what ships for this GPU.", show_default=False
-        ),
-    ] = None,
+    out: WrittenLibrary,
+    library: ExtendedLibrary = None,
     rows: Annotated[
         Path, typer.Option("--rows", metavar="FILE", help="Where rows are added; a later call resumes there.")
     ] = ROWS,

@@ -18,6 +18,15 @@ LibraryPath = Annotated[
         show_default=False,
     ),
 ]
+ExtendedLibrary = Annotated[
+    Path | None,
+    typer.Option(
+        "--library", metavar="FOLDER|FILE", help="What is extended; default: what ships for the GPU.", show_default=False
+    ),
+]
+WrittenLibrary = Annotated[
+    Path, typer.Option("--out", metavar="FOLDER|FILE", help="A folder, or a packed file *.jsonl.gz.", show_default=False)
+]
 Sms = Annotated[
     int | None,
     typer.Option("--sms", help="SMs of the GPU; default: of the one at hand, else of the H200.", min=1, show_default=False),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cudal2_agent.agent.cli.arguments import AsJson, Element, LayoutName
+from cudal2_agent.agent.cli.library.library_source import ExtendedLibrary, WrittenLibrary
 
 if TYPE_CHECKING:
     from cudal2.dispatch.decision import GpuIdentity
@@ -30,13 +31,8 @@ def tune(
             help="A file (of `campaign record`, or a shape per line), or shapes with commas; may be repeated.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER|FILE", help="A folder, or a packed file *.jsonl.gz.")],
-    library: Annotated[
-        Path | None,
-        typer.Option(
-            "--library", metavar="FOLDER|FILE", help="What is extended; default: what ships for this GPU.", show_default=False
-        ),
-    ] = None,
+    out: WrittenLibrary,
+    library: ExtendedLibrary = None,
     layout: LayoutName = "nn",
     element: Element = "f16",
     rows: Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cudal2_agent.agent.cli.arguments import AsJson
+from cudal2_agent.agent.cli.library.library_source import ExtendedLibrary
 from cudal2_agent.contract.settings.run_settings import TRAINED_BUDGET, UNTRAINED_BUDGET
 
 EXAMPLE = (
@@ -52,12 +53,7 @@ def tune(
     chip: Annotated[
         str | None, typer.Option("--chip", help="For --plan and --device: the GPU, such as H200.", show_default=False)
     ] = None,
-    library: Annotated[
-        Path | None,
-        typer.Option(
-            "--library", metavar="FOLDER|FILE", help="What is extended; default: what ships for the GPU.", show_default=False
-        ),
-    ] = None,
+    library: ExtendedLibrary = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FOLDER", help="For the library and all rows.", show_default="the model's name, -tuned"),
