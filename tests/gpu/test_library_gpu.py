@@ -65,7 +65,7 @@ SIZES = (256, 128, 128)
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
-    """The exported package with its operator. Entries are marked as of the GPU at hand, in all three layouts, with a bias too."""
+    """The exported package with its operator. Entries are marked as of the GPU at hand, in all layouts, with a bias too."""
     import torch
     from torch.utils.cpp_extension import load
 
