@@ -37,9 +37,9 @@ def installed(folder: Path) -> None:
 
 
 class Engine:
-    """Loads plug-ins as vLLM 0.26 does in each of its processes.
+    """Loads plug-ins as vLLM does in each of its processes (its source at commit a27dcf135b).
 
-    Once per process, all of the group that the list allows; one that cannot be loaded is logged, and calls are not guarded.
+    Once per process, all of the group that the list allows. What a plug-in raises ends the process.
     """
 
     def __init__(self, group: str, allowed: tuple[str, ...] | None = None) -> None:
@@ -62,11 +62,15 @@ class Engine:
 
 
 def cuda_starts() -> None:
-    """What PyTorch does with the calls that wait, when a process initialises CUDA. Its own ones need a GPU."""
+    """What PyTorch does with the calls that wait, when a process initialises CUDA. Its own ones need a GPU.
+
+    It holds a lock that is not reentrant: a call that waits for CUDA in turn would never return.
+    """
     waiting, torch.cuda._queued_calls[:] = list(torch.cuda._queued_calls), []
-    for call, _ in waiting:
-        if getattr(call, "func", None) is engine_plugin._serve:
-            call()
+    with torch.cuda._initialization_lock:
+        for call, _ in waiting:
+            if getattr(call, "func", None) is engine_plugin._serve:
+                call()
 
 
 @pytest.fixture(autouse=True)
