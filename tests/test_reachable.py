@@ -21,6 +21,7 @@ INSTALLED = "cudal2_agent."  # the package that holds the parts where they are i
 ENTRIES = {
     "cudal2_agent.agent.cli.main": "the command `cudal2-agent`",
     "cudal2": "what programs import",
+    "cudal2.engine_plugin": "what serving engines call, by an entry point",
     "cudal2_agent.agent.learning.environment.kernel_environment": "what training imports",
     "cudal2_agent.agent.learning.environment.tool_environment": "what training with tools imports",
 }

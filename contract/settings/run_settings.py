@@ -51,7 +51,7 @@ REPLAYED = frozenset({*_SEARCH, *_SHOWN, *_CHAT})
 # What names programs, servers, keys, folders and trust, or what is fetched: a file in the working folder may be a stranger's,
 # and so may a run that came from elsewhere. Only flags, the environment and a file that the user allowed set these.
 _PLACES = ("home", "local", "store", "lm", "knowledge", "embedding_model", "cutlass", "chroma_host", "chroma_port")
-USERS_OWN = frozenset({*_PLACES, "api_key", "openai_key", "api_key_file", "base_url", "nvcc", "ncu", "trust_host"})
+USERS_OWN = frozenset({*_PLACES, "api_key", "openai_key", "api_key_file", "base_url", "nvcc", "ncu", "trust_host", "serve"})
 # What a file in the working folder may not set either: a model that is named is asked, at its user's cost.
 NOT_FROM_FOLDER = USERS_OWN | {"model"}
 
@@ -196,6 +196,10 @@ class RunSettings(Record):
     nvcc: str | None = Field(default=None, description="path of nvcc; only host candidates and plans that ask for it need one")
     trust_host: bool = Field(
         default=False, description="whether --host files and published modules, which run code of their own, may be run"
+    )
+    serve: str | None = Field(
+        default=None,
+        description="what the plug-in for serving engines serves: 1 (the library that ships), a library, or batch-invariant",
     )
     chat: ChatOptions = ChatOptions()
     emulate: EmulateOptions = EmulateOptions()

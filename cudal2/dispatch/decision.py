@@ -65,7 +65,7 @@ _SENTENCES = {
     FallbackCause.AUTOCAST: "autocast is on, so torch.matmul casts the operands; enable() serves what it calls",
     FallbackCause.TRANSFORM: "a transform, a mode, a tracer or a subclass is in play, which has rules for torch.matmul alone",
     FallbackCause.BIAS: "what is added is scaled, or is no row of N elements of the operands' type",
-    FallbackCause.OUTPUT: "the output is not a packed row-major matrix",
+    FallbackCause.OUTPUT: "the output is not a packed row-major matrix of its own",
     FallbackCause.UNALIGNED: "an operand does not begin at a multiple of 256 bytes, as kernels were verified",
     FallbackCause.DETERMINISTIC: "the program asks for deterministic algorithms",
     FallbackCause.BUILDING: "the kernel is being built in the background",

@@ -1,10 +1,12 @@
 """The kernels of `aten::mm` and `aten::addmm` for one dispatch key replaced, with the original ones as the fallback.
 
+Their `out` forms are replaced with them, because code of Inductor, the compiler of `torch.compile`, calls these.
+
 A kernel that is registered for a key shadows the original one until its registration ends. Where the C++ kernels were compiled
 for this PyTorch they are registered (`compiled_kernels.py`); else kernels in Python, which cost more per call. They reach the
 original kernel by `torch.library.get_kernel`, which reads it before the registration, so calling it does not come back here.
-Older versions without it call the `out` form, an operator of its own whose kernel stays. Autograd, autocast and fake tensors
-act above the key and do not see the change.
+Older versions without it call the `out` form, an operator of its own whose kernel then stays. Autograd, autocast and fake
+tensors act above the key and do not see the change.
 
 Another library may have replaced the same operator, as batch-invariant modes do. The one that came last runs first. Over the
 kernel of another only a kernel in Python is registered, because the one in C++ reaches PyTorch's own kernel alone.
@@ -52,13 +54,16 @@ class PythonKernel:
 
     def __init__(self, name: str, key: str) -> None:
         self.service: ProductService | None = None
-        kernel = _KERNELS[name](self, original_kernel(name, key))
+        kernels = {name: _KERNELS[name](self, original_kernel(name, key))}
+        if hasattr(torch.library, "get_kernel"):
+            kernels[f"{name}.out"] = _KERNELS[name](self, _current_kernel(f"{name}.out", key))
         self._registration: Any = torch.library.Library("aten", "IMPL")
         known: set[str] = getattr(torch.library, "_impls", set())
         before = set(known)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*[Oo]verrid")
-            self._registration.impl(name, kernel, key, **_MAY_OVERRIDE)
+            for form, kernel in kernels.items():
+                self._registration.impl(form, kernel, key, **_MAY_OVERRIDE)
         known &= before  # what is noted there refuses the kernels of libraries that come later
 
     def serve(self, service: ProductService | None) -> None:
@@ -133,7 +138,7 @@ def _replaced(name: str, key: str, compiled: CompiledKernels | None) -> Replaced
     with _LOCK:
         found, below = _REPLACED.get((name, key)), _SHADOWED.setdefault((name, key), [])
         once = not any(isinstance(kernel, CompiledKernel) for kernel in below)  # the one in C++ is registered once
-        in_cpp = compiled if once and not others(name, key) else None
+        in_cpp = compiled if once and not others(name, key) and not others(f"{name}.out", key) else None
         if found is not None and not shadowed(name, key) and not (in_cpp and isinstance(found, PythonKernel)):
             return found
         _REPLACED[name, key] = kernel = CompiledKernel(name, in_cpp) if in_cpp else PythonKernel(name, key)
@@ -148,9 +153,13 @@ def original_kernel(name: str, key: str) -> AtenKernel:
     """
     if not hasattr(torch.library, "get_kernel"):
         return _OUT_FORMS[name]
-    found = torch.library.get_kernel(f"aten::{name}", key)
-    kernel = partial(found.call_boxed, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
+    kernel = _current_kernel(name, key)
     return partial(while_registered, kernel, _OUT_FORMS[name]) if others(name, key) else kernel
+
+
+def _current_kernel(name: str, key: str) -> AtenKernel:
+    found = torch.library.get_kernel(f"aten::{name}", key)
+    return partial(found.call_boxed, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
 
 
 def while_registered(kernel: AtenKernel, afterwards: AtenKernel, *arguments: Any, **options: Any) -> torch.Tensor:
@@ -174,25 +183,29 @@ def _addmm_out_form(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **scal
 
 
 def _mm(replaced: PythonKernel, original: AtenKernel) -> AtenKernel:
-    def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Either form; `into` holds `out` where that is given."""
+
+    def mm(a: torch.Tensor, b: torch.Tensor, **into: torch.Tensor) -> torch.Tensor:
         service = replaced.service
-        out = None if service is None else service.product(a, b)
-        return original(a, b) if out is None else out
+        found = None if service is None else service.product(a, b, **into)
+        return original(a, b, **into) if found is None else found
 
     return mm
 
 
 def _addmm(replaced: PythonKernel, original: AtenKernel) -> AtenKernel:
-    def addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **scales: Any) -> torch.Tensor:
+    """Either form; `more` holds `beta`, `alpha` and `out` where they are given."""
+
+    def addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **more: Any) -> torch.Tensor:
         service = replaced.service
         if service is not None:
-            if bias.dim() == 1 and all(scale == 1 for scale in scales.values()):
-                out = service.product(a, b, bias=bias)
-                if out is not None:
-                    return out
+            if bias.dim() == 1 and all(more.get(scale, 1) == 1 for scale in ("beta", "alpha")):
+                found = service.product(a, b, more.get("out"), bias)
+                if found is not None:
+                    return found
             else:
                 service.counts.fell_back(FallbackCause.BIAS)
-        return original(bias, a, b, **scales)
+        return original(bias, a, b, **more)
 
     return addmm
 

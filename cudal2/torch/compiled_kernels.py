@@ -27,7 +27,13 @@ _OPERATORS = ("mm", "addmm")  # in the order of the enumeration in C++
 _ELEMENTS = (None, ElementType.F16, ElementType.BF16)
 _ELSEWHERE = -2
 _INTERRUPT = ctypes.cast(ctypes.pythonapi.PyErr_SetInterrupt, c_void_p)
-_COUNTED = (FallbackCause.DETERMINISTIC, FallbackCause.UNALIGNED, FallbackCause.LAUNCH_FAILED, FallbackCause.BIAS)
+_COUNTED = (
+    FallbackCause.DETERMINISTIC,
+    FallbackCause.UNALIGNED,
+    FallbackCause.LAUNCH_FAILED,
+    FallbackCause.BIAS,
+    FallbackCause.OUTPUT,
+)
 
 
 class _NativeOperand(ctypes.Structure):

@@ -2,7 +2,7 @@
 
 Inductor times its choices for each matrix product when it compiles, and keeps the fastest. It offers three borders for that:
 - `torch._inductor.config.external_matmul` names functions `f(a, b, out)` that compete for `aten.mm`. There is none for
-  `aten.addmm`: compiled code adds a bias by PyTorch's own kernels.
+  `aten.addmm`, whose `out` form compiled code calls: `enable` serves that.
 - A lowering says how an operator is compiled. `torch.ops.cudal2.matmul` is lowered as `aten.mm`, with the same choices; without
   that Inductor calls the operator through the dispatcher, and times nothing.
 - `register_custom_op_autotuning` lets `aten.mm` compete with the operator, which is chosen only by a minimum speedup. It

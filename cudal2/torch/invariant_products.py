@@ -69,12 +69,13 @@ class InvariantProducts:
     """The mode of a process. `allow_other`: what has no kernel is computed by PyTorch, and counted, instead of refused.
 
     `folder`: the cache of built kernels. `build`: builds the set of an architecture into it, and returns when it is there. The
-    sets of all GPUs are built now. Code is loaded now on the current device alone, so that no other gets a context.
+    sets of all GPUs are built now. Code is loaded now on the current device alone, so that no other gets a context; without
+    `load` that too waits for the first product of a device.
     Raises: UsageError for a current device that no kernel runs on; LibraryError where a set cannot be built, LauncherError
     where the driver refuses it.
     """
 
-    def __init__(self, platform: Platform, folder: Path, build: BuildSet, *, allow_other: bool) -> None:
+    def __init__(self, platform: Platform, folder: Path, build: BuildSet, *, allow_other: bool, load: bool = True) -> None:
         self.platform, self.allow_other, self.counts = platform, allow_other, InvariantCounts()
         self._misaligned = platform.alignment - 1  # bits of an address
         self._lock = threading.RLock()
@@ -84,7 +85,8 @@ class InvariantProducts:
         archs = sorted({one.arch for one in self._identities.values() if one.arch is not None})
         self._sets = {arch: _built(arch, folder, build) for arch in archs}
         self.devices: dict[int, InvariantDevice] = {}
-        self._device(platform.current_device())
+        if load:
+            self._device(platform.current_device())
 
     def product(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor | None:
         """The product of an M×K and a K×N matrix, on the current stream, rounded once to their type. `out`: is written.

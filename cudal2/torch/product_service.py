@@ -56,7 +56,7 @@ class ProductService:
             return None
         if out is None:
             out = a.new_empty(route.rows, route.columns)  # two numbers are read faster than a tuple
-        elif not _fits(out, route, a):
+        elif not _fits(out, route, a, b):
             self.counts.fell_back(FallbackCause.OUTPUT)
             return None
         if torch.are_deterministic_algorithms_enabled():  # an entry does not say whether its sums are added in arrival order
@@ -93,7 +93,7 @@ class ProductService:
         return self._routes.open(key, form_of(a, device_type), form_of(b, device_type), added)
 
 
-def _fits(out: torch.Tensor, route: CallRoute, a: torch.Tensor) -> bool:
-    """Whether a kernel can write a matrix of the caller's."""
+def _fits(out: torch.Tensor, route: CallRoute, a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether a kernel can write a matrix of the caller's, which is none that it reads."""
     alike = out.shape == (route.rows, route.columns) and out.dtype is a.dtype and out.device == a.device
-    return alike and out.is_contiguous()
+    return alike and out.is_contiguous() and out.data_ptr() not in (a.data_ptr(), b.data_ptr())

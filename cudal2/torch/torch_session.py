@@ -117,7 +117,7 @@ def enable(
         if batch_invariant:
             if library is not None or operators != OPERATORS:
                 raise ValueError("the batch-invariant mode asks no library and replaces all matrix products; name neither")
-            _enable_invariant(allow_other)
+            enable_invariant(allow_other=allow_other)
             return replacement
         if allow_other:
             raise ValueError("allow_other belongs to batch_invariant=True")
@@ -148,13 +148,18 @@ def invariant_operators(key: str) -> InvariantOperators:
         return _SESSION.operators[key]
 
 
-def _enable_invariant(allow_other: bool) -> None:
-    chosen = service()
-    if missing := chosen.platform.missing():
-        chosen.notices.add(missing)
-        return
-    folder = chosen.prepared.folder
-    _serve_invariant(InvariantProducts(chosen.platform, folder, _build_invariant, allow_other=allow_other))
+def enable_invariant(*, allow_other: bool, load: bool = True) -> None:
+    """The batch-invariant mode, as `enable`. Without `load` the code of a device is loaded by its first product.
+
+    Raises: LibraryError where the kernels cannot be built; with `load` LauncherError where they do not load.
+    """
+    with _SESSION.lock:
+        chosen = service()
+        if missing := chosen.platform.missing():
+            chosen.notices.add(missing)
+            return
+        folder = chosen.prepared.folder
+        _serve_invariant(InvariantProducts(chosen.platform, folder, _build_invariant, allow_other=allow_other, load=load))
 
 
 def _build_invariant(arch: Arch) -> None:

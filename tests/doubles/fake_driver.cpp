@@ -1,6 +1,7 @@
 // A driver without a GPU: it checks and records calls, and can be told to fail. Built against CUDA's own header, so that the
 // types of the launcher are checked against it. A "cubin" is text: FAKE, then a line per kernel: its name, the sizes of its
-// parameters in bytes, and, for one that computes in host memory, "product M N K TA TB" of f16 operands.
+// parameters in bytes, and, for one that computes in host memory, "product M N K TA TB" of f16 operands;
+// a further 1 says that it adds a bias, whose address is its fourth parameter.
 // With -DOLD_DRIVER it lacks what came with CUDA 12.4.
 #include <cuda.h>
 
@@ -86,11 +87,12 @@ unsigned short half_of(float value) {
   return (bits >> 16 & 0x8000) | (((bits >> 23 & 255) - 112) << 10) | (bits >> 13 & 1023);
 }
 
-void multiply(const std::vector<int>& p, const unsigned short* a, const unsigned short* b, unsigned short* d) {
+void multiply(const std::vector<int>& p, const unsigned short* a, const unsigned short* b, const unsigned short* bias,
+              unsigned short* d) {
   const int m = p[0], n = p[1], k = p[2];
   for (int i = 0; i < m; ++i) {
     for (int j = 0; j < n; ++j) {
-      float sum = 0;
+      float sum = bias ? number(bias[j]) : 0;
       for (int l = 0; l < k; ++l) sum += number(a[p[3] ? l * m + i : i * k + l]) * number(b[p[4] ? j * k + l : l * n + j]);
       d[i * n + j] = half_of(sum);
     }
@@ -254,7 +256,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction handle, void*
     auto* const a = static_cast<unsigned short**>(parameters[0]);
     auto* const b = static_cast<unsigned short**>(parameters[1]);
     auto* const d = static_cast<unsigned short**>(parameters[2]);
-    multiply(kernel.product, *a, *b, *d);
+    const bool biased = kernel.product.size() > 5;
+    multiply(kernel.product, *a, *b, biased ? *static_cast<unsigned short**>(parameters[3]) : nullptr, *d);
   }
   if (!recording) return CUDA_SUCCESS;
   std::ostringstream event;

@@ -35,7 +35,7 @@ def fake_driver_file(*, old: bool = False, posing: bool = False) -> Path:
 
 
 def fake_cubin(kernels: Mapping[str, Sequence[int]], product: Sequence[int] = ()) -> bytes:
-    """A "cubin" for the fake: parameter sizes by kernel. `product`: M, N, K and whether A and B lie transposed."""
+    """A "cubin" for the fake: parameter sizes by kernel. `product`: M, N, K, whether A and B lie transposed, 1 for a bias."""
     computes = f" product {' '.join(map(str, product))}" if product else ""
     lines = (f"{name} {' '.join(map(str, sizes))}{computes}" for name, sizes in kernels.items())
     return "\n".join(["FAKE", *lines, ""]).encode()

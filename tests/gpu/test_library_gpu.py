@@ -65,12 +65,13 @@ SIZES = (256, 128, 128)
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
-    """The exported package with its operator. Entries are marked as of the GPU at hand, in all three layouts."""
+    """The exported package with its operator. Entries are marked as of the GPU at hand, in all layouts, with a bias too."""
     import torch
     from torch.utils.cpp_extension import load
 
     m, n, k = SIZES
-    entries = tuple(library_entry(GemmTask(m=m, n=n, k=k, layout=layout)) for layout in Layout)
+    tasks = (GemmTask(m=m, n=n, k=k, layout=layout, bias=bias) for layout in Layout for bias in (False, True))
+    entries = tuple(library_entry(task) for task in tasks)
     chip = torch.cuda.get_device_name().removeprefix("NVIDIA ")
     manifest = manifest_of(entries, name="small", chip=chip)
     root = tmp_path_factory.mktemp("hub")
@@ -102,15 +103,17 @@ def matrices(layout: Layout):
     return a.t() if layout.transposes_a else a, b.t() if layout.transposes_b else b
 
 
+@pytest.mark.parametrize("with_bias", [False, True], ids=["no bias", "a bias"])
 @pytest.mark.parametrize("layout", Layout)
-def test_products_are_served_by_the_entries_and_right(hub, layout):
+def test_products_are_served_by_the_entries_and_right(hub, layout, with_bias):
     import torch
 
     a, b = matrices(layout)
+    bias = torch.randint(-2, 3, (SIZES[1],), device="cuda").half() if with_bias else None
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        d = hub.matmul(a, b)
+        d = hub.matmul(a, b, bias)
         torch.cuda.synchronize()
-    assert torch.equal(d, (a.double() @ b.double()).half())
+    assert torch.equal(d, (a.double() @ b.double() + (0 if bias is None else bias.double())).half())
     assert not any("cublas" in event.key or "nvjet" in event.key or "cutlass" in event.key for event in seen.key_averages())
 
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <random>
 
 #include "cudal2.hpp"
@@ -60,12 +61,13 @@ Words drawn(std::size_t count, bool bfloat16, std::mt19937& random) {
   return words;
 }
 
-// Whether D holds the product at places drawn at random. Sums of this size are exact in f16; bf16 has 8 bits.
-bool right(const cudal2::Product& p, const Words& a, const Words& b, const Words& d, std::mt19937& random) {
+// Whether D holds the product at places drawn at random. Sums of this size are exact in f16; bf16 has 8 bits. `bias`: empty for
+// none.
+bool right(const cudal2::Product& p, const Words& a, const Words& b, const Words& bias, const Words& d, std::mt19937& random) {
   const bool bfloat16 = p.element == cudal2::Element::kBF16;
   for (int sample = 0; sample < 256; ++sample) {
     const std::size_t i = random() % p.m, j = random() % p.n;
-    double sum = 0;
+    double sum = p.bias ? value_of(bias[j], bfloat16) : 0;
     for (std::size_t l = 0; l < p.k; ++l) {
       const std::size_t of_a = p.layout == cudal2::Layout::kNT ? l * p.m + i : i * p.k + l;
       const std::size_t of_b = p.layout == cudal2::Layout::kTN ? j * p.k + l : l * p.n + j;
@@ -85,14 +87,18 @@ bool run(cudal2::KernelLibrary& library, const cudal2::Entry& entry) {
   const bool bfloat16 = p.element == cudal2::Element::kBF16;
   std::mt19937 random(1);
   const Words a = drawn(p.m * p.k, bfloat16, random), b = drawn(p.k * p.n, bfloat16, random);
+  const Words bias = drawn(p.bias ? p.n : 0, bfloat16, random);
   const Buffer on_a(a), on_b(b), on_d(Words(p.m * p.n, 0xFFFF));
-  if (!library.multiply(p, on_a.address, on_b.address, on_d.address, nullptr)) {
-    std::printf("%zux%zux%zu: no kernel on this GPU\n", p.m, p.n, p.k);
+  std::optional<Buffer> on_bias;
+  if (p.bias) on_bias.emplace(bias);
+  const char* const added = p.bias ? " + bias" : "";
+  if (!library.multiply(p, on_a.address, on_b.address, on_d.address, nullptr, on_bias ? on_bias->address : 0)) {
+    std::printf("%zux%zux%zu%s: no kernel on this GPU\n", p.m, p.n, p.k, added);
     return false;
   }
   check(cuCtxSynchronize(), "the kernel");
-  const bool passed = right(p, a, b, on_d.read(), random);
-  std::printf("%zux%zux%zu: %s\n", p.m, p.n, p.k, passed ? "right" : "WRONG");
+  const bool passed = right(p, a, b, bias, on_d.read(), random);
+  std::printf("%zux%zux%zu%s: %s\n", p.m, p.n, p.k, added, passed ? "right" : "WRONG");
   return passed;
 }
 

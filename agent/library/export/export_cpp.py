@@ -30,7 +30,7 @@ from cudal2_agent.contract.plan.tensor_view import map_layout
 from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest
 from cudal2_agent.contract.records.module_task import WORKSPACE
 from cudal2_agent.contract.records.named_buffer import Buffer
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.task import BIAS, GemmTask
 from cudal2_agent.contract.whole_file import new_folder
 
 HEADER = "cudal2.hpp"
@@ -39,7 +39,7 @@ _PARTS = ("driver.hpp", "kernel.hpp", "library.hpp")
 _OWN_LINE = re.compile(r'^#(pragma once|include ".*")\n+', re.MULTILINE)
 _SYSTEM_INCLUDE = re.compile(r"^#include (<.*>)\n", re.MULTILINE)
 NamedKernel = tuple[LibraryEntry, BuiltKernel, str]  # with the file of its machine code
-_OPERAND = {"A": "kA", "B": "kB", "D": "kD", WORKSPACE: "kWorkspace"}
+_OPERAND = {"A": "kA", "B": "kB", "D": "kD", WORKSPACE: "kWorkspace", BIAS: "kBias"}
 _ZERO = {False: "kNever", True: "kEveryRun", "restored": "kRestored"}
 
 
@@ -52,7 +52,7 @@ class CppExport(Record):
 
 
 def export_cpp(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], manifest: LibraryManifest, folder: Path) -> CppExport:
-    """Write the folder, which appears whole or not at all and must be new or empty. Kernels that add a bias are left out.
+    """Write the folder, which appears whole or not at all and must be new or empty.
 
     Raises: UsageError where there is no kernel, or where the folder is in use or cannot be written.
     """
@@ -73,8 +73,8 @@ def export_cpp(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], manifest: Li
 
 
 def named_kernels(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], prefix: str) -> list[NamedKernel]:
-    """Kernels that add no bias in a fixed order, each with the file of its machine code, which is named by its hash."""
-    ordered = sorted((each for each in kernels if not each[0].task.bias), key=lambda each: (each[0].task.shape, each[0].id))
+    """Kernels in a fixed order, each with the file of its machine code, which is named by its hash."""
+    ordered = sorted(kernels, key=lambda each: (each[0].task.shape, each[0].id))
     return [(entry, kernel, f"{prefix}{hashlib.sha256(kernel.cubin).hexdigest()}.cubin") for entry, kernel in ordered]
 
 
@@ -104,7 +104,8 @@ def readme_values(manifest: LibraryManifest, named: Sequence[NamedKernel]) -> di
     """What a page about exported kernels tells. `rows`: a row of a table per entry."""
     entries = [entry for entry, _, _ in named]
     rows = "\n".join(
-        f"| {entry.task.shape} | {entry.task.layout} | {entry.task.element} | {entry.task.accumulate}"
+        f"| {entry.task.shape}{' + bias' if entry.task.bias else ''} | {entry.task.layout} | {entry.task.element}"
+        f" | {entry.task.accumulate}"
         f" | {entry.evaluation.time_us:.2f} | {entry.evaluation.speedup.ratio:.3f}"
         f" ({entry.evaluation.speedup.low:.3f} to {entry.evaluation.speedup.high:.3f}) |"
         for entry in entries
@@ -152,7 +153,8 @@ std::vector<Entry> exported_entries() {{
 def product_text(task: GemmTask) -> str:
     """A `Product`."""
     layout, element, accumulator = (value.value.upper() for value in (task.layout, task.element, task.accumulate))
-    return f"{{{task.m}, {task.n}, {task.k}, Layout::k{layout}, Element::k{element}, Accumulator::k{accumulator}}}"
+    bias = ", true" if task.bias else ""
+    return f"{{{task.m}, {task.n}, {task.k}, Layout::k{layout}, Element::k{element}, Accumulator::k{accumulator}{bias}}}"
 
 
 def _entry(entry: LibraryEntry, kernel: BuiltKernel, cubin: str) -> str:
@@ -178,7 +180,7 @@ def _launch(launch: ResolvedLaunch, buffers: Mapping[str, Buffer]) -> str:
 def _argument(arg: Arg, buffers: Mapping[str, Buffer]) -> str:
     match arg:
         case TensorArg(tensor=name):
-            return f"pointer(k{name})"
+            return f"pointer({_OPERAND[name]})"
         case TensorPartArg():
             raise TypeError("a plan of a matrix product points to whole operands")
         case TensorMapArg(tensor_map=spec):

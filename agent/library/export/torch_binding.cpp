@@ -1,4 +1,6 @@
-// The operator mm: a kernel of this folder where there is one for the product on this GPU, else PyTorch's own.
+// The operator mm: a kernel of this folder where there is one for the product on this GPU, else PyTorch's own. With a bias that
+// is addmm.
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -44,9 +46,15 @@ std::optional<bool> transposed(const at::Tensor& matrix) {
   return std::nullopt;
 }
 
-std::optional<cudal2::Product> product_of(const at::Tensor& a, const at::Tensor& b) {
+using Bias = std::optional<at::Tensor>;
+
+std::optional<cudal2::Product> product_of(const at::Tensor& a, const at::Tensor& b, const Bias& bias) {
   if (a.dim() != 2 || b.dim() != 2 || a.size(1) != b.size(0) || a.scalar_type() != b.scalar_type()) return std::nullopt;
   if (a.device() != b.device()) return std::nullopt;
+  if (bias) {
+    const bool row = bias->dim() == 1 && bias->size(0) == b.size(1) && bias->is_contiguous();
+    if (!row || bias->scalar_type() != a.scalar_type() || bias->device() != a.device()) return std::nullopt;
+  }
   const bool half = a.scalar_type() == at::kHalf;
   if (!half && a.scalar_type() != at::kBFloat16) return std::nullopt;
   const auto of_a = transposed(a), of_b = transposed(b);
@@ -54,19 +62,23 @@ std::optional<cudal2::Product> product_of(const at::Tensor& a, const at::Tensor&
   const auto layout = *of_a ? cudal2::Layout::kNT : *of_b ? cudal2::Layout::kTN : cudal2::Layout::kNN;
   const auto size = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
   return cudal2::Product{size(a.size(0)), size(b.size(1)), size(a.size(1)), layout,
-                         half ? cudal2::Element::kF16 : cudal2::Element::kBF16};
+                         half ? cudal2::Element::kF16 : cudal2::Element::kBF16, cudal2::Accumulator::kF32, bias.has_value()};
 }
 
 cudal2::Address address_of(const at::Tensor& tensor) { return reinterpret_cast<cudal2::Address>(tensor.const_data_ptr()); }
 
-at::Tensor mm(const at::Tensor& a, const at::Tensor& b) {
-  const auto product = product_of(a, b);
+at::Tensor mm(const at::Tensor& a, const at::Tensor& b, const Bias& bias) {
+  const auto product = product_of(a, b, bias);
   cudal2::KernelLibrary* const library = product ? library_of(a.get_device()) : nullptr;
-  if (!library || !library->find(*product) || (address_of(a) | address_of(b)) % cudal2::kAlignment) return at::mm(a, b);
+  const cudal2::Address added = product && bias ? address_of(*bias) : 0;
+  if (!library || !library->find(*product) || (address_of(a) | address_of(b) | added) % cudal2::kAlignment) {
+    return bias ? at::addmm(*bias, a, b) : at::mm(a, b);
+  }
   const c10::cuda::CUDAGuard guard(a.device());
   const at::Tensor d = at::empty({a.size(0), b.size(1)}, a.options());
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(a.get_device());
-  library->multiply(*product, address_of(a), address_of(b), address_of(d), reinterpret_cast<cudal2::Stream>(stream.stream()));
+  const auto handle = reinterpret_cast<cudal2::Stream>(stream.stream());
+  library->multiply(*product, address_of(a), address_of(b), address_of(d), handle, added);
   return d;
 }
 
@@ -74,7 +86,7 @@ at::Tensor mm(const at::Tensor& a, const at::Tensor& b) {
 
 TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {
   ops.def("open_folder(str folder) -> ()", &open_folder);
-  ops.def("mm(Tensor a, Tensor b) -> Tensor");
+  ops.def("mm(Tensor a, Tensor b, Tensor? bias=None) -> Tensor");
   ops.impl("mm", c10::kCUDA, &mm);
 }
 

@@ -19,14 +19,15 @@ enum class Layout { kNN, kTN, kNT };  // first letter t: B lies as N x K; second
 enum class Element { kF16, kBF16 };
 enum class Accumulator { kF32, kF16 };
 
-// D = A B, where A is M x K and B is K x N.
+// D = A B, where A is M x K and B is K x N. `bias`: N elements are added to every row, before D is rounded.
 struct Product {
   std::uint64_t m, n, k;
   Layout layout = Layout::kNN;
   Element element = Element::kF16;
   Accumulator accumulator = Accumulator::kF32;
+  bool bias = false;
 
-  auto key() const { return std::tuple(m, n, k, layout, element, accumulator); }
+  auto key() const { return std::tuple(m, n, k, layout, element, accumulator, bias); }
 };
 
 // One kernel; `cubin` is a file of the library's folder. Its time and its speedup over cuBLASLt-AutoTuning, with the lower end
@@ -60,10 +61,12 @@ class KernelLibrary {
   }
 
   // Enqueues D = A B and returns true; false, with nothing done, where the library has no entry. Addresses are those of the
-  // device, aligned to kAlignment; matrices are contiguous. The first call of a product loads its kernel.
-  bool multiply(const Product& product, Address a, Address b, Address d, Stream stream) {
+  // device, aligned to kAlignment; matrices are contiguous. The first call of a product loads its kernel. `bias`: of N elements
+  // that are added, 0 for none; a product with one has entries of its own.
+  bool multiply(Product product, Address a, Address b, Address d, Stream stream, Address bias = 0) {
+    product.bias |= bias != 0;
     const Entry* const entry = find(product);
-    if (entry) kernel(*entry).launch(a, b, d, stream);
+    if (entry) kernel(*entry).launch(a, b, d, stream, bias);
     return entry != nullptr;
   }
 

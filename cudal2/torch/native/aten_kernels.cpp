@@ -1,5 +1,5 @@
-// Kernels of aten::mm and aten::addmm that ask a library first, without Python in the path of a matrix
-// product that was seen before.
+// Kernels of aten::mm and aten::addmm, and of their forms with `out`, that ask a library first, without Python in the path of a
+// matrix product that was seen before.
 //
 // A signature (sizes, strides, types and devices of both operands) leads to a route: the launch of a kernel, or PyTorch's own.
 // Python decides routes, by the rules of cudal2/torch/route_decision.py, when a signature is first seen; here they are kept
@@ -105,7 +105,7 @@ struct Service {
   const Failed failed;
   const Interrupt interrupt;
   const std::uint64_t misaligned;
-  Tally *const deterministic, *const unaligned, *const launch_failed, *const bias;
+  Tally *const deterministic, *const unaligned, *const launch_failed, *const bias, *const output;
 };
 
 using Key = std::array<std::uint64_t, 13>;
@@ -275,9 +275,18 @@ bool enqueued(const Service& service, Route& route, Launch launch, const at::Ten
   return left_to_torch(*service.launch_failed);
 }
 
+// Whether a kernel can write a matrix of the caller's, which is none that it reads.
+bool fits(const at::Tensor& out, const Route& route, const at::Tensor& a, const at::Tensor& b) {
+  const bool sized = out.dim() == 2 && out.size(0) == route.rows && out.size(1) == route.columns;
+  const bool alike = sized && out.scalar_type() == a.scalar_type() && out.device() == a.device() && out.is_contiguous();
+  return alike && out.const_data_ptr() != a.const_data_ptr() && out.const_data_ptr() != b.const_data_ptr();
+}
+
 // The product by a kernel of the library; an undefined tensor where PyTorch's own kernel has to compute it. `bias`: null for
-// none.
-at::Tensor product(const Service& service, const at::Tensor& a, const at::Tensor& b, const at::Tensor* bias = nullptr) {
+// none. `into`: a matrix of the caller's that is written and returned; null for a new one. It is untouched where PyTorch's own
+// kernel has to compute the product.
+at::Tensor product(const Service& service, const at::Tensor& a, const at::Tensor& b, const at::Tensor* bias = nullptr,
+                   const at::Tensor* into = nullptr) {
   Route* const route = route_of(service, a, b, bias);
   if (!route) return {};
   const Launch launch = route->launch.load(std::memory_order_acquire);
@@ -285,11 +294,15 @@ at::Tensor product(const Service& service, const at::Tensor& a, const at::Tensor
     route->left->add();
     return {};
   }
+  if (into && !fits(*into, *route, a, b)) {
+    service.output->add();
+    return {};
+  }
   if (at::globalContext().deterministicAlgorithms()) {  // an entry does not say in which order it adds
     service.deterministic->add();
     return {};
   }
-  at::Tensor out = own::empty({route->rows, route->columns}, a.options());
+  at::Tensor out = into ? *into : own::empty({route->rows, route->columns}, a.options());
   return enqueued(service, *route, launch, a, b, bias, out) ? out : at::Tensor();
 }
 
@@ -301,18 +314,35 @@ at::Tensor mm(const at::Tensor& self, const at::Tensor& mat2) {
   return own::mm(self, mat2);
 }
 
-// What is scaled, or is no row of elements, is PyTorch's own, and is counted.
+at::Tensor& mm_out(const at::Tensor& self, const at::Tensor& mat2, at::Tensor& out) {
+  if (const Service* const service = serving[kMm].load(std::memory_order_acquire)) {
+    if (product(*service, self, mat2, nullptr, &out).defined()) return out;
+  }
+  return own::mm_outf(self, mat2, out);
+}
+
+// Whether the library may serve an addmm. What is scaled, or is no row of elements, is PyTorch's own, and is counted.
+bool plain(const Service& service, const at::Tensor& bias, const at::Scalar& beta, const at::Scalar& alpha) {
+  return (beta.equal(1) && alpha.equal(1) && bias.dim() == 1) || left_to_torch(*service.bias);
+}
+
 at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2, const at::Scalar& beta,
                  const at::Scalar& alpha) {
   if (const Service* const service = serving[kAddmm].load(std::memory_order_acquire)) {
-    if (beta.equal(1) && alpha.equal(1) && self.dim() == 1) {
+    if (plain(*service, self, beta, alpha)) {
       at::Tensor out = product(*service, mat1, mat2, &self);
       if (out.defined()) return out;
-    } else {
-      service->bias->add();
     }
   }
   return own::addmm(self, mat1, mat2, beta, alpha);
+}
+
+at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2, const at::Scalar& beta,
+                      const at::Scalar& alpha, at::Tensor& out) {
+  if (const Service* const service = serving[kAddmm].load(std::memory_order_acquire)) {
+    if (plain(*service, self, beta, alpha) && product(*service, mat1, mat2, &self, &out).defined()) return out;
+  }
+  return own::addmm_outf(self, mat1, mat2, beta, alpha, out);
 }
 
 // PyTorch warns of a kernel that replaces another one, which is what is wanted here.
@@ -326,8 +356,10 @@ void register_kernel(Operator which) {
   auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", std::make_optional(kKey), __FILE__, __LINE__);
   if (which == kMm) {
     library->impl("mm", TORCH_FN(mm));
+    library->impl("mm.out", TORCH_FN(mm_out));
   } else {
     library->impl("addmm", TORCH_FN(addmm));
+    library->impl("addmm.out", TORCH_FN(addmm_out));
   }
   registered[which] = library.release();
 }
@@ -344,8 +376,9 @@ CUDAL2_EXPORT Route* cudal2_route(Launch launch, void* kernel, std::int64_t rows
 CUDAL2_EXPORT void cudal2_withdraw(Route* route) { route->launch.store(nullptr, std::memory_order_release); }
 
 CUDAL2_EXPORT Service* cudal2_service(Open open, Failed failed, Interrupt interrupt, std::uint64_t misaligned,
-                                      Tally* deterministic, Tally* unaligned, Tally* launch_failed, Tally* bias) {
-  return new Service{open, failed, interrupt, misaligned, deterministic, unaligned, launch_failed, bias};
+                                      Tally* deterministic, Tally* unaligned, Tally* launch_failed, Tally* bias,
+                                      Tally* output) {
+  return new Service{open, failed, interrupt, misaligned, deterministic, unaligned, launch_failed, bias, output};
 }
 
 // For a function of Python that was interrupted while C++ called it.

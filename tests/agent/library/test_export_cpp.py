@@ -35,15 +35,17 @@ def exported(task: GemmTask, args: list, sizes: list[int], cubin: bytes | None =
         "programmatic": True,
     }
     plan = resolve(plan_from_json({"arch": "sm_90a", "launches": [launch], **more}), task, LIMITS[Arch.SM_90A], 132)
-    product = (task.m, task.n, task.k, int(task.layout.transposes_a), int(task.layout.transposes_b))
+    product = (task.m, task.n, task.k, int(task.layout.transposes_a), int(task.layout.transposes_b), *[1] * task.bias)
     return library_entry(task), BuiltKernel(cubin or fake_cubin({"gemm": sizes}, product), plan, task)
 
 
-def task_of(m: int, n: int, k: int, layout: str = "nn") -> GemmTask:
-    return GemmTask(m=m, n=n, k=k, layout=Layout(layout))
+def task_of(m: int, n: int, k: int, layout: str = "nn", *, bias: bool = False) -> GemmTask:
+    return GemmTask(m=m, n=n, k=k, layout=Layout(layout), bias=bias)
 
 
+WITH_BIAS = exported(task_of(32, 48, 64, bias=True), [*POINTERS, {"tensor": "bias"}], [8, 8, 8, 8])
 KERNELS = [
+    WITH_BIAS,
     exported(task_of(32, 48, 64), POINTERS, [8, 8, 8]),
     exported(task_of(64, 32, 80, "tn"), MAPS, [128, 128, 128]),
     exported(
@@ -90,11 +92,12 @@ def built(tmp_path_factory) -> Path:
 def test_the_example_builds_without_a_toolkit_and_every_kernel_is_right(built):
     done = run(built / "build" / "example", built)
     assert done.returncode == 0, done.stdout + done.stderr
+    ids = {entry.task.bias: entry.id for entry, _ in KERNELS if entry.task.n == 48}
     assert done.stdout.splitlines() == [
         "16x64x128: right",
-        "32x48x64: right",
+        *sorted(("32x48x64: right", "32x48x64 + bias: right"), key=lambda line: ids[" + bias" in line]),
         "64x32x80: right",
-        "3 of 3 kernels are right on NVIDIA H200",
+        "4 of 4 kernels are right on NVIDIA H200",
     ]
 
 
@@ -105,6 +108,63 @@ def test_a_wrong_kernel_is_seen_by_the_example(built, tmp_path):
     done = run(folder / "build" / "example", folder)
     assert done.returncode == 1
     assert re.search(r"^D\[\d+\]\[\d+\] is -?\d+, not -?\d+\n32x48x64: WRONG$", done.stdout, re.MULTILINE)
+
+
+def test_a_kernel_that_leaves_its_bias_out_is_seen_by_the_example(built, tmp_path):
+    folder = shutil.copytree(built, tmp_path / "kernels")
+    for cubin in (folder / "cubins").iterdir():
+        cubin.write_bytes(cubin.read_bytes().replace(b"product 32 48 64 0 0 1", b"product 32 48 64 0 0"))
+    done = run(folder / "build" / "example", folder)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert "32x48x64 + bias: WRONG" in lines
+    assert "32x48x64: right" in lines
+
+
+# A program as it was written before there was a bias, and then one with a bias. The fake driver computes in host memory.
+PROGRAM = r"""
+#include <cstdio>
+#include <cstdlib>
+#include "cudal2.hpp"
+
+cudal2::Address zeros(std::size_t words) {
+  void* const memory = std::aligned_alloc(256, (words * 2 + 255) / 256 * 256);
+  std::memset(memory, 0, words * 2);
+  return reinterpret_cast<cudal2::Address>(memory);
+}
+unsigned first(cudal2::Address d) { return *reinterpret_cast<std::uint16_t*>(d); }
+
+int main(int, char** words) {
+  cudal2::KernelLibrary library(words[1], cudal2::kExportedChip, cudal2::exported_entries());
+  const cudal2::Address a = zeros(64 * 80), b = zeros(80 * 48), d = zeros(64 * 48), bias = zeros(48);
+  *reinterpret_cast<std::uint16_t*>(bias) = 0x3C00;
+  const cudal2::Product other{64, 32, 80, cudal2::Layout::kTN, cudal2::Element::kF16, cudal2::Accumulator::kF32};
+  bool served = library.multiply({32, 48, 64}, a, b, d, nullptr);
+  std::printf("%d %x\n", served, first(d));
+  served = library.multiply({32, 48, 64}, a, b, d, nullptr, bias);
+  std::printf("%d %x\n", served, first(d));
+  std::printf("%d %d\n", library.multiply(other, a, b, d, nullptr), library.multiply(other, a, b, d, nullptr, bias));
+  cudal2::Product with_bias{32, 48, 64};
+  with_bias.bias = true;
+  std::printf("%d\n", library.find(with_bias) && library.find(with_bias) != library.find({32, 48, 64}));
+  try {
+    library.multiply(with_bias, a, b, d, nullptr);
+  } catch (const cudal2::Error& error) {
+    std::printf("%s\n", error.what());
+  }
+}
+"""
+
+
+def test_a_bias_chooses_the_entry_and_programs_without_one_compile_as_before(built, tmp_path):
+    compiler, driver = shutil.which("c++") or pytest.skip("needs a C++ compiler"), fake_driver_file(posing=True)
+    source, program = tmp_path / "program.cpp", tmp_path / "program"
+    source.write_text(PROGRAM)
+    flags = ("-std=c++17", "-Wall", "-Werror", "-I", built)
+    done = run(compiler, *flags, source, built / "entries.cpp", "-ldl", "-pthread", "-o", program)
+    assert done.returncode == 0, done.stderr
+    told = run(program, built, LD_LIBRARY_PATH=str(driver.parent))
+    assert told.stdout.splitlines() == ["1 0", "1 3c00", "1 0", "1", "the kernel adds a bias, and none is given"], told.stderr
 
 
 def test_a_missing_cubin_is_told_with_its_path(built, tmp_path):
@@ -146,6 +206,17 @@ def test_types_and_layouts_are_named(tmp_path):
     text = (tmp_path / "kernels" / "entries.cpp").read_text()
     assert "{16, 16, 16, Layout::kNT, Element::kBF16, Accumulator::kF32}" in text
     assert "{16, 16, 32, Layout::kNN, Element::kF16, Accumulator::kF16}" in text
+
+
+def test_an_entry_with_a_bias_names_its_operand_and_is_told_apart(tmp_path):
+    mapped = {"tensor_map": {"of": "bias", "box": [48, 1]}}
+    both = exported(task_of(32, 48, 64, bias=True), [*POINTERS, {"tensor": "bias"}, mapped], [8, 8, 8, 8, 128])
+    write([KERNELS[1], both], tmp_path / "kernels")
+    text = (tmp_path / "kernels" / "entries.cpp").read_text()
+    assert "{32, 48, 64, Layout::kNN, Element::kF16, Accumulator::kF32}" in text
+    assert "{32, 48, 64, Layout::kNN, Element::kF16, Accumulator::kF32, true}" in text
+    assert "pointer(kBias), tensor_map(kBias, 0, {6, {48, 1}, {96}, {48, 1}, 0, 128})" in text
+    assert "| 32x48x64 + bias | nn | f16 | f32 |" in (tmp_path / "kernels" / "README.md").read_text()
 
 
 def test_equal_machine_code_is_one_file(tmp_path):

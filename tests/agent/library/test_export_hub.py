@@ -38,7 +38,7 @@ def test_the_build_file_names_files_that_are_there(folder):
     told = tomllib.loads((folder / "build.toml").read_text())
     assert told["general"] == {
         "name": KERNEL,
-        "version": 1,
+        "version": 2,
         "edition": 5,
         "license": "Apache-2.0",
         "backends": ["cuda"],
@@ -52,7 +52,7 @@ def test_machine_code_lies_beside_the_python_file_under_the_names_of_the_entries
     package = folder / "torch-ext" / PACKAGE
     entries = (folder / "cudal2" / "entries.cpp").read_text()
     cubins = sorted(package.glob("*.cubin"))
-    assert len(cubins) == 3
+    assert len(cubins) == len(KERNELS)
     for cubin in cubins:
         assert f'"{cubin.name}"' in entries
         assert cubin.read_bytes() in {kernel.cubin for _, kernel in KERNELS}
@@ -72,8 +72,13 @@ def package(folder, monkeypatch):
     calls: list[str] = []
     namespace = f"cudal2_hub_{next(_NUMBERS)}"
     library = torch.library.Library(namespace, "DEF")
-    library.define("mm(Tensor a, Tensor b) -> Tensor")
-    library.impl("mm", lambda a, b: (calls.append("mm"), torch.mm(a, b))[1], "CPU")
+    library.define("mm(Tensor a, Tensor b, Tensor? bias=None) -> Tensor")
+
+    def multiply(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        calls.append("mm")
+        return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+
+    library.impl("mm", multiply, "CPU")
     doubled = ModuleType(f"{PACKAGE}._ops")
     mm = getattr(torch.ops, namespace).mm
     doubled.ops = SimpleNamespace(mm=mm, open_folder=calls.append)
@@ -94,6 +99,8 @@ def test_a_product_on_the_cpu_and_one_of_more_dimensions_go_to_pytorch(package):
     a, b = torch.randn(2, 3, 4), torch.randn(4, 5)
     assert torch.equal(package.matmul(a, b), torch.matmul(a, b))
     assert torch.equal(package.matmul(a[0], b), torch.matmul(a[0], b))
+    bias = torch.randn(5)
+    assert torch.equal(package.matmul(a, b, bias), torch.matmul(a, b) + bias)
     assert package.calls == []
 
 
@@ -109,6 +116,20 @@ def test_the_operator_has_gradients_and_a_fake(package):
     with mode:
         d = package.mm(*fakes)
     assert d.shape == (3, 5)
+
+
+@pytest.mark.parametrize("shape", [(5,), (1,), (3, 1)], ids=["a row", "one number", "a column"])
+def test_the_operator_has_the_gradient_of_a_bias(package, shape):
+    a, b, bias = (torch.randn(*size, requires_grad=True) for size in ((3, 4), (4, 5), shape))
+    weight = torch.randn(3, 5)
+    (package.mm(a, b, bias) * weight).sum().backward()
+    found = a.grad, b.grad, bias.grad
+    a.grad = b.grad = bias.grad = None
+    ((a @ b + bias) * weight).sum().backward()
+    for one, other in zip(found, (a.grad, b.grad, bias.grad), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+    with torch.no_grad():
+        assert torch.allclose(package.mm(a, b, bias=bias), a @ b + bias, atol=1e-6)
 
 
 @pytest.fixture

@@ -139,6 +139,65 @@ def test_what_is_no_row_of_elements_goes_to_the_original_kernel(
     assert (products.platform.launches, products.service.counts.fallbacks()) == (0, {cause: 2})
 
 
+def test_the_out_forms_are_served(serving: Serving) -> None:
+    products = serving(TASK, *with_bias(TASK))
+    a, b = operands()
+    bias, out, with_one = torch.randn(32).half(), torch.empty(16, 32).half(), torch.empty(16, 32).half()
+    with cudal2.enable():
+        assert torch.mm(a, b, out=out) is out
+        assert torch.addmm(bias, a, b, out=with_one) is with_one
+    assert_product(out, a, b)
+    torch.testing.assert_close(with_one, (a.float() @ b.float() + bias.float()).half(), rtol=2e-3, atol=2e-3)
+    assert (products.platform.launches, products.service.counts.fallbacks()) == (2, {})
+    torch.mm(a, b, out=out)
+    assert products.platform.launches == 2
+
+
+def outputs() -> dict[str, torch.Tensor]:
+    a, _ = operands(SQUARE)
+    return {
+        "another size": torch.empty(0).half(),
+        "transposed": torch.empty(64, 64).half().t(),
+        "with gaps": torch.empty(64, 65).half()[:, :64],
+        "an operand": a,
+    }
+
+
+SQUARE = GemmTask(m=64, n=64, k=64)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("kind", list(outputs()))
+def test_an_output_that_no_kernel_writes_goes_to_the_original_kernel(serving: Serving, kind: str) -> None:
+    products = serving(SQUARE)
+    _, b = operands(SQUARE)
+    out, plain = outputs()[kind], outputs()[kind]
+    a, other = (one if kind == "an operand" else operands(SQUARE)[0] for one in (out, plain))
+    torch.mm(other, b, out=plain)
+    with cudal2.enable():
+        torch.mm(a, b, out=out)
+    torch.testing.assert_close(out, plain, rtol=0, atol=0, equal_nan=True)  # an operand is read while it is written
+    assert (out.shape, out.stride()) == (plain.shape, plain.stride())
+    assert (products.platform.launches, products.service.counts.fallbacks()) == (0, {FallbackCause.OUTPUT: 1})
+
+
+def test_compiled_code_is_served(serving: Serving) -> None:
+    """Inductor writes code that calls the `out` forms. It is the same code with and without the library."""
+    torch._dynamo.reset()
+    forward, *_ = linear_tasks(tokens=48, outputs=32, inputs=64)
+    products = serving(forward, *with_bias(forward))
+    generator = torch.Generator().manual_seed(7)
+    x, weight, bias = (torch.randn(*size, generator=generator).half() for size in ((48, 64), (32, 64), (32,)))
+    compiled = torch.compile(lambda x: (linear(x, weight), linear(x, weight, bias)), options={"fx_graph_cache": False})
+    with torch.no_grad():
+        plain = compiled(x)
+        assert products.platform.launches == 0
+        with cudal2.enable():
+            served = compiled(x)
+    assert products.platform.launches == 2
+    torch.testing.assert_close(served, plain, rtol=2e-3, atol=2e-3)
+
+
 def test_only_the_named_operators_are_replaced(serving: Serving) -> None:
     products = serving(TASK)
     with cudal2.enable(operators=("mm",)):

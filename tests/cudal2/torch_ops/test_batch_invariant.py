@@ -436,6 +436,15 @@ def test_a_device_gets_its_code_with_its_first_product(products: HostProducts, m
         assert set(loaded) == {5, -1}
 
 
+def test_code_may_wait_for_the_first_product(products: HostProducts) -> None:
+    torch_session.enable_invariant(allow_other=True, load=False)
+    assert products.platform.kernels == []
+    torch.mm(drawn(2, K), drawn(K, N))
+    torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+    assert products.platform.launches == 1
+    assert "device -1, H200: 34 kernels for sm_90a" in str(cudal2.status())
+
+
 def test_a_chip_without_kernels_is_one_line(tmp_path: Path) -> None:
     platform = OrderedPlatform(GpuIdentity(gpu="B300", driver="590", arch=None, sms=160))
     with pytest.raises(UsageError, match="no kernels for device -1, B300"):

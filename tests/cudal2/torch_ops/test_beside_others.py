@@ -82,6 +82,21 @@ def test_alone_nobody_else_is_named(serving: Serving) -> None:
         assert "replaced" not in str(cudal2.status())
 
 
+def test_the_out_form_of_another_library_runs_where_the_library_does_not_serve(serving: Serving) -> None:
+    """Over it no kernel in C++ is registered, which would reach PyTorch's own alone."""
+    products = serving(TASK)
+    rival, out = torch.library.Library("aten", "IMPL"), torch.empty(2, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rival.impl("mm.out", lambda a, b, *, out: out.fill_(7.0), "CPU")  # noqa: ARG005
+    with cudal2.enable():
+        assert torch.mm(*SMALL, out=out)[0, 0] == 7
+        assert_right(torch.mm(*operands(), out=torch.empty(16, 32).half()))
+    assert products.platform.launches == 1
+    aten_override.unregister()
+    rival._destroy()
+
+
 def test_over_another_library_the_rest_runs_its_kernel(serving: Serving, other: Callable[..., OtherLibrary]) -> None:
     products = serving(TASK)
     rival = other(7.0)
