@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import cudal2
 from cudal2.torch import torch_session
-from cudal2.torch.inductor_choices import cudal2_mm_out
 from cudal2_agent.agent.library.advise.recording import called
 from cudal2_agent.agent.library.paired_programs import Program, graph_of, paired_times
 from cudal2_agent.agent.model_tuning.gpu_shares import gpu_shares, served_calls
@@ -150,12 +149,9 @@ class _Pass:
             with cudal2.enable():
                 return plain, graph_of(step, self._device), nullcontext
         torch._dynamo.reset()
-        # An option of one of them, not a setting of both: PyTorch shares code between compilations with equal options.
-        plain = self._program(torch.compile(self._model))
-        served = self._program(torch.compile(self._model, options={"external_matmul": [cudal2_mm_out]}))
-        for program in (plain, served):
-            self._run(program)
-        return plain, served, nullcontext
+        compiled = self._program(torch.compile(self._model))
+        self._run(compiled)
+        return compiled, compiled, cudal2.enable
 
     def _shares(self, program: Program, notes: list[str]) -> GpuShares | None:
         if self._device != "cuda":

@@ -1,5 +1,8 @@
 """A whole model, timed and compared. Without a GPU the library serves nothing, so that both sides are PyTorch's own."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -75,6 +78,39 @@ def test_a_wrong_product_shows_as_an_error(tmp_path: Path, monkeypatch: pytest.M
     assert errors is not None
     assert errors.library > 5 * errors.torch
     assert not errors.within(1.25)
+
+
+def test_code_is_compiled_once_and_run_as_a_program_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library is enabled around runs of the code, not while it is compiled."""
+    import torch
+
+    events: list[str] = []
+
+    @contextmanager
+    def enabled(*_: object) -> Iterator[None]:
+        events.append("enabled")
+        yield
+        events.append("disabled")
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        events.append("compiled")
+
+        def run(*arguments: object) -> object:
+            events.append("run")
+            return graph(*arguments)
+
+        return run
+
+    compiled = partial(torch.compile, backend=backend)
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr("cudal2.enable", enabled)
+    [way] = timed(tmp_path, ways=("compile",)).ways
+    assert way.way == "compile"
+    assert events.count("compiled") == 1
+    after = events[events.index("compiled") :]
+    runs = "".join({"enabled": "(", "disabled": ")", "run": "r", "compiled": ""}[one] for one in after)
+    assert "(r" in runs, "runs with the library"
+    assert ")r" in runs, "runs without it, in turns"
 
 
 def test_a_way_that_fails_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
