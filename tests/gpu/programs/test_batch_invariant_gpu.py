@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -14,16 +15,30 @@ import torch
 import torch.nn.functional as F
 
 import cudal2
+from cudal2.library.prepared_kernels import CachedKernel
 from cudal2.torch import torch_session
 from cudal2_agent.agent.library.invariant_building import prepare_invariant
 from cudal2_agent.contract.errors import UsageError
+from cudal2_agent.contract.plan.chip import LIMITS, REFERENCE_CHIPS
+from cudal2_agent.contract.plan.resolve import resolve
+from cudal2_agent.contract.records.build import Built
+from cudal2_agent.contract.records.task import Arch, ElementType, GemmTask, Layout
+from cudal2_agent.contract.settings.options import CompileOptions
 from cudal2_agent.contract.settings.settings import load_settings
+from cudal2_agent.policies.schedule.families.wgmma_tma.family import WgmmaTma
+from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from cudal2_agent.sandbox.building.builder import Builder
 
 pytestmark = pytest.mark.gpu
 
 MOST = 300
 TIMED = (1, 16, 64, 256, 1024, 8192)
 IN_A_GRAPH, REPLAYS = 20, 10
+WIDE = WgmmaTmaSchedule(consumers=1, atoms=1, block_n=128, block_k=64, stages=4, programmatic=False)
+OTHERS: dict[str, dict[str, object]] = {
+    **{f"n{width}": {"block_n": width} for width in (8, 16, 32, 64, 256)},
+    **{f"turned n{width}": {"block_n": width, "turned": True} for width in (16, 64, 128)},
+}
 
 
 class Weight(NamedTuple):
@@ -107,6 +122,35 @@ def test_every_tile_and_layout_gives_the_same_bits(weight: Weight) -> None:
         assert torch.equal(torch.mm(torch.cat((a[:m], a[:m]), 1)[:, : weight.k], b), whole[:m]), ("a slice", m)
         assert torch.equal(torch.bmm(a[None, :m], b[None])[0], whole[:m]), ("bmm", m)
         assert torch.equal(F.linear(a[:m], b.t()), whole[:m]), ("linear", m)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS[:4], ids=str)
+def test_tiles_of_more_rows_give_the_same_bits(weight: Weight, tmp_path: Path) -> None:
+    """It prints which widths of the instruction do too: with narrower ones few rows would take less time."""
+    if torch_session.service().platform.identity(0).arch is not Arch.SM_90A:
+        pytest.skip("wgmma is of sm_90a")
+    b, a = weight.drawn(), rows_for(weight, 64)
+    wide = by_schedule({}, a, b, tmp_path)
+    for more in ({"consumers": 2}, {"consumers": 2, "atoms": 2}):
+        assert torch.equal(by_schedule(more, a, b, tmp_path), wide), more
+    alike = {name: torch.equal(by_schedule(change, a, b, tmp_path), wide) for name, change in OTHERS.items()}
+    print(f"\n{weight}: {alike}")
+
+
+def by_schedule(change: dict[str, object], a: torch.Tensor, b: torch.Tensor, folder: Path) -> torch.Tensor:
+    """The product by a kernel like `WIDE`. B lies by columns."""
+    (m, k), n = a.shape, b.shape[1]
+    element = ElementType.BF16 if a.dtype is torch.bfloat16 else ElementType.F16
+    task = GemmTask(m=m, n=n, k=k, layout=Layout.TN, element=element, arch=Arch.SM_90A)
+    candidate = WgmmaTma().write(WIDE.model_copy(update=change), task)
+    built = Builder(CompileOptions(cache_dir=str(folder)), REFERENCE_CHIPS[task.arch]).build_one(candidate, task)
+    assert isinstance(built, Built), built
+    platform = torch_session.service().platform
+    plan = resolve(candidate.plan, task, LIMITS[task.arch], platform.identity(0).sms)
+    d = a.new_empty(m, n)
+    kernel = platform.load(0, CachedKernel(Path(built.artifact_path).read_bytes(), plan), task)
+    kernel.launch(a.data_ptr(), b.data_ptr(), d.data_ptr(), platform.stream(0))
+    return d
 
 
 @pytest.mark.parametrize("weight", WEIGHTS, ids=str)
