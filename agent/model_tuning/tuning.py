@@ -55,6 +55,7 @@ from cudal2_agent.store.store import open_store
 
 _MEASURING_S = 90.0  # of a time limit, kept for each pass of the model
 _PRODUCT_S = 1.0  # of a time limit, kept for each product beside PyTorch's own
+_RANGE_S = 3.0  # of a time limit, kept for the M below each product
 # Searches tasks, each with its weight, for so many seconds; None for no limit. Under the name of a campaign.
 Search = Callable[[str, Mapping[GemmTask, float], float | None], None]
 
@@ -171,7 +172,8 @@ class Tuning:
         if self._options.minutes is None:
             return math.inf
         whole_s, passes = 60 * self._options.minutes, len(self._passes.passes)
-        kept_s = _PRODUCT_S * len(tasks_of(advice, self._chip.arch)) + _MEASURING_S * passes
+        product_s = _PRODUCT_S + (_RANGE_S if self._options.ranges else 0.0)
+        kept_s = product_s * len(tasks_of(advice, self._chip.arch)) + _MEASURING_S * passes
         return max(whole_s - kept_s, whole_s / 2) - (time.monotonic() - self._began_s)
 
     def _search(self, search: Search, identity: GpuIdentity | None) -> tuple[int, int]:
@@ -233,9 +235,18 @@ class Tuning:
         asked = [one for one in asked_ranges(kept, self._tasks()) if _floor(known.get(one.entry.id)) != one.floor]
         if asked:
             self._display.stage(f"building, proving and racing {len(asked)} kernels for M between those of the passes")
-        measure_ranges(asked, gpu, identity, environment, self._settings, self._keep_range)
+        measure_ranges(asked, gpu, identity, environment, self._settings, self._keep_range, self._ranges_end_s())
         rows = self._folder.ranges(environment)
+        if left := sum(_floor(rows.get(one.entry.id)) != one.floor for one in asked):
+            self._note(f"smaller M of {left} products were not measured for lack of time; the same command goes on")
         return [below.m_range for one in kept if (below := rows.get(one.id)) is not None and below.m_range is not None]
+
+    def _ranges_end_s(self) -> float | None:
+        """When the last of them begin, on the monotonic clock: the time limit, less what measuring the model takes, or half."""
+        if self._options.minutes is None:
+            return None
+        whole_s = 60 * self._options.minutes
+        return self._began_s + max(whole_s - _MEASURING_S * len(self._passes.passes), whole_s / 2)
 
     def _keep_range(self, entry: LibraryEntry, row: JudgedRange) -> None:
         self._folder.keep(row)

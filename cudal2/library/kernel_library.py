@@ -61,11 +61,11 @@ class KernelLibrary:
             self._take(id_, self._ids)
         for id_ in manifest.algorithms:
             self._take(id_, self._algorithm_ids)
-        of_entry = {one.entry: one for one in manifest.ranges}
+        self._of_entry = {one.entry: one for one in manifest.ranges}
         self._ranges: dict[TaskKey, list[tuple[int, MRange]]] = {}  # by product without its M; M of the entry, smallest first
         for key, id_ in self._ids.items():
-            if id_ in of_entry:
-                self._ranges.setdefault(key._replace(m=0), []).append((key.m, of_entry[id_]))
+            if id_ in self._of_entry:
+                self._ranges.setdefault(key._replace(m=0), []).append((key.m, self._of_entry[id_]))
         for found in self._ranges.values():
             found.sort(key=lambda one: one[0])
 
@@ -97,7 +97,7 @@ class KernelLibrary:
 
     def range_below(self, entry: LibraryEntry) -> MRange | None:
         """The range of M of an entry."""
-        return next((one for one in self.manifest.ranges if one.entry == entry.id), None)
+        return self._of_entry.get(entry.id)
 
     def range_of(self, key: TaskKey) -> EntryRange | None:
         """The range that a product lies in, of the entry of the nearest larger M. Raises: as `ranges`."""

@@ -68,7 +68,8 @@ def ranges(
             print(row.model_dump_json() if as_json else range_line(entry, row), flush=True)
 
         measure_ranges(asked, gpu, identity, environment, settings, keep, end_s)
-    found = [row.m_range for row in known.values() if row.m_range is not None and any(row.entry == one.id for one in usable)]
+    ids = {one.id for one in usable}
+    found = [row.m_range for row in known.values() if row.m_range is not None and row.entry in ids]
     left = sum(one.entry.id not in known for one in wanted)
     extend_library(base, [], out, identity.gpu, ranges=found)
     if as_json:

@@ -494,6 +494,17 @@ def test_a_range_whose_kernel_ends_the_process_is_left_out(tmp_path: Path, setti
     assert faults == {"", "the process that measured it ended: signal 11"}
 
 
+def test_ranges_that_the_time_did_not_suffice_for_are_left_to_a_later_call(
+    tmp_path: Path, settings: Settings, proven: list[str]
+) -> None:
+    search = found(settings, {SECOND: 1.2, LAST: 1.2})
+    answer, shown = run(tuning(tmp_path, settings, minutes=0.0, **WITH_TOKENS), search)
+    assert (proven, answer.ranges) == ([], 0)
+    assert "note: smaller M of 1 products were not measured for lack of time; the same command goes on" in shown.splitlines()
+    assert run(tuning(tmp_path, settings, minutes=60.0, **WITH_TOKENS), search)[0].ranges == 2
+    assert len(proven) == 3
+
+
 def test_without_ranges_none_is_built(tmp_path: Path, settings: Settings, proven: list[str]) -> None:
     answer, _ = run(tuning(tmp_path, settings, tokens=(4, 16)), found(settings, {SECOND: 1.2, LAST: 1.2}))
     assert (proven, answer.ranges) == ([], 0)
