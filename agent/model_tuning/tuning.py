@@ -1,4 +1,4 @@
-"""The stages of `tune`: record, search, judge, build for other M, tune cuBLASLt, measure.
+"""The stages of `tune`: record, search, judge, tune cuBLASLt, build for other M, measure.
 
 Each leaves what a later call resumes from. Searches are a campaign in the store. Rows of another GPU, driver or PyTorch are
 measured again.
