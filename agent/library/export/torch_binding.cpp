@@ -61,8 +61,13 @@ std::optional<cudal2::Product> product_of(const at::Tensor& a, const at::Tensor&
   if (!of_a || !of_b || (*of_a && *of_b)) return std::nullopt;
   const auto layout = *of_a ? cudal2::Layout::kNT : *of_b ? cudal2::Layout::kTN : cudal2::Layout::kNN;
   const auto size = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
-  return cudal2::Product{size(a.size(0)), size(b.size(1)), size(a.size(1)), layout,
-                         half ? cudal2::Element::kF16 : cudal2::Element::kBF16, cudal2::Accumulator::kF32, bias.has_value()};
+  return cudal2::Product{size(a.size(0)),
+                         size(b.size(1)),
+                         size(a.size(1)),
+                         layout,
+                         half ? cudal2::Element::kF16 : cudal2::Element::kBF16,
+                         cudal2::Accumulator::kF32,
+                         bias.has_value()};
 }
 
 cudal2::Address address_of(const at::Tensor& tensor) { return reinterpret_cast<cudal2::Address>(tensor.const_data_ptr()); }
