@@ -8,6 +8,7 @@ Not covered: other kernels that are not loaded when a CUDA graph is captured. Th
 
 from cudal2.dispatch.decision import Decision, FallbackCause
 from cudal2.launcher.loaded_kernel import LoadedKernel
+from cudal2.library.kernel_library import EntryRange
 from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels, RangedKernel
 from cudal2.torch.background_builds import BackgroundBuilds, BuildOrder
 from cudal2.torch.call_counts import CallCounts, CallTally
@@ -89,15 +90,21 @@ class RouteDecision:
         self._ranged[device, entry.id] = found
 
     def _in_range(
-        self, entry: LibraryEntry, task: GemmTask, on_device: DeviceDispatch, device: int
+        self, found: EntryRange, task: GemmTask, on_device: DeviceDispatch, device: int
     ) -> CachedKernel | FallbackCause:
-        """The kernel of an entry's range for a product in it, whose code the device holds."""
-        if (device, entry.id) in self._ranged:
-            found = self._ranged[device, entry.id]
-            return FallbackCause.UNUSABLE if found is None else found.at(task, on_device.identity.sms)
-        if self._platform.capturing():
-            return FallbackCause.CAPTURING
-        return self._builds.request(BuildOrder(entry, entry.task, on_device.library.path, on_device.identity.sms, ranged=True))
+        """The kernel of a range for a product in it, whose code the device holds. Raises: Cudal2Error."""
+        entry, m_range = found
+        key, sms = (device, entry.id), on_device.identity.sms
+        if key not in self._ranged:
+            if self._platform.capturing():
+                return FallbackCause.CAPTURING
+            cause = self._builds.request(BuildOrder(entry, entry.task, on_device.library.path, sms, ranged=True))
+            if cause is FallbackCause.BUILD_FAILED:  # unless it ended just now
+                self._load_range(entry, m_range, on_device, device)
+            if key not in self._ranged:
+                return cause
+        ranged = self._ranged[key]
+        return FallbackCause.UNUSABLE if ranged is None else ranged.at(task, sms)
 
     def _kernel(self, decision: Decision, on_device: DeviceDispatch, device: int) -> CachedKernel | FallbackCause:
         """The built kernel of a decision, or why there is none now. A missing or damaged one is built in the background."""
@@ -105,7 +112,7 @@ class RouteDecision:
         if entry is None or task is None:
             return self._no_entry(decision, on_device)
         if decision.m_range is not None:
-            return self._in_range(entry, task, on_device, device)
+            return self._in_range(EntryRange(entry, decision.m_range), task, on_device, device)
         if self._platform.capturing():
             return FallbackCause.CAPTURING
         try:

@@ -9,6 +9,7 @@ import torch
 
 import cudal2
 from cudal2.dispatch.decision import FallbackCause
+from cudal2.torch.background_builds import BuildOrder
 from cudal2_agent.contract.records.task import GemmTask
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.doubles.host_products import HostPlatform, HostProducts
@@ -45,6 +46,21 @@ def test_a_range_is_built_in_the_background_once(serving: Serving) -> None:
     (entry,) = products.library
     assert [(order.entry, order.ranged) for order in products.builder.orders] == [(entry, True)]
     assert products.service.counts.fallbacks() == {FallbackCause.BUILDING: 1}
+
+
+def test_a_range_whose_build_ends_at_once_is_served_by_the_same_call(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    products = serving(TASK, ready=False, smallest=SMALLEST)
+    builds = products.service.builds
+    request = builds.request
+
+    def ended_at_once(order: BuildOrder) -> FallbackCause:
+        cause = request(order)
+        assert builds.wait(10)
+        return cause
+
+    monkeypatch.setattr(builds, "request", ended_at_once)
+    assert_product(products.service.product(*rows(9)), *rows(9))
+    assert len(products.builder.orders) == 1
 
 
 def test_a_graph_may_be_captured_for_an_m_that_never_ran(serving: Serving) -> None:
@@ -87,7 +103,8 @@ def test_a_range_that_cannot_be_loaded_leaves_the_entry_in_use(serving: Serving,
     assert products.service.product(*rows(9)) is None
     assert products.service.builds.wait(10)
     assert products.service.product(*rows(9)) is None
-    assert "other code" not in str(products.service.notices)
+    [notice] = products.service.notices.texts()
+    assert ("is damaged" if harm == "damaged" else "cuLibraryLoadData failed") in notice
     causes = set(products.service.counts.fallbacks())
     assert causes <= {FallbackCause.UNUSABLE, FallbackCause.BUILDING, FallbackCause.BUILD_FAILED}
 
