@@ -148,10 +148,19 @@ class _Pass:
             plain = graph_of(step, self._device)
             with cudal2.enable():
                 return plain, graph_of(step, self._device), nullcontext
+        if way == "compile":
+            compiled = self._compiled()
+            return compiled, compiled, cudal2.enable
+        plain = graph_of(self._compiled("max-autotune-no-cudagraphs"), self._device)
+        compiled = self._compiled()
+        with cudal2.enable():
+            return plain, graph_of(compiled, self._device), nullcontext
+
+    def _compiled(self, mode: str | None = None) -> Program:
         torch._dynamo.reset()
-        compiled = self._program(torch.compile(self._model))
+        compiled = self._program(torch.compile(self._model, mode=mode))
         self._run(compiled)
-        return compiled, compiled, cudal2.enable
+        return compiled
 
     def _shares(self, program: Program, notes: list[str]) -> GpuShares | None:
         if self._device != "cuda":

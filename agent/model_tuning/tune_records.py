@@ -11,9 +11,11 @@ from cudal2_agent.contract.records.library import MRange
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.speedup import Speedup
 
-# How the model is run: each kernel launched by PyTorch; all of them as one CUDA graph; compiled by torch.compile.
-Way = Literal["eager", "graph", "compile"]
-WAYS: tuple[Way, ...] = ("eager", "graph", "compile")
+# How the model is run: each kernel launched by PyTorch; all of them as one CUDA graph; compiled by torch.compile; as a graph of
+# what torch.compile makes, with the library, beside a graph of what max-autotune makes, without it.
+Way = Literal["eager", "graph", "compile", "max-autotune"]
+WAYS: tuple[Way, ...] = ("eager", "graph", "compile", "max-autotune")
+USUAL_WAYS: tuple[Way, ...] = ("eager", "graph", "compile")
 
 
 class TuneRequest(Record):

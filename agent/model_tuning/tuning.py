@@ -35,7 +35,7 @@ from cudal2_agent.agent.model_tuning.range_building import asked_ranges
 from cudal2_agent.agent.model_tuning.range_stage import measure_ranges
 from cudal2_agent.agent.model_tuning.tune_folder import TuneFolder
 from cudal2_agent.agent.model_tuning.tune_records import (
-    WAYS,
+    USUAL_WAYS,
     JudgedProduct,
     JudgedRange,
     PassTimes,
@@ -71,7 +71,7 @@ class TuneOptions(NamedTuple):
     minutes: float | None = None
     measure: bool = True
     searchers: int = 1
-    ways: tuple[Way, ...] = WAYS
+    ways: tuple[Way, ...] = USUAL_WAYS
     tolerance: float = 1.25
     ranges: bool = True
 

@@ -59,7 +59,7 @@ def tune(
         typer.Option("--out", metavar="FOLDER", help="For the library and all rows.", show_default="the model's name, -tuned"),
     ] = None,
     ways: Annotated[
-        str, typer.Option("--ways", help="How the model is timed: eager, graph, compile, with commas.")
+        str, typer.Option("--ways", help="How the model is timed: eager, graph, compile, max-autotune, with commas.")
     ] = "eager,graph,compile",
     any_m: Annotated[
         bool | None,

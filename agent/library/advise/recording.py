@@ -8,6 +8,7 @@ The file of the user runs in this process, with the user's rights.
 
 import importlib.util
 import inspect
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -75,13 +76,15 @@ def record(name: str, make_model: Callable[[], Any], make_inputs: Callable[[], A
 
 
 def load_model_file(file: Path) -> ModelFile:
-    """Runs a file that defines `model()` and `inputs()`. Raises: UsageError for one that does not."""
+    """Runs a file that defines `model()` and `inputs()`, and may import its neighbours. Raises: UsageError for one that does not."""
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
     spec = importlib.util.spec_from_file_location("recorded_model", file)
     if spec is None or spec.loader is None:
         raise UsageError(f"{file} is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
+    if (folder := str(file.parent.resolve())) not in sys.path:
+        sys.path.append(folder)  # last, so that no neighbour takes the place of a library
     try:
         spec.loader.exec_module(module)
     except Exception as exc:

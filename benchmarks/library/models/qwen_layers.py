@@ -1,0 +1,12 @@
+"""Eight layers of Qwen2.5 1.5B, whose attention has biases: `tokens` are sequences of one token, as in decoding."""
+
+import torch
+from transformer import Sizes, Transformer
+
+
+def model() -> torch.nn.Module:
+    return Transformer(Sizes(1536, 8960, 8, 12, 2, "silu", bias=False, rotary=True, vocabulary=151936)).bfloat16()
+
+
+def inputs(tokens: int) -> torch.Tensor:
+    return torch.randint(0, 151936, (tokens, 1))
