@@ -63,10 +63,23 @@ class TimingMode(StrEnum):
     SERVER = "server"
 
 
-class GemmTask(Record):
-    """D = A·B, where A is M×K and B is K×N; alpha is 1, beta is 0.
+class Activation(StrEnum):
+    """A function of each output, as PyTorch defines it.
 
-    `bias`: D = A·B + bias, where bias has N elements of the operands' type and is added to every row before D is rounded.
+    relu: max(x, 0). gelu: x·Φ(x). gelu_tanh: its approximation by tanh. silu: x / (1 + exp(-x)).
+    """
+
+    RELU = "relu"
+    GELU = "gelu"
+    GELU_TANH = "gelu_tanh"
+    SILU = "silu"
+
+
+class GemmTask(Record):
+    """D = activation(A·B + bias), where A is M×K and B is K×N; alpha is 1, beta is 0.
+
+    `bias`: N elements of the operands' type, added to every row. `activation`: of the sums, before D is rounded; None for the
+    sums themselves.
     """
 
     kind: Literal["gemm"] = "gemm"
@@ -79,6 +92,7 @@ class GemmTask(Record):
     arch: Arch = Arch.SM_90A
     mode: TimingMode = TimingMode.OFFLINE
     bias: Annotated[bool, Field(exclude_if=lambda bias: not bias)] = False
+    activation: Annotated[Activation | None, Field(exclude_if=lambda activation: activation is None)] = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -88,6 +102,8 @@ class GemmTask(Record):
             raise ValueError("bf16 elements accumulate in f32 only; use accumulate f32")
         if self.bias and self.accumulate is AccumulatorType.F16:
             raise ValueError("a bias is added in f32 only; use accumulate f32")
+        if self.activation is not None and self.accumulate is AccumulatorType.F16:
+            raise ValueError("an activation is computed in f32 only; use accumulate f32")
         return self
 
     @property
