@@ -10,5 +10,6 @@
 - `reference.py`: the float64 product
 - `comparison.py`: output against reference
 - `bounds.py`: how far a correct kernel may be from the exact product
+- `activations.py`: functions of the sums, and how far a kernel may be from them
 - `probes/`: why a result is wrong
 """

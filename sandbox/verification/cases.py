@@ -85,15 +85,19 @@ class PreparedCase:
 
     def compare(self, output: Array, slack: float = 1.0, poison: int | None = None) -> Comparison:
         """`poison`: what D held before the run that gave the output, where every element held it."""
+        return self._compared(self._task, output, slack, poison)
+
+    def _compared(self, task: GemmTask, output: Array, slack: float = 1.0, poison: int | None = None) -> Comparison:
         if self.case.growth is None:
-            return compare_exact(self._xp, self._task, output, self.reference, poison=poison)
-        return compare_bounded(self._xp, self._task, output, self.reference, self.case.growth, slack, poison=poison)
+            return compare_exact(self._xp, task, output, self.reference, poison=poison)
+        return compare_bounded(self._xp, task, output, self.reference, self.case.growth, slack, poison=poison)
 
     def library_comparison(self, run: Callable[[Inputs], Array | None]) -> Comparison | None:
-        """cuBLAS's result on these inputs, compared; None where there is no cuBLAS."""
+        """cuBLAS's result on these inputs, without an activation, compared; None where there is no cuBLAS."""
         if self._library is None:
             output = run(self.inputs)
-            self._library = None if output is None else self.compare(output)
+            plain = self._task.model_copy(update={"activation": None})
+            self._library = None if output is None else self._compared(plain, output)
         return self._library
 
 

@@ -1,12 +1,14 @@
 """Output against reference: every element, by row blocks."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.sandbox.verification.activations import INFINITE, activated, activation_bound
 from cudal2_agent.sandbox.verification.bounds import Growth, accumulation_factor
 from cudal2_agent.sandbox.verification.elements import FORMATS, POISON, Array, decode_wide, encode
 from cudal2_agent.sandbox.verification.reference import BLOCK_ELEMENTS, Block, Reference
@@ -65,10 +67,14 @@ class Comparison:
 def compare_exact(xp: Any, task: GemmTask, output: Array, reference: Reference, *, poison: int | None = POISON) -> Comparison:
     """Bit for bit against the reference rounded once, any NaN for a NaN. Shape: output (M, N) bit patterns.
 
+    With an activation, whose value is not known to the bit, within the bound of `activations`.
+
     A sum that is exactly zero may be either zero: its sign depends on the order of the additions, and tensor cores do not
     define it. A sum that only rounds to zero keeps its sign. `poison`: what D held before the run; no written output holds
     it.
     """
+    if task.activation is not None:
+        return _compare_blocks(xp, task, output, reference.blocks(), 0.0, poison=poison)
     found = Comparison()
     for block in reference.blocks():
         got = output[block.start : block.start + len(block.product)]
@@ -85,10 +91,17 @@ def compare_exact(xp: Any, task: GemmTask, output: Array, reference: Reference, 
 
 
 def compare_patterns(xp: Any, task: GemmTask, output: Array, wanted: Array) -> Comparison:
-    """Bit for bit against bit patterns; +0 equals -0. Shape: output and wanted (M, N)."""
-    found = Comparison()
-    for start in range(0, task.m, max(1, BLOCK_ELEMENTS // task.n)):
-        got, want = (bits[start : start + max(1, BLOCK_ELEMENTS // task.n)] for bits in (output, wanted))
+    """Bit for bit against the bit patterns of sums; +0 equals -0. Shape: output and wanted (M, N).
+
+    With an activation, against that of the sums, within the bound of `activations`.
+    """
+    found, rows = Comparison(), max(1, BLOCK_ELEMENTS // task.n)
+    if task.activation is not None:
+        sums = ((start, decode_wide(xp, wanted[start : start + rows], task.element)) for start in range(0, task.m, rows))
+        blocks = (Block(start, values, values[:, :1], values[:1]) for start, values in sums)
+        return _compare_blocks(xp, task, output, blocks, 0.0)
+    for start in range(0, task.m, rows):
+        got, want = (bits[start : start + rows] for bits in (output, wanted))
         right = (got == want) | (((got | want) & xp.uint16(0x7FFF)) == 0)
         if bool(right.all()):
             found.elements += int(got.size)
@@ -114,10 +127,23 @@ def compare_bounded(
     A result whose bound straddles the overflow threshold may be either the infinity or a finite number. `poison`: as in
     `compare_exact`.
     """
+    return _compare_blocks(xp, task, output, reference.blocks(), accumulation_factor(task, growth), slack, poison=poison)
+
+
+def _compare_blocks(
+    xp: Any,
+    task: GemmTask,
+    output: Array,
+    blocks: Iterable[Block],
+    factor: float,
+    slack: float = 1.0,
+    *,
+    poison: int | None = None,
+) -> Comparison:
+    """`factor`: of the norms, by which sums may be wrong."""
     found = Comparison()
-    factor = accumulation_factor(task, growth)
     with np.errstate(invalid="ignore", over="ignore"):
-        for block in reference.blocks():
+        for block in blocks:
             _compare_block(xp, task, found, output, block, factor, slack, poison)
     return found
 
@@ -125,10 +151,13 @@ def compare_bounded(
 def _compare_block(
     xp: Any, task: GemmTask, found: Comparison, output: Array, block: Block, factor: float, slack: float, poison: int | None
 ) -> None:
-    form = FORMATS[task.element]
+    form, activation = FORMATS[task.element], task.activation
     got_bits = output[block.start : block.start + len(block.product)]
-    got, want = decode_wide(xp, got_bits, task.element), block.product
-    bound = form.roundoff * xp.abs(want) + form.tiny / 2 + factor * block.row_norms * block.column_norms
+    got, want = decode_wide(xp, got_bits, task.element), activated(xp, activation, block.product)
+    error = factor * block.row_norms * block.column_norms
+    if activation is not None:
+        error = activation_bound(xp, block.product, want, error)
+    bound = form.roundoff * xp.abs(want) + form.tiny / 2 + error
     bound = xp.where(xp.isfinite(want), bound * SLACK, 0.0)
     magnitude = xp.abs(want)
     may_overflow = magnitude + slack * bound >= form.overflow
@@ -138,12 +167,21 @@ def _compare_block(
     right_number = comparable & (error <= slack * bound)
     right_infinity = xp.isinf(got) & may_overflow & (xp.sign(got) == xp.sign(want))
     right = xp.where(xp.isnan(want), xp.isnan(got), right_number | right_infinity)
+    if activation is not None:  # of -inf, it may be the limit or what its formula gives
+        right |= (block.product <= -INFINITE) & (xp.isnan(got) | (got == 0))
     ratio = xp.where(comparable, error / xp.where(bound > 0, bound, 1.0), 0.0)
     found.worst = max(found.worst, float(ratio.max()))
     found.error_squares += float(xp.where(comparable, error * error, 0.0).sum())
     found.reference_squares += float(xp.where(comparable, want * want, 0.0).sum())
     found.finite += int(comparable.sum())
     _tally(xp, task, found, block, got_bits, right, poison)
+
+
+def near_activation(xp: Any, task: GemmTask, bits: Array, sums: Array) -> Array:
+    """Which outputs are the activations of finite sums that are exact. Shape: bits and sums alike."""
+    want, form = activated(xp, task.activation, sums), FORMATS[task.element]
+    bound = form.roundoff * xp.abs(want) + form.tiny / 2 + activation_bound(xp, sums, want, 0.0)
+    return xp.abs(decode_wide(xp, bits, task.element) - want) <= bound * SLACK
 
 
 def is_nan(xp: Any, task: GemmTask, bits: Array) -> Array:

@@ -1,7 +1,8 @@
 """Why a result is wrong: a few more runs, on inputs that show where wrong outputs are and what they were made of.
 
 Covered: elements read from or stored to other places, blocks of K that are missing or added twice, outputs never written,
-sums that were not cleared. Not covered: faults that only some inputs or only some orders of warps show; wrong rounding.
+sums that were not cleared. Through an activation: where, and whether it is missing.
+Not covered: faults that only some inputs or only some orders of warps show; wrong rounding.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import numpy as np
 from cudal2_agent.contract.records.evaluation import TestResult
 from cudal2_agent.contract.records.symptoms import Symptoms, WrongPlaces
 from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.sandbox.verification.comparison import near_activation
 from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import Array, decode_wide, encode
 from cudal2_agent.sandbox.verification.executor import Executor
@@ -24,6 +26,7 @@ from cudal2_agent.sandbox.verification.probes.wrong_outputs import wrong_places
 from cudal2_agent.sandbox.verification.reference import Reference
 
 _SEED = 16
+_NOTABLE = 0.5  # of wrong outputs
 _WINDOW = 1024  # rows and columns that are decoded
 _ALIGNED = 256
 OPERANDS: tuple[Operand, ...] = ("a", "b")
@@ -55,6 +58,8 @@ class ProbeRuns:
         if not bool(wrong.any()):
             return None if run.violations else Symptoms(values=(RIGHT_NOW,))
         places = wrong_places(self._xp, wrong)
+        if self._task.activation is not None:
+            return Symptoms(places=places, values=self._without_activation(got, inputs, wrong))
         self._window = _window(places)
         corner = (self._window[0].start, self._window[1].start)
         values = describe_values(*self._values(got, inputs), poison=run.poison, element=self._task.element, corner=corner)
@@ -66,9 +71,22 @@ class ProbeRuns:
         wrong = xp.zeros(got.shape, dtype=bool)
         for block in Reference(xp, task, inputs, keep=False).blocks():
             rows = slice(block.start, block.start + len(block.product))
+            if task.activation is not None:
+                wrong[rows] = ~near_activation(xp, task, got[rows], block.product)
+                continue
             want, have = encode(xp, block.product, task.element), got[rows]
             wrong[rows] = (have != want) & ~((block.product == 0) & ((have & xp.uint16(0x7FFF)) == 0))
         return wrong
+
+    def _without_activation(self, got: Array, inputs: Inputs, wrong: Array) -> tuple[str, ...]:
+        """Whether wrong outputs are the sums themselves. What they were made of does not show through an activation."""
+        same = self._xp.zeros(got.shape, dtype=bool)
+        for block in Reference(self._xp, self._task, inputs, keep=False).blocks():
+            rows = slice(block.start, block.start + len(block.product))
+            same[rows] = got[rows] == encode(self._xp, block.product, self._task.element)
+        share = float((same & wrong).sum() / wrong.sum())
+        words = f"{share:.0%} are the sums themselves: {self._task.activation} is not computed there"
+        return (words,) if share >= _NOTABLE else ()
 
     def _values(self, got: Array, inputs: Inputs) -> tuple[np.ndarray, np.ndarray]:
         """D as bit patterns and the exact product, in the window. Shape: both (rows, columns)."""
