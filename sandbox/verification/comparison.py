@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -174,7 +174,7 @@ def _compare_block(
     found.error_squares += float(xp.where(comparable, error * error, 0.0).sum())
     found.reference_squares += float(xp.where(comparable, want * want, 0.0).sum())
     found.finite += int(comparable.sum())
-    _tally(xp, task, found, block, got_bits, right, poison)
+    _tally(xp, task, found, replace(block, product=want), got_bits, right, poison)
 
 
 def near_activation(xp: Any, task: GemmTask, bits: Array, sums: Array) -> Array:

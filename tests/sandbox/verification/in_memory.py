@@ -39,15 +39,20 @@ def product(
     task: GemmTask, a: Array, b: Array, bias: Array | None = None, *, chunk: int = 16, dtype: Any = np.float32
 ) -> Array:
     """D's bit patterns, accumulated over K in chunks with sums rounded to `dtype`, as a tensor core does; first the bias."""
+    return encode(np, sums(task, a, b, bias, chunk=chunk, dtype=dtype), task.element)
+
+
+def sums(task: GemmTask, a: Array, b: Array, bias: Array | None = None, *, chunk: int = 16, dtype: Any = np.float32) -> Array:
+    """What `product` rounds, in f32."""
     left, right = decode(np, a, task.element), decode(np, b, task.element)
     total = np.zeros((a.shape[0], b.shape[1]), dtype=dtype)
     if bias is not None:
         total += decode(np, bias, task.element)
     with np.errstate(invalid="ignore", over="ignore"):
-        for start in range(0, task.k, chunk):
+        for start in range(0, a.shape[1], chunk):
             part = left[:, start : start + chunk].astype(np.float64) @ right[start : start + chunk].astype(np.float64)
             total = (total.astype(np.float64) + part).astype(dtype)
-    return encode(np, total.astype(np.float32), task.element)
+    return total.astype(np.float32)
 
 
 def honest(task: GemmTask, memory: Memory) -> None:
