@@ -53,9 +53,10 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.store.store import open_store
 
-_MEASURING_S = 90.0  # of a time limit, kept for each pass of the model
+# Of a time limit, kept for each pass of the model, and for each way in which it is run.
+_PASS_S, _WAY_S = 15.0, {"eager": 5.0, "graph": 5.0, "compile": 45.0, "max-autotune": 90.0}
 _PRODUCT_S = 1.0  # of a time limit, kept for each product beside PyTorch's own
-_RANGE_S = 3.0  # of a time limit, kept for the M below each product
+_RANGE_S = 5.0  # of a time limit, kept for the M below each product
 # Searches tasks, each with its weight, for so many seconds; None for no limit. Under the name of a campaign.
 Search = Callable[[str, Mapping[GemmTask, float], float | None], None]
 
@@ -171,9 +172,9 @@ class Tuning:
         """Seconds that the time limit leaves for searches; at least half of it."""
         if self._options.minutes is None:
             return math.inf
-        whole_s, passes = 60 * self._options.minutes, len(self._passes.passes)
+        whole_s = 60 * self._options.minutes
         product_s = _PRODUCT_S + (_RANGE_S if self._options.ranges else 0.0)
-        kept_s = product_s * len(tasks_of(advice, self._chip.arch)) + _MEASURING_S * passes
+        kept_s = product_s * len(tasks_of(advice, self._chip.arch)) + self._measuring_s()
         return max(whole_s - kept_s, whole_s / 2) - (time.monotonic() - self._began_s)
 
     def _search(self, search: Search, identity: GpuIdentity | None) -> tuple[int, int]:
@@ -246,7 +247,11 @@ class Tuning:
         if self._options.minutes is None:
             return None
         whole_s = 60 * self._options.minutes
-        return self._began_s + max(whole_s - _MEASURING_S * len(self._passes.passes), whole_s / 2)
+        return self._began_s + max(whole_s - self._measuring_s(), whole_s / 2)
+
+    def _measuring_s(self) -> float:
+        """What measuring the model takes, about."""
+        return (_PASS_S + sum(_WAY_S[way] for way in self._options.ways)) * len(self._passes.passes)
 
     def _keep_range(self, entry: LibraryEntry, row: JudgedRange) -> None:
         self._folder.keep(row)
