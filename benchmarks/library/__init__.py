@@ -7,5 +7,6 @@
 - `transformer_block.py`: a block forward and backward, in eager mode, compiled and in CUDA graphs
 - `dispatched_shapes.py`: every grid shape and random ones, or every product of the library
 - `model_layers.py`: a command of its own: the weights of public models, as shapes of a campaign
+- `models/`: models with random weights for `cudal2-agent tune benchmarks/library/models/bert_base.py --tokens 2048`
 - `neighbours.py`: a command of its own: whether a kernel of the library also serves other M
 """

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cudal2_agent.agent.library.advise.products import shape_file
-from cudal2_agent.agent.library.advise.recording import record_model
+from cudal2_agent.agent.library.advise.recording import load_model_file, record, record_model
 from cudal2_agent.contract.errors import UsageError
 
 MLP = """
@@ -107,6 +107,24 @@ def test_a_file_that_does_not_work_is_one_line(tmp_path: Path, text: str, said: 
     with pytest.raises(UsageError, match=said) as caught:
         recorded(tmp_path, text)
     assert str(tmp_path / "model.py") in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["bert_base", "gpt2_medium", "llama_layers", "qwen_layers", "vit_large", "whisper_encoder"])
+def test_models_of_the_benchmark_import_their_neighbour(name: str) -> None:
+    file = load_model_file(Path(__file__).parents[4] / "benchmarks" / "library" / "models" / f"{name}.py")
+    found = record(name, file.model, lambda: file.inputs(64))
+    forward = [one for one in found.products if one.product.part == "forward"]
+    assert len({one.product.k for one in forward}) >= 2
+    assert all(one.product.n >= 768 for one in forward)
+
+
+def test_a_neighbour_takes_the_place_of_no_library(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('not this one')\n")
+    (tmp_path / "near.py").write_text("WIDTH = 24\n")
+    (tmp_path / "model.py").write_text(
+        "import torch, near\ndef model(): return torch.nn.Linear(near.WIDTH, 8)\ndef inputs(): return torch.ones(2, near.WIDTH)\n"
+    )
+    assert load_model_file(tmp_path / "model.py").model().in_features == 24
 
 
 def test_a_file_that_is_absent_is_named(tmp_path: Path) -> None:
