@@ -13,7 +13,7 @@ import numpy as np
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.records.candidate import Candidate
 from cudal2_agent.contract.records.module_task import gemm
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.task import GemmTask, TimingMode
 from cudal2_agent.contract.records.trajectory import Attempt, Observation, Precedent
 from cudal2_agent.policies.schedule.families.kernel_family import Family
 from cudal2_agent.policies.schedule.optimiser.acquisition import (
@@ -79,6 +79,8 @@ class SchedulePolicy:
         if not observation.attempts and count >= SECOND_OPINION:
             order = _with_second_opinions(order, pool, count - len(known))
             order = _with_timed_forms(order, pool, count - len(known))
+        if not observation.attempts and task.mode is TimingMode.OFFLINE:
+            order = map(pool.improved, order)
         candidates: list[Candidate] = []
         for entry in chain(known, order):
             if len(candidates) == count:

@@ -76,7 +76,7 @@ def record(name: str, make_model: Callable[[], Any], make_inputs: Callable[[], A
 
 
 def load_model_file(file: Path) -> ModelFile:
-    """Runs a file that defines `model()` and `inputs()`, and may import its neighbours. Raises: UsageError for one that does not."""
+    """Runs a file that defines `model()` and `inputs()`; it may import its neighbours. Raises: UsageError for one without."""
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
     spec = importlib.util.spec_from_file_location("recorded_model", file)

@@ -149,6 +149,10 @@ class Family(ABC, Generic[S]):
         """A schedule of an earlier search with what the space has for all of its schedules since."""
         return schedule
 
+    def improved(self, schedule: S, task: GemmTask, chip: Chip) -> S:  # noqa: ARG002
+        """A schedule with changes that pay for the task wherever they were measured, and that no shipped prior has learned."""
+        return schedule
+
     def violation(self, schedule: S, task: GemmTask) -> str | None:
         """The first reason why a schedule cannot run for the task, or None."""
         return next(self.violations(schedule, task), None)

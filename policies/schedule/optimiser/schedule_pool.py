@@ -96,6 +96,11 @@ class SchedulePool:
         entry = self.entry(values)
         return None if entry is None else self.entry(entry.family.as_searched(entry.schedule).values())
 
+    def improved(self, entry: PoolEntry) -> PoolEntry:
+        """The entry with the changes of `Family.improved`."""
+        schedule = entry.family.improved(entry.schedule, self.task, self.chip)
+        return (self.entry(schedule.values()) if schedule != entry.schedule else None) or entry
+
     def neighbours(self, entry: PoolEntry, rng: np.random.Generator) -> Iterator[PoolEntry]:
         """Valid schedules one step away along one axis, and some that are one step away along two."""
         steps = list(self.steps(entry))

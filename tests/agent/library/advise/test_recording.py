@@ -122,7 +122,7 @@ def test_a_neighbour_takes_the_place_of_no_library(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise RuntimeError('not this one')\n")
     (tmp_path / "near.py").write_text("WIDTH = 24\n")
     (tmp_path / "model.py").write_text(
-        "import torch, near\ndef model(): return torch.nn.Linear(near.WIDTH, 8)\ndef inputs(): return torch.ones(2, near.WIDTH)\n"
+        "import torch, near\ndef model(): return torch.nn.Linear(near.WIDTH, 8)\ndef inputs(): return torch.ones(2, 24)\n"
     )
     assert load_model_file(tmp_path / "model.py").model().in_features == 24
 
