@@ -64,8 +64,9 @@ def _ready(folder: Path, arch: Arch, sources: list[InvariantSource]) -> bool:
         found = read_set(folder, arch, __version__)
     except LibraryError:  # damaged: it is built again
         return False
-    wanted = [(one.task.layout, one.wave, source_sha256(one.candidate)) for one in sources]
-    return found is not None and [(one.layout, one.wave, one.source_sha256) for one in found.kernels.kernels] == wanted
+    wanted = [(one.task.layout, one.wave, one.row, one.summation, source_sha256(one.candidate)) for one in sources]
+    kernels = () if found is None else found.kernels.kernels
+    return [(one.layout, one.wave, one.row, one.summation, one.source_sha256) for one in kernels] == wanted
 
 
 def _build(folder: Path, arch: Arch, sources: list[InvariantSource], settings: Settings) -> None:
@@ -93,6 +94,8 @@ def _into_cache(folder: Path, source: InvariantSource, builder: Builder) -> Inva
         k_step=source.k_step,
         tile=source.tile,
         wave=source.wave,
+        row=source.row,
+        per_sm=source.per_sm,
         plan=source.candidate.plan,
         summation=source.summation,
         source_sha256=name,

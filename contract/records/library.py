@@ -242,9 +242,10 @@ class RangeKernel(EntryKernel):
 class InvariantKernel(Record):
     """A kernel for every matrix product of its layout and element whose N and K are multiples of `n_step` and `k_step`.
 
-    `tile`: rows and columns of D that a CTA computes. `wave`: what one tile on each SM takes, as a multiple of the same of
-    another kernel of the set. `plan`: in sizes of the product. `summation`: how each element of D is summed, as
-    `Family.summation` states it. It accumulates in f32.
+    `tile`: rows and columns of D that a CTA computes. `per_sm`: tiles that an SM computes at once. `wave`: what so many tiles
+    on each SM take, as a multiple of the same of another kernel of the set. `row`: what each row and column of a tile adds to
+    it, because all SMs load through one L2 cache. `plan`: in sizes of the product. `summation`: how each element of D is
+    summed, as `Family.summation` states it. It accumulates in f32.
     Raises: ValueError for a plan with a workspace: kernels come and go with M, and graphs may hold them.
     """
 
@@ -254,6 +255,8 @@ class InvariantKernel(Record):
     k_step: int = Field(ge=1)
     tile: tuple[int, int]
     wave: float = Field(gt=0)
+    row: float = Field(default=0.0, ge=0)
+    per_sm: int = Field(default=1, ge=1)
     plan: LaunchPlan
     summation: str
     source_sha256: Sha256
@@ -265,10 +268,12 @@ class InvariantKernel(Record):
             raise ValueError("a kernel of a batch-invariant set has no workspace")
         return self
 
-    def waves(self, task: GemmTask, sms: int) -> float:
-        """What a product takes on a number of SMs, in the terms of `wave`."""
-        tiles = math.ceil(task.m / self.tile[0]) * math.ceil(task.n / self.tile[1])
-        return math.ceil(tiles / sms) * self.wave
+    def cost(self, task: GemmTask, sms: int) -> float:
+        """What a product takes on a number of SMs, in the terms of `wave`. A tile's rows beyond M count twice, as measured."""
+        rows, columns = self.tile
+        down, across = math.ceil(task.m / rows), math.ceil(task.n / columns)
+        loaded = down * across * (rows + columns) + across * (down * rows - task.m)
+        return math.ceil(down * across / (sms * self.per_sm)) * self.wave + loaded * self.row
 
 
 class InvariantSet(Record):
@@ -299,12 +304,12 @@ class InvariantSet(Record):
     def choose(self, task: GemmTask, sms: int) -> InvariantKernel | None:
         """What runs a product. None for an `nt` whose A has to be copied to rows first, with the same sums.
 
-        Of the kernels of the layout whose plan's conditions hold, the one whose waves take the least, and the first of equals.
+        Of the kernels of the layout whose plan's conditions hold, the one of the least cost, and the first of equals.
         """
         alike = [one for one in self.kernels if one.element is task.element]
         steps = next((one.n_step, one.k_step) for one in alike if task.n % one.n_step == task.k % one.k_step == 0)
         fitting = (one for one in alike if (one.n_step, one.k_step) == steps and one.layout is task.layout)
-        return min((one for one in fitting if _holds(one.plan, task)), key=lambda one: one.waves(task, sms), default=None)
+        return min((one for one in fitting if _holds(one.plan, task)), key=lambda one: one.cost(task, sms), default=None)
 
 
 def _holds(plan: LaunchPlan, task: GemmTask) -> bool:

@@ -37,7 +37,7 @@ Bits = np.ndarray[Any, Any]
 
 MOST = 144  # rows of A
 SIZES = {(8, 8): (136, 200), (1, 8): (133, 200), (1, 1): (133, 203)}  # N and K by steps
-OF_TILES = {16: (1, 16), 64: (8, 33), 128: (1, 72), 256: (1, 72, 136)}  # M by the rows of a tile
+OF_TILES = {16: (1, 16), 32: (1, 48), 64: (8, 33), 128: (1, 72), 256: (1, 72, 136)}  # M by the rows of a tile
 SMALL = GemmTask(m=128, n=128, k=4096, arch=Arch.SM_90A)
 LARGE = GemmTask(m=4096, n=4096, k=512, arch=Arch.SM_90A)
 GROUPS = [(Arch.SM_90A, element, steps) for element in ElementType for steps in SIZES] + [(Arch.SM_80, ElementType.F16, (8, 8))]
@@ -110,6 +110,15 @@ def test_kernels_of_one_weight_give_a_row_equal_bits(
     assert runs >= 2 * len(sources)
 
 
+def test_kernels_for_few_rows_give_equal_bits_where_stages_are_filled_again(cache_dir: Path) -> None:
+    every = [one for one in invariant_sources(Arch.SM_90A) if one.task.element is ElementType.BF16 and one.n_step == 8]
+    sources = [one for one in every if one.task.layout is Layout.TN and one.tile[0] <= 64]
+    task = sources[0].task.model_copy(update={"m": 24, "n": 72, "k": 1352})  # 22 blocks of 64, of at most 16 stages
+    found = [product(built(one.candidate, one.task, cache_dir), one.candidate, task) for one in sources]
+    assert [one.tile for one in sources] == [(16, 64), (16, 64), (32, 64), (64, 64), (64, 128)]
+    assert all((one == found[0]).all() for one in found)
+
+
 PLANTED: list[tuple[Family[Any], Schedule]] = [
     (
         MmaSync(),
@@ -157,12 +166,11 @@ def _schedules(family: Family[Any]) -> Iterator[Schedule]:
         yield from family.space(task, REFERENCE_CHIPS[arch]) if family.supports(task) else ()
 
 
-def test_instructions_and_accumulators_are_told_apart() -> None:
+def test_accumulators_are_told_apart_and_tiles_are_not() -> None:
     task = GemmTask(m=64, n=64, k=64, arch=Arch.SM_90A)
     halves = task.model_copy(update={"accumulate": AccumulatorType.F16})
     base = WgmmaTmaSchedule(consumers=1, atoms=1, block_n=128, block_k=64, stages=2)
-    others = (base.model_copy(update={"block_n": 64}), base.model_copy(update={"turned": True}))
-    stated = [WgmmaTma().summation(one, task) for one in (base, *others)] + [WgmmaTma().summation(base, halves)]
-    assert len(set(stated)) == len(stated)
-    narrow = base.model_copy(update={"consumers": 2, "stages": 4, "block_k": 32})
-    assert WgmmaTma().summation(narrow, task) == stated[0]
+    changes = ({"block_n": 64}, {"turned": True}, {"consumers": 2, "stages": 4, "block_k": 32})
+    others = [base.model_copy(update=change) for change in changes]
+    assert {WgmmaTma().summation(one, task) for one in (base, *others)} == {"wgmma.m64k16 f32 in order of K"}
+    assert WgmmaTma().summation(base, halves) == "wgmma.m64k16 f16 in order of K"
