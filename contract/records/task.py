@@ -115,15 +115,19 @@ class GemmTask(Record):
         return digest(self.model_dump(mode="json"))
 
     @property
-    def buffers(self) -> tuple[Buffer, ...]:
-        """A, B, the bias and D, as the layout has them in memory."""
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of A, B, the bias and D, as the layout has them in memory."""
         a = (self.k, self.m) if self.layout.transposes_a else (self.m, self.k)
         b = (self.n, self.k) if self.layout.transposes_b else (self.k, self.n)
-        bias: dict[str, tuple[int, ...]] = {BIAS: (self.n,)} if self.bias else {}
-        element, shapes = BufferElement(self.element.value), {"A": a, "B": b, **bias, "D": (self.m, self.n)}
+        return {"A": a, "B": b, **({BIAS: (self.n,)} if self.bias else {}), "D": (self.m, self.n)}
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """A, B, the bias and D."""
+        element = BufferElement(self.element.value)
         return tuple(
             Buffer(name=name, shape=shape, element=element, role=Role.OUTPUT if name == "D" else Role.INPUT)
-            for name, shape in shapes.items()
+            for name, shape in self.shapes.items()
         )
 
     @property

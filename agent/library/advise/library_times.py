@@ -1,6 +1,7 @@
 """What cuBLASLt-AutoTuning takes for a product: measured where a row of the chip is known, else predicted."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,12 +25,11 @@ class CallTime(Record):
 
 
 class LibraryTimes:
-    """Times of AutoTuning on one chip. `measured`: by task. Each task is predicted once."""
+    """Times of AutoTuning on one chip. `measured`: by task. Each task is predicted once in a process."""
 
     def __init__(self, measured: Mapping[GemmTask, float], chip: Chip) -> None:
         self.chip = chip
         self._measured = measured
-        self._predicted: dict[GemmTask, float] = {}
 
     def of(self, product: MatrixProduct) -> CallTime | None:
         """None for elements that are not of half precision, and for operands that are too large for a task."""
@@ -43,9 +43,7 @@ class LibraryTimes:
             )
         if (measured := self._measured.get(task)) is not None and product.layout == task.layout:
             return CallTime(us=measured, predicted=False)
-        if task not in self._predicted:
-            self._predicted[task] = _predicted_us(task, self.chip)
-        return CallTime(us=self._predicted[task], predicted=True)
+        return CallTime(us=_predicted_us(task, self.chip), predicted=True)
 
 
 def task_of(product: MatrixProduct, arch: Arch) -> GemmTask | None:
@@ -67,6 +65,7 @@ def task_of(product: MatrixProduct, arch: Arch) -> GemmTask | None:
         return None
 
 
+@lru_cache(maxsize=4096)
 def _predicted_us(task: GemmTask, chip: Chip) -> float:
     """The analytic prior's time of the best schedule without programmatic launch; the roofline where no family supports it."""
     pool = SchedulePool(families(task.arch), task, chip, seed=0)
