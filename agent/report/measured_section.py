@@ -53,10 +53,11 @@ def _ruler(ruler: Ruler | None, task: Task) -> str:
     if ruler is None:
         return ""
     activated = isinstance(task, GemmTask) and task.activation is not None
-    looked_at = "A drawn row and a drawn column" if activated else "Every row"
+    looked_at = "A drawn row and column" if activated else "Every row"
     return (
         f"Each sample is {ruler.launches} launches on {ruler.sets} sets of operands, each launch with an output of its own. "
-        f"{looked_at} of {ruler.projected} outputs was checked, and {len(ruler.compared)} outputs in full. Seed: {ruler.secret}."
+        f"{looked_at} of {ruler.projected} outputs was checked, "
+        f"and {len(ruler.compared)} outputs in full. Seed: {ruler.secret}."
     )
 
 

@@ -127,7 +127,7 @@ class OutputJudge:
         launch, row, column = draws.place(task, place)
         fault = (
             f"{found.mismatches} of {found.elements} outputs in {len(draws.launch)} drawn rows and columns of {len(indices.a)} "
-            f"launches are not {task.activation} of A·B{' + bias' if task.bias else ''} of their operands; "
+            f"launches are not {task.formula} of their operands; "
             f"the first is D[{row},{column}] of launch {launch}: {got:.9g}, should be {want:.9g}"
         )
         return replace(judged, fault=fault)

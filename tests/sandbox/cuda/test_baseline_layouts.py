@@ -16,8 +16,8 @@ from cudal2_agent.contract.records.evaluation import CUBLAS
 from cudal2_agent.contract.records.task import Activation, GemmTask, Layout
 from cudal2_agent.sandbox.cuda.baselines import cublas, cublaslt, torch_matmul
 from cudal2_agent.sandbox.cuda.baselines.library import Unavailable, competing_layouts
-from cudal2_agent.sandbox.cuda.baselines.torch_matmul import TorchMatmul
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import LibraryBaselines
+from cudal2_agent.sandbox.cuda.baselines.torch_matmul import TorchMatmul
 from cudal2_agent.sandbox.cuda.contender import Operands
 from cudal2_agent.sandbox.verification.activations import activated
 

@@ -104,7 +104,7 @@ def test_a_missing_activation_is_seen_from_a_library_too(task):
     without = lambda task, inputs: encode(np, sums(task, inputs), task.element)  # noqa: E731
     for library in (False, True):
         found = judged(task, without, library=library)
-        assert f"outputs in 35 drawn rows and columns of 5 launches are not {task.activation} of A·B of their" in found.fault
+        assert f"outputs in 35 drawn rows and columns of 5 launches are not {task.activation}(A·B) of their" in found.fault
 
 
 def test_another_activation_is_seen(task):
@@ -115,7 +115,7 @@ def test_another_activation_is_seen(task):
 def test_a_bias_left_out_is_seen(task):
     task = task.model_copy(update={"bias": True})
     found = judged(task, lambda task, inputs: honest(task, inputs.__class__(inputs.a, inputs.b)))
-    assert "of A·B + bias of their operands" in found.fault
+    assert f"are not {task.activation}(A·B + bias) of their operands" in found.fault
 
 
 def test_the_fault_names_a_place_that_is_wrong(task):
