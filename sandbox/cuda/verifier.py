@@ -13,6 +13,7 @@ from cudal2_agent.contract.records.evaluation import TestResult
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.cuda.baselines.cublas import CublasGemm
+from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import open_reference_library
 from cudal2_agent.sandbox.cuda.contender import Bound, Contender, Operands
 from cudal2_agent.sandbox.cuda.device import Device
@@ -217,8 +218,12 @@ class CudaExecutor:
         return (Violation("order", message, tier="programmatic"),)
 
 
-class _Activated(CublasGemm):
+class _Activated(LibraryContender):
     """The activation of sums in float64, rounded once, which passes every test."""
+
+    def __init__(self, task: GemmTask) -> None:
+        super().__init__("float64", "cupy")
+        self._task = task
 
     def bind(self, operands: Operands) -> Bound:
         return _BoundActivated(self._task, operands)
@@ -238,9 +243,9 @@ class _BoundActivated:
 @cache
 def _warm_up(small: GemmTask, device: Device, briefly: bool) -> None:
     """Verify what is right once in this process, so that the sandbox's own kernels for such tasks are compiled."""
-    kind = CublasGemm if small.activation is None else _Activated
-    verifier, library = Verifier(small, device), kind(small, small.layout, strict=True)
-    (verifier.screen if briefly else verifier.verify)(library, VerifyOptions())
+    right = CublasGemm(small, small.layout, strict=True) if small.activation is None else _Activated(small)
+    verifier = Verifier(small, device)
+    (verifier.screen if briefly else verifier.verify)(right, VerifyOptions())
     if device.arch.number >= FIRST_PROGRAMMATIC:
         Bystanders().compile()
 

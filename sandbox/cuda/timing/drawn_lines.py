@@ -50,7 +50,8 @@ class Draws:
         launch = np.tile(np.arange(len(a)), -(-LEAST_DRAWS // len(a)))
         drawn = np.random.default_rng(draw.getrandbits(64))
         row, column = (drawn.integers(size, size=len(launch)) for size in (task.m, task.n))
-        return cls(launch, *(numbers[launch].astype(np.int64) for numbers in (a, b, slots)), row, column)
+        a, b, slots = (numbers[launch].astype(np.int64) for numbers in (a, b, slots))
+        return cls(launch, a, b, slots, row, column)
 
     def place(self, task: GemmTask, output: int) -> tuple[int, int, int]:
         """Launch, row and column of an output: those of the drawn columns are counted first, then those of the rows."""
