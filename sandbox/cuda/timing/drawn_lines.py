@@ -34,7 +34,7 @@ COMPARED = 2**22  # outputs that are compared at a time
 
 
 @dataclass(frozen=True)
-class Draws:
+class DrawnPlaces:
     """One row and one column of some launches. Shape: each (draws,), int64, on the host. `launch`: counted from 0."""
 
     launch: np.ndarray
@@ -45,7 +45,7 @@ class Draws:
     column: np.ndarray
 
     @classmethod
-    def of(cls, task: GemmTask, a: np.ndarray, b: np.ndarray, slots: np.ndarray, draw: random.Random) -> "Draws":
+    def of(cls, task: GemmTask, a: np.ndarray, b: np.ndarray, slots: np.ndarray, draw: random.Random) -> "DrawnPlaces":
         """Those of launches, each as often as the others. Shape: a, b and slots (launches,)."""
         launch = np.tile(np.arange(len(a)), -(-LEAST_DRAWS // len(a)))
         drawn = np.random.default_rng(draw.getrandbits(64))
@@ -69,7 +69,7 @@ class DrawnLines:
         self._task, self._pools, self._outputs, self._trusted = task, pools, outputs, trusted
         self._bf16 = task.element is ElementType.BF16
 
-    def compare(self, draws: Draws, slack: float, *, rounded_sums: bool) -> Comparison:
+    def compare(self, draws: DrawnPlaces, slack: float, *, rounded_sums: bool) -> Comparison:
         """Each output as a row of its own. `rounded_sums`: whether sums may be rounded to elements before the activation."""
         task, each = self._task, max(1, GATHERED // (2 * self._task.k + self._task.m + self._task.n))
         parts = [slice(start, start + each) for start in range(0, len(draws.launch), each)]
@@ -77,7 +77,7 @@ class DrawnLines:
         got, sums = (cupy.concatenate([line[which].reshape(-1) for line in lines]) for which in range(2))
         return compare_bounded(cupy, task, got[:, None], _Sums(task, sums, rounded_sums), Growth.WALK, slack)
 
-    def _column(self, draws: Draws, part: slice) -> tuple[Any, Any]:
+    def _column(self, draws: DrawnPlaces, part: slice) -> tuple[Any, Any]:
         """Outputs and sums. Shape: both (draws, M)."""
         pools, a, b, column = self._pools, draws.a[part], _upright(draws.b[part]), _upright(draws.column[part])
         factors = self._decoded(pools.b_tn.at(b, column, cupy.arange(self._task.k)))
@@ -86,7 +86,7 @@ class DrawnLines:
             sums = sums + self._decoded(pools.bias.at(b, 0, column))
         return self._outputs.at(_upright(draws.slot[part]), cupy.arange(self._task.m), column), sums
 
-    def _row(self, draws: Draws, part: slice) -> tuple[Any, Any]:
+    def _row(self, draws: DrawnPlaces, part: slice) -> tuple[Any, Any]:
         """Outputs and sums. Shape: both (draws, N)."""
         pools, b, row, columns = self._pools, draws.b[part], _upright(draws.row[part]), cupy.arange(self._task.n)
         factors = self._decoded(pools.a.at(_upright(draws.a[part]), row, cupy.arange(self._task.k)))

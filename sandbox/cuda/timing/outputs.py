@@ -22,7 +22,7 @@ import numpy as np
 
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.contract.settings.options import VerifyOptions
-from cudal2_agent.sandbox.cuda.timing.drawn_lines import DrawnLines, Draws
+from cudal2_agent.sandbox.cuda.timing.drawn_lines import DrawnLines, DrawnPlaces
 from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools, Ring
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import Matrices, TrustedTiming
@@ -118,7 +118,7 @@ class OutputJudge:
 
     def _in_lines(self, indices: "_Indices", draw: random.Random, library: bool) -> OutputJudgement:
         task, outputs = self._task, self._outputs
-        draws = Draws.of(task, indices.a, indices.read[indices.of_launch], indices.slots, draw)
+        draws = DrawnPlaces.of(task, indices.a, indices.read[indices.of_launch], indices.slots, draw)
         found = DrawnLines(task, self._pools, outputs, self._trusted).compare(draws, SLACK, rounded_sums=library)
         judged = OutputJudgement(None, found.error_rms, found.reference_rms, found.elements)
         if found.first is None:

@@ -12,7 +12,7 @@ pytest.importorskip("cupy")
 
 from cudal2_agent.contract.records.task import Activation, ElementType, GemmTask
 from cudal2_agent.sandbox.cuda.timing import drawn_lines, operand_pools, outputs, trusted_timing
-from cudal2_agent.sandbox.cuda.timing.drawn_lines import LEAST_DRAWS, Draws
+from cudal2_agent.sandbox.cuda.timing.drawn_lines import LEAST_DRAWS, DrawnPlaces
 from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools, Ring
 from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudge, error_limit
 from cudal2_agent.sandbox.cuda.timing.sample_plan import draw_launches
@@ -84,7 +84,7 @@ def test_outputs_rounded_once_pass(task, element, bias, shape):
 
 def test_each_launch_is_drawn_once_where_there_are_many(task):
     many = np.arange(LEAST_DRAWS + 9)
-    draws = Draws.of(task, many, many[::-1], many + 3, random.Random(1))
+    draws = DrawnPlaces.of(task, many, many[::-1], many + 3, random.Random(1))
     assert draws.launch.tolist() == many.tolist()
     assert (draws.b.tolist(), draws.slot.tolist()) == (many[::-1].tolist(), (many + 3).tolist())
     assert len(set(draws.row.tolist())) > 10, "not the same row of each"
