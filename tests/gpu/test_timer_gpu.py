@@ -120,7 +120,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("element", ElementType)
 @pytest.mark.parametrize("activation", Activation)
 def test_baselines_compute_the_activation(device, activation, element, bias):
-    """By PyTorch in float64. The bound allows sums that are rounded first, and a GELU of cuBLASLt by the hardware's tanh."""
+    """By PyTorch in float64. The bound allows rounded sums, also of parts of K, and a GELU by the hardware's tanh."""
     import cupy
     import torch
 
@@ -138,7 +138,7 @@ def test_baselines_compute_the_activation(device, activation, element, bias):
     added = decode(cupy, made.bias, element).astype(cupy.float64) if bias else 0
     sums = torch.from_dlpack(a @ b + added)
     want = FUNCTIONS[activation](torch, sums)
-    bound = 1.2 * ROUNDOFF[element] * (want.abs() + sums.abs()) + 1e-4
+    bound = ROUNDOFF[element] * (1.2 * (want.abs() + sums.abs()) + 8 * sums.std())
     worst = {}
 
     def run(contender) -> float:

@@ -29,6 +29,7 @@ from cudal2_agent.sandbox.verification.inputs import normal_scale
 from cudal2_agent.sandbox.verification.reference import Block, Reference
 
 LEAST_DRAWS = 32
+PARTIAL = 8.0  # size of what a library rounds within a sum, as a multiple of a sum's typical size
 GATHERED = 2**24  # elements of rows and columns that are gathered at a time
 COMPARED = 2**22  # outputs that are compared at a time
 
@@ -70,7 +71,7 @@ class DrawnLines:
         self._bf16 = task.element is ElementType.BF16
 
     def compare(self, draws: DrawnPlaces, slack: float, *, rounded_sums: bool) -> Comparison:
-        """Each output as a row of its own. `rounded_sums`: whether sums may be rounded to elements before the activation."""
+        """Each output as a row of its own. `rounded_sums`: sums and their parts may be rounded to elements, as libraries do."""
         task, each = self._task, max(1, GATHERED // (2 * self._task.k + self._task.m + self._task.n))
         parts = [slice(start, start + each) for start in range(0, len(draws.launch), each)]
         lines = [self._column(draws, part) for part in parts] + [self._row(draws, part) for part in parts]
@@ -100,20 +101,21 @@ class DrawnLines:
 
 
 class _Sums(Reference):
-    """Sums in f32 that were computed elsewhere, one a row. Shape: sums (outputs,)."""
+    """Sums in f32 that were computed elsewhere, one a row. Shape: sums (outputs,).
+
+    Their norms are those of typical rows and columns. What may be `rounded` counts as if norms were that much larger.
+    """
 
     def __init__(self, task: GemmTask, sums: Any, rounded: bool) -> None:
-        self._element, self._sums = FORMATS[task.element], sums
-        self._norms = (
-            normal_scale(task.k) ** 2 * task.k * (math.sqrt(2) if task.bias else 1.0)
-        )  # of rows and columns, multiplied
+        self._form, self._sums = FORMATS[task.element], sums
+        self._norms = normal_scale(task.k) ** 2 * task.k * (math.sqrt(2) if task.bias else 1.0)
+        self._part = PARTIAL * self._norms / math.sqrt(task.k)
         self._rounded = 1 / accumulation_factor(task, Growth.WALK) if rounded else 0.0
 
     def blocks(self) -> Iterator[Block]:
-        """Rounding of sums is counted as if norms were that much larger."""
         for start in range(0, len(self._sums), COMPARED):
             sums = self._sums[start : start + COMPARED, None].astype(cupy.float64)
-            rounding = self._element.roundoff * abs(sums) + self._element.tiny / 2
+            rounding = self._form.roundoff * (abs(sums) + self._part) + self._form.tiny / 2
             yield Block(start, sums, self._norms + self._rounded * rounding, cupy.ones((1, 1)))
 
 

@@ -85,7 +85,7 @@ class OutputJudge:
     def project(self, launches: Sequence[TimedLaunch], draw: random.Random, *, library: bool = False) -> OutputJudgement:
         """The outputs of these launches, a sequence that stays as it is.
 
-        `library`: outputs of a library, whose sums may be rounded to elements before an activation.
+        `library`: outputs of a library, whose sums may be rounded to elements before an activation, in parts of K too.
         """
         if self._indexed is None or self._indexed[0] is not launches:
             self._indexed = launches, _Indices.of(launches)

@@ -14,7 +14,7 @@ pytest.importorskip("cupy")
 from cudal2_agent.contract.plan.resolve import operand_shape
 from cudal2_agent.contract.records.evaluation import CUBLAS
 from cudal2_agent.contract.records.task import Activation, GemmTask, Layout
-from cudal2_agent.sandbox.cuda.baselines import cublas, cublaslt, torch_matmul
+from cudal2_agent.sandbox.cuda.baselines import cublas, cublaslt, torch_matmul, torch_tensors
 from cudal2_agent.sandbox.cuda.baselines.library import Unavailable, competing_layouts
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import LibraryBaselines
 from cudal2_agent.sandbox.cuda.baselines.torch_matmul import TorchMatmul
@@ -202,6 +202,14 @@ def test_cublaslt_computes_an_activation_by_its_epilogue_or_leaves_it_to_pytorch
     assert gemm.detail.endswith(f", cluster any; {words}")
     plain = cublaslt.LtGemm("one", cublaslt.LtProduct(task.model_copy(update={"activation": None}), task.layout), 0)
     assert plain.detail == gemm.detail.partition(";")[0], "the words of a record of before"
+
+
+@pytest.mark.parametrize("activation", Activation)
+def test_pytorch_s_kernels_are_the_functions_that_are_meant(torch, activation):
+    values = np.linspace(-8, 8, 1001)
+    d = torch.from_numpy(values.copy())
+    torch_tensors.activate(torch, activation, d)
+    assert np.allclose(d.numpy(), activated(np, activation, values), rtol=1e-9, atol=1e-12), "the two GELU differ by 4e-4"
 
 
 def test_cublas_is_no_baseline_of_an_activation():

@@ -18,6 +18,7 @@ from cudal2_agent.sandbox.cuda.timing.outputs import OutputJudge, error_limit
 from cudal2_agent.sandbox.cuda.timing.sample_plan import draw_launches
 from cudal2_agent.sandbox.verification.activations import activated
 from cudal2_agent.sandbox.verification.elements import decode, encode
+from cudal2_agent.sandbox.verification.inputs import Inputs
 from tests.sandbox.cuda.timing.test_operand_pools import Mapping, Trusted
 
 COUNT = 5
@@ -95,6 +96,23 @@ def test_a_library_may_round_sums_first(task, element):
     assert judged(task.model_copy(update={"element": element}), unfused, library=True).fault is None
 
 
+@pytest.mark.parametrize("element", ElementType)
+def test_a_library_may_round_parts_of_k_and_leaves_none_out(task, element):
+    """As a split of K does that adds up in the outputs' type."""
+    task = task.model_copy(update={"element": element, "k": 512})
+
+    def split(task, inputs, splits):
+        total = np.zeros((task.m, task.n))
+        for start in range(0, task.k * splits // 16, task.k // 16):
+            part = Inputs(inputs.a[:, start : start + task.k // 16], inputs.b[start : start + task.k // 16])
+            rounded = decode(np, encode(np, sums(task, part), element), element)
+            total = decode(np, encode(np, total + rounded, element), element).astype(np.float64)
+        return encode(np, activated(np, task.activation, total), element)
+
+    assert judged(task, lambda task, inputs: split(task, inputs, 16), library=True).fault is None
+    assert judged(task, lambda task, inputs: split(task, inputs, 15), library=True).fault is not None
+
+
 def test_a_candidate_may_not_round_sums_to_bf16_first(task):
     found = judged(task.model_copy(update={"element": ElementType.BF16}), unfused)
     assert (found.fault is None) is (task.activation is Activation.RELU), "that of rounded sums is the rounded one"
@@ -114,7 +132,7 @@ def test_another_activation_is_seen(task):
 
 def test_a_bias_left_out_is_seen(task):
     task = task.model_copy(update={"bias": True})
-    found = judged(task, lambda task, inputs: honest(task, inputs.__class__(inputs.a, inputs.b)))
+    found = judged(task, lambda task, inputs: honest(task, Inputs(inputs.a, inputs.b)))
     assert f"are not {task.activation}(A·B + bias) of their operands" in found.fault
 
 
