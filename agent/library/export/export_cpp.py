@@ -73,8 +73,12 @@ def export_cpp(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], manifest: Li
 
 
 def named_kernels(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], prefix: str) -> list[NamedKernel]:
-    """Kernels in a fixed order, each with the file of its machine code, which is named by its hash."""
-    ordered = sorted(kernels, key=lambda each: (each[0].task.shape, each[0].id))
+    """Kernels in a fixed order, each with the file of its machine code, which is named by its hash.
+
+    Those with an activation are left out: programs in C++ ask for matrix products and name none.
+    """
+    exported = (each for each in kernels if each[0].task.activation is None)
+    ordered = sorted(exported, key=lambda each: (each[0].task.shape, each[0].id))
     return [(entry, kernel, f"{prefix}{hashlib.sha256(kernel.cubin).hexdigest()}.cubin") for entry, kernel in ordered]
 
 
