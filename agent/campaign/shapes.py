@@ -10,20 +10,21 @@ from pydantic import Field
 from cudal2_agent.contract.base import Record
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.foreign import parse_json, parse_record, read_file
-from cudal2_agent.contract.records.task import Layout, parse_shape, too_large
+from cudal2_agent.contract.records.task import Activation, Layout, parse_shape, too_large
 
 GRID = "grid1000"
 GRID_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)  # the CUDA-L2 paper's M, N and K
 
 
 class WantedShape(Record):
-    """A shape and how much it counts. `layout`: None for that of the command line. `bias`: whether one is added."""
+    """A shape and how much it counts. `layout`: None for that of the command line. `bias`, `activation`: as in `GemmTask`."""
 
     m: int
     n: int
     k: int
     layout: Layout | None = None
     bias: bool = False
+    activation: Activation | None = None
     weight: float = 1.0
 
 
@@ -40,6 +41,7 @@ class RecordedProduct(Record):
     part: Literal["forward", "dX", "dW", "backward"]
     count: Annotated[int, Field(ge=0, le=2**53)]
     bias: Annotated[bool, Field(exclude_if=lambda bias: not bias)] = False
+    activation: Annotated[Activation | None, Field(exclude_if=lambda activation: activation is None)] = None
 
 
 class ShapeFile(Record):
@@ -107,7 +109,15 @@ def _recorded(path: Path, text: str) -> tuple[list[WantedShape], list[str]]:
         if left
     ]
     return [
-        WantedShape(m=one.m, n=one.n, k=one.k, layout=Layout(one.layout), bias=one.bias, weight=one.count)
+        WantedShape(
+            m=one.m,
+            n=one.n,
+            k=one.k,
+            layout=Layout(one.layout),
+            bias=one.bias,
+            activation=one.activation,
+            weight=one.count,
+        )
         for one in of_known
         if not too_large(one.m, one.n, one.k)
     ], notices

@@ -8,7 +8,16 @@ import typer
 from pydantic import ValidationError
 
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode, parse_shape
+from cudal2_agent.contract.records.task import (
+    AccumulatorType,
+    Activation,
+    Arch,
+    ElementType,
+    GemmTask,
+    Layout,
+    TimingMode,
+    parse_shape,
+)
 from cudal2_agent.contract.settings.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -20,6 +29,12 @@ Shape = Annotated[str, typer.Option("--shape", help="M x N x K, like 4096x1024x5
 Accumulate = Annotated[str, typer.Option("--accumulate", help="Accumulator type: f32 or f16.")]
 Element = Annotated[str, typer.Option("--element", help="Element type of A, B and D: f16 or bf16.")]
 Bias = Annotated[bool, typer.Option("--bias", help="Add N elements to every row of D, rounded once with the product.")]
+ActivationName = Annotated[
+    str | None,
+    typer.Option(
+        "--activation", help="Of each output before it is rounded: relu, gelu, gelu_tanh or silu.", show_default=False
+    ),
+]
 LayoutName = Annotated[str, typer.Option("--layout", help="nn: A and B row-major; tn: B column-major; nt: A column-major.")]
 ArchName = Annotated[
     str | None,
@@ -58,6 +73,7 @@ def read_task(
     settings: "Settings",
     *,
     bias: bool = False,
+    activation: str | None = None,
 ) -> GemmTask:
     """The task that the flags describe. Raises: UsageError, naming the wrong flag."""
     m, n, k = parse_shape(shape)
@@ -73,6 +89,7 @@ def read_task(
             arch=chosen,
             mode=choice("--mode", TimingMode, mode),
             bias=bias,
+            activation=None if activation is None else choice("--activation", Activation, activation),
         )
     except ValidationError as exc:
         raise UsageError(exc.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")) from exc

@@ -7,6 +7,7 @@ import typer
 
 from cudal2_agent.agent.cli.arguments import (
     Accumulate,
+    ActivationName,
     ArchName,
     AsJson,
     Bias,
@@ -49,6 +50,7 @@ def bench(
     element: Element = "f16",
     layout: LayoutName = "nn",
     bias: Bias = False,
+    activation: ActivationName = None,
     arch: ArchName = None,
     mode: Mode = "offline",
     device: Device = None,
@@ -69,7 +71,7 @@ def bench(
     if problem is not None:
         raise typer.Exit(_published(files, problem, dims, arithmetic, training, arch, mode, minutes, settings, as_json))
     assert shape is not None
-    task = read_task(shape, accumulate, element, layout, arch, mode, settings, bias=bias)
+    task = read_task(shape, accumulate, element, layout, arch, mode, settings, bias=bias, activation=activation)
     results = evaluate_files(files, task, settings, timed=True, host=host)
     print_times(results, as_json)
     raise typer.Exit(0 if all(result.passed for result in results) else 1)

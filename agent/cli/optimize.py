@@ -5,7 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
-from cudal2_agent.agent.cli.arguments import Accumulate, ArchName, AsJson, Bias, Device, Element, LayoutName, Mode, NoKnowledge
+from cudal2_agent.agent.cli.arguments import (
+    Accumulate,
+    ActivationName,
+    ArchName,
+    AsJson,
+    Bias,
+    Device,
+    Element,
+    LayoutName,
+    Mode,
+    NoKnowledge,
+)
 from cudal2_agent.agent.cli.tasks.task_flags import AnyShape, ArithmeticName, Dims, Problem, TaskFlags, TaskName, Training
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.settings.run_settings import CHAT_MINUTES, TRAINED_BUDGET, RunSettings
@@ -92,6 +103,7 @@ def optimize(
     element: Element = "f16",
     layout: LayoutName = "nn",
     bias: Bias = False,
+    activation: ActivationName = None,
     arch: ArchName = None,
     mode: Mode = "offline",
     policy: PolicyName = None,
@@ -124,7 +136,8 @@ def optimize(
     flags |= {"use_knowledge": False if no_knowledge else None, "profile": "off" if no_profile else None}
     flags |= {"model": model, "base_url": base_url, "chat_replies": replies, "chat_tools": chat_tools}
     flags |= {"tokens": tokens, "money": money, "schedule_prior": prior, "lm": lm}
-    task_flags = TaskFlags(shape, problem, task_name, dims, arithmetic, training, accumulate, element, layout, bias, arch, mode)
+    kinds = accumulate, element, layout, bias, activation, arch, mode
+    task_flags = TaskFlags(shape, problem, task_name, dims, arithmetic, training, *kinds)
     named = task_flags.named
     if replay is not None:
         if named or resume is not None:

@@ -136,7 +136,15 @@ def evaluate(
         chosen = read_task("16x16x16", accumulate, element, layout, arch, mode, settings).arch
         tasks = [
             read_task(
-                f"{one.m}x{one.n}x{one.k}", accumulate, element, one.layout or layout, chosen, mode, settings, bias=one.bias
+                f"{one.m}x{one.n}x{one.k}",
+                accumulate,
+                element,
+                one.layout or layout,
+                chosen,
+                mode,
+                settings,
+                bias=one.bias,
+                activation=one.activation,
             )
             for one in wanted
         ]

@@ -7,6 +7,7 @@ import typer
 
 from cudal2_agent.agent.cli.arguments import (
     Accumulate,
+    ActivationName,
     ArchName,
     AsJson,
     Bias,
@@ -29,6 +30,7 @@ def profile(
     element: Element = "f16",
     layout: LayoutName = "nn",
     bias: Bias = False,
+    activation: ActivationName = None,
     arch: ArchName = None,
     mode: Mode = "offline",
     device: Device = None,
@@ -43,7 +45,7 @@ def profile(
     from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(device=device)
-    task = read_task(shape, accumulate, element, layout, arch, mode, settings, bias=bias)
+    task = read_task(shape, accumulate, element, layout, arch, mode, settings, bias=bias, activation=activation)
     comparison, failures = profile_files([file, *([other] if other else [])], task, settings)
     print_comparison(comparison, task.arch, as_json)
     if failures:

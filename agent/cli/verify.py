@@ -7,6 +7,7 @@ import typer
 
 from cudal2_agent.agent.cli.arguments import (
     Accumulate,
+    ActivationName,
     ArchName,
     AsJson,
     Bias,
@@ -33,6 +34,7 @@ def verify(
     element: Element = "f16",
     layout: LayoutName = "nn",
     bias: Bias = False,
+    activation: ActivationName = None,
     arch: ArchName = None,
     mode: Mode = "offline",
     device: Device = None,
@@ -47,7 +49,7 @@ def verify(
     from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(device=device, verify_seed=seed)
-    task = read_task(shape, accumulate, element, layout, arch, mode, settings, bias=bias)
+    task = read_task(shape, accumulate, element, layout, arch, mode, settings, bias=bias, activation=activation)
     [result] = evaluate_files([file], task, settings, timed=False)
     print_verdict(result, as_json)
     if result.evaluation.failed:

@@ -44,7 +44,8 @@ def headline(task: Task) -> str:
     """The task in a line, for a prompt of an agent that has not read it."""
     if isinstance(task, ModuleTask):
         return f"The PyTorch module {inline(task.name)} in {task.arithmetic} on {task.arch}."
-    return f"D = A·B at {task.shape}, {task.element}, accumulated in {task.accumulate}, layout {task.layout}, on {task.arch}."
+    sums = f"{task.element}, accumulated in {task.accumulate}, layout {task.layout}"
+    return f"D = {task.formula} at {task.shape}, {sums}, on {task.arch}."
 
 
 @dataclass(frozen=True)

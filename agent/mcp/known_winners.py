@@ -44,7 +44,9 @@ def _of_library(task: GemmTask, chip: Chip) -> Iterator[KnownWinner]:
         except LibraryError:
             continue
         figures = _figures(entry.evaluation.time_us, entry.evaluation.speedup.ratio)
-        yield KnownWinner(source, f"{entry.task.shape} {entry.task.layout}, of the library for {entry.chip}: {figures}")
+        yield KnownWinner(
+            source, f"{entry.task.shape} {entry.task.layout}{entry.task.epilogue}, of the library for {entry.chip}: {figures}"
+        )
 
 
 def _figures(time_us: float, speedup: float) -> str:

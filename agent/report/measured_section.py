@@ -20,7 +20,7 @@ def measured_section(measured: Measured, run: RunRecord) -> str:
         f"**{time_us:.2f} us** ({tflops:.0f} TFLOP/s, {fraction:.0%} of the roofline), {measured.mode} timing, "
         f"median of {len(measured.timing.samples_us)} rounds; {len(measured.tests)} verification tests passed.",
         speedup_table(measured, baselines_of(run.task)),
-        _ruler(measured.ruler),
+        _ruler(measured.ruler, run.task),
         _side(measured.side),
         f"{measured.environment.gpu}, driver {measured.environment.driver}, CUDA {measured.environment.cuda}, "
         f"cuBLAS {measured.environment.cublas}.",
@@ -48,13 +48,16 @@ def speedup_table(measured: Measured, baselines: Sequence[str]) -> str:
     return table(("baseline", "time, us", "speedup", "95 % interval", "detail"), rows)
 
 
-def _ruler(ruler: Ruler | None) -> str:
+def _ruler(ruler: Ruler | None, task: Task) -> str:
     """How the time was measured; empty for older records without it."""
     if ruler is None:
         return ""
+    activated = isinstance(task, GemmTask) and task.activation is not None
+    looked_at = "A drawn row and column" if activated else "Every row"
     return (
         f"Each sample is {ruler.launches} launches on {ruler.sets} sets of operands, each launch with an output of its own. "
-        f"Every row of {ruler.projected} outputs was checked, and {len(ruler.compared)} outputs in full. Seed: {ruler.secret}."
+        f"{looked_at} of {ruler.projected} outputs was checked, "
+        f"and {len(ruler.compared)} outputs in full. Seed: {ruler.secret}."
     )
 
 

@@ -67,9 +67,13 @@ def render_report(outcome: RunResult, out: Path) -> str:
 
 def _asked(task: Task) -> str:
     if isinstance(task, GemmTask):
-        return f"{task.element} elements, {task.accumulate} accumulation, layout {task.layout}{', a bias' if task.bias else ''}"
+        return f"{task.element} elements, {task.accumulate} accumulation, layout {task.layout}{_end(task)}"
     sizes = "".join(f", {name} {size}" for name, size in task.dims.items())
     return f"{task.arithmetic} arithmetic{', training' if task.training else ''}{sizes}"
+
+
+def _end(task: GemmTask) -> str:
+    return f"{', a bias' if task.bias else ''}{f', then {task.activation}' if task.activation else ''}"
 
 
 def _verdict(outcome: RunResult) -> str:
@@ -304,6 +308,8 @@ def task_flags(task: Task) -> str:
         flags.append(f"--layout {task.layout}")
     if task.bias:
         flags.append("--bias")
+    if task.activation is not None:
+        flags.append(f"--activation {task.activation}")
     if task.mode is not TimingMode.OFFLINE:
         flags.append(f"--mode {task.mode}")
     return " ".join(flags)

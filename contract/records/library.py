@@ -133,9 +133,8 @@ def nvrtc_in(environment: str) -> str:
 
 
 def product_words(task: GemmTask) -> str:
-    """A matrix product as a manifest names it, such as `512x4096x64 nn f16/f32`, with ` bias` and ` gelu` behind it, if any."""
-    activation = f" {task.activation}" if task.activation is not None else ""
-    return f"{task.shape} {task.layout} {task.element}/{task.accumulate}{' bias' if task.bias else ''}{activation}"
+    """A matrix product as a manifest names it: `512x4096x64 nn f16/f32`, behind it ` bias` and an activation, if it has them."""
+    return f"{task.shape} {task.layout} {task.element}/{task.accumulate}{task.epilogue}"
 
 
 class RangePoint(Record):

@@ -19,7 +19,8 @@ class Ruler(Record):
     `reuse_bytes`: operand bytes read between two uses of a matrix within a sample; None where each is used once.
     `zero_us`: the time between two events with nothing between them, which was subtracted from the candidate's last sample;
     None offline, where one pair of events serves many launches.
-    `projected`: number of outputs of which every row was checked. `weakened`: guards that were left out, and why.
+    `projected`: number of outputs of which every row was checked, with an activation a drawn row and a drawn column.
+    `weakened`: guards that were left out, and why.
     """
 
     secret: int

@@ -132,6 +132,17 @@ class GemmTask(Record):
         return {"M": self.m, "N": self.n, "K": self.k}
 
     @property
+    def formula(self) -> str:
+        """What D is, such as `gelu(A·B + bias)`."""
+        sums = "A·B + bias" if self.bias else "A·B"
+        return sums if self.activation is None else f"{self.activation}({sums})"
+
+    @property
+    def epilogue(self) -> str:
+        """What follows the product, behind other words: empty, ` bias`, ` gelu` or ` bias gelu`."""
+        return f"{' bias' if self.bias else ''}{f' {self.activation}' if self.activation else ''}"
+
+    @property
     def flops(self) -> int:
         """Floating-point operations; a multiply-add counts as two."""
         return 2 * self.m * self.n * self.k

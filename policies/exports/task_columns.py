@@ -11,7 +11,9 @@ TASK: dict[str, str] = {
     "kind": "string",
     **dict.fromkeys(("m", "n", "k"), "int64"),
     "bias": "bool",
-    **dict.fromkeys(("element", "accumulate", "layout", "problem", "dims", "arithmetic", "arch", "mode"), "string"),
+    **dict.fromkeys(
+        ("element", "accumulate", "layout", "activation", "problem", "dims", "arithmetic", "arch", "mode"), "string"
+    ),
 }
 
 

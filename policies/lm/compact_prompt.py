@@ -87,7 +87,7 @@ def speedup_score(speedup: float) -> str:
 
 
 def _task_line(task: GemmTask) -> str:
-    kinds = f"{task.element} {task.accumulate} {task.layout} {task.mode}{' bias' if task.bias else ''}"
+    kinds = f"{task.element} {task.accumulate} {task.layout} {task.mode}{task.epilogue}"
     return f"M={task.m} N={task.n} K={task.k} {kinds}, {ceil(task.m / _TILE) * ceil(task.n / _TILE)} tiles of {_TILE}x{_TILE}"
 
 

@@ -227,8 +227,8 @@ def load(built: Built, task: Task, device: Device) -> Loaded:
                 candidate.id, cubin, resolved, task, atomics=plan.atomics, library=_library(task, resolved, device.index)
             )
         case HostCandidate(workspace_bytes=workspace_bytes):
-            if not isinstance(task, GemmTask) or task.bias:
-                raise PlanError("plan-host", "a host candidate computes a matrix product without a bias")
+            if not isinstance(task, GemmTask) or task.bias or task.activation is not None:
+                raise PlanError("plan-host", "a host candidate computes a matrix product with neither a bias nor an activation")
             return HostKernel(candidate.id, built.artifact_path, task, workspace_bytes)
         case _:
             assert_never(candidate)

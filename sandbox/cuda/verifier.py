@@ -14,14 +14,15 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.options import VerifyOptions
 from cudal2_agent.sandbox.cuda.baselines.cublas import CublasGemm
 from cudal2_agent.sandbox.cuda.baselines.library_baselines import open_reference_library
-from cudal2_agent.sandbox.cuda.contender import Bound, Contender
+from cudal2_agent.sandbox.cuda.contender import Bound, Contender, Operands
 from cudal2_agent.sandbox.cuda.device import Device
 from cudal2_agent.sandbox.cuda.guard.buffers import POISON as POISON_BYTE
 from cudal2_agent.sandbox.cuda.guard.buffers import Guarded, GuardedOperands, map_guarded
 from cudal2_agent.sandbox.cuda.trusted import Bystanders
+from cudal2_agent.sandbox.verification.activations import activated
 from cudal2_agent.sandbox.verification.cases import SPARSE, CaseStore, cases_for
 from cudal2_agent.sandbox.verification.draws import seed_of
-from cudal2_agent.sandbox.verification.elements import Array, Poisons
+from cudal2_agent.sandbox.verification.elements import Array, Poisons, decode_wide, encode
 from cudal2_agent.sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
 from cudal2_agent.sandbox.verification.inputs import Inputs
 from cudal2_agent.sandbox.verification.probes.probing import with_symptoms
@@ -166,6 +167,7 @@ class CudaExecutor:
         return Run(seen, self._early(int(early_writes[0])) + self._violations(guarded), poison)
 
     def library(self, inputs: Inputs) -> Array | None:
+        """cuBLAS's sums on these inputs, without an activation; None where there is no cuBLAS."""
         if self._library is None:
             return None
         guarded = self._slots[0]
@@ -215,10 +217,29 @@ class CudaExecutor:
         return (Violation("order", message, tier="programmatic"),)
 
 
+class _Activated(CublasGemm):
+    """The activation of sums in float64, rounded once, which passes every test."""
+
+    def bind(self, operands: Operands) -> Bound:
+        return _BoundActivated(self._task, operands)
+
+
+class _BoundActivated:
+    def __init__(self, task: GemmTask, operands: Operands) -> None:
+        self._task, self._d = task, _bits(operands.d)
+        a, b = (_bits(array) for array in operands.stored(task.layout))
+        self._a, self._b = a.T if task.layout.transposes_a else a, b.T if task.layout.transposes_b else b
+
+    def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (cupy's own stream)
+        a, b = (decode_wide(cupy, bits, self._task.element) for bits in (self._a, self._b))
+        self._d[...] = encode(cupy, activated(cupy, self._task.activation, a @ b), self._task.element)
+
+
 @cache
 def _warm_up(small: GemmTask, device: Device, briefly: bool) -> None:
-    """Verify cuBLAS once in this process, so that the sandbox's own kernels for such tasks are compiled."""
-    verifier, library = Verifier(small, device), CublasGemm(small, small.layout, strict=True)
+    """Verify what is right once in this process, so that the sandbox's own kernels for such tasks are compiled."""
+    kind = CublasGemm if small.activation is None else _Activated
+    verifier, library = Verifier(small, device), kind(small, small.layout, strict=True)
     (verifier.screen if briefly else verifier.verify)(library, VerifyOptions())
     if device.arch.number >= FIRST_PROGRAMMATIC:
         Bystanders().compile()

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, parse_shape
+from cudal2_agent.contract.records.task import AccumulatorType, Activation, Arch, ElementType, GemmTask, Layout, parse_shape
 
 
 @pytest.mark.parametrize(
@@ -89,3 +89,18 @@ def test_bf16_accumulates_in_f32_only() -> None:
 )
 def test_arch_numbers(arch: Arch, number: int) -> None:
     assert arch.number == number
+
+
+@pytest.mark.parametrize(
+    ("bias", "activation", "formula", "epilogue"),
+    [
+        (False, None, "A·B", ""),
+        (True, None, "A·B + bias", " bias"),
+        (False, Activation.RELU, "relu(A·B)", " relu"),
+        (True, Activation.GELU_TANH, "gelu_tanh(A·B + bias)", " bias gelu_tanh"),
+    ],
+)
+def test_a_task_names_what_follows_the_product(bias: bool, activation: Activation | None, formula: str, epilogue: str) -> None:
+    task = GemmTask(m=1, n=2, k=3, bias=bias, activation=activation)
+    assert (task.formula, task.epilogue) == (formula, epilogue)
+    assert task.model_dump().keys() >= {name for name in ("bias", "activation") if getattr(task, name)}

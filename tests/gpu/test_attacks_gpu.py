@@ -162,6 +162,16 @@ def test_a_bias_that_is_added_wrongly_or_read_early_shows(
     assert outcome.test.tier in tiers, outcome.test
 
 
+@pytest.mark.parametrize("fault", [0, 1, 3, 4])
+def test_an_activation_that_is_left_out_or_another_one_shows(sandbox: LocalSandbox, arch: Arch, fault: int) -> None:
+    outcome = verify(sandbox, GemmTask(arch=arch, activation="gelu", **SHAPE), "activated", flags=(f"-DFAULT={fault}",))
+    if not fault:
+        assert isinstance(outcome, Unmeasured), outcome
+        assert all(test.passed for test in outcome.tests)
+        return
+    assert isinstance(outcome, Wrong), outcome
+
+
 def test_illegal_address_crashes_and_the_next_candidate_runs(sandbox: LocalSandbox, arch: Arch) -> None:
     task = GemmTask(arch=arch, **SHAPE)
     outcome = verify(sandbox, task, "illegal_address")

@@ -26,9 +26,9 @@ def read_bench_shapes(given: Sequence[str], part: str | None) -> tuple[list[Want
             shapes, notices = [*shapes, *found], [*notices, *said]
     if not shapes:
         raise UsageError(f"--shapes names no shape; write {GRID}, a file, or shapes such as 4096x1024x512")
-    unique = list(dict.fromkeys((one.m, one.n, one.k, one.layout) for one in shapes))
+    unique = list(dict.fromkeys(one.model_copy(update={"weight": 1.0}) for one in shapes))
     first, step = read_part(part)
-    return [WantedShape(m=m, n=n, k=k, layout=layout) for m, n, k, layout in unique[first::step]], notices
+    return unique[first::step], notices
 
 
 def _listed(file: Path, name: str) -> list[str]:

@@ -129,7 +129,7 @@ def contenders(row: ProposalRow, margin: float) -> list[str]:
 
 def _kind(row: ProposalRow) -> str:
     task = row.task
-    return f"{task.element} accumulate {task.accumulate}, {task.layout}, {task.mode}"
+    return f"{task.element} accumulate {task.accumulate}, {task.layout}, {task.mode}{task.epilogue}"
 
 
 def _figures(basis: Basis, environment: str, kind: str, rows: Sequence[ProposalRow], reference: str) -> BenchFigures:

@@ -6,7 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from cudal2_agent.agent.cli.arguments import Accumulate, ArchName, Bias, Device, Element, LayoutName, Mode, NoKnowledge
+from cudal2_agent.agent.cli.arguments import (
+    Accumulate,
+    ActivationName,
+    ArchName,
+    Bias,
+    Device,
+    Element,
+    LayoutName,
+    Mode,
+    NoKnowledge,
+)
 from cudal2_agent.agent.cli.tasks.task_flags import AnyShape, ArithmeticName, Dims, Problem, TaskFlags, TaskName, Training
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.settings.run_settings import AGENT_CALL_S, AGENT_CALLS, CHAT_MINUTES, RunSettings
@@ -31,6 +41,7 @@ def serve(
     element: Element = "f16",
     layout: LayoutName = "nn",
     bias: Bias = False,
+    activation: ActivationName = None,
     arch: ArchName = None,
     mode: Mode = "offline",
     calls: Annotated[
@@ -72,7 +83,8 @@ def serve(
     flags: dict[str, Any] = {"budget": budget, "minutes": minutes, "device": device}
     flags |= {"chat_tool_calls": calls, "chat_tool_s": call_seconds}
     flags |= {"use_knowledge": False if no_knowledge else None, "profile": "off" if no_profile else None}
-    task = TaskFlags(shape, problem, task_name, dims, arithmetic, training, accumulate, element, layout, bias, arch, mode)
+    kinds = accumulate, element, layout, bias, activation, arch, mode
+    task = TaskFlags(shape, problem, task_name, dims, arithmetic, training, *kinds)
     if resume is None:
         task.check()
     elif task.named or out is not None:

@@ -116,8 +116,8 @@ def run(
         tasks |= dict.fromkeys(asked, 1.0)
     for one in wanted:
         shape, own_layout = f"{one.m}x{one.n}x{one.k}", one.layout or layout
-        task = read_task(shape, accumulate, element, own_layout, chosen, mode, settings, bias=one.bias)
-        tasks[task] = one.weight
+        kinds = accumulate, element, own_layout, chosen, mode, settings
+        tasks[read_task(shape, *kinds, bias=one.bias, activation=one.activation)] = one.weight
     code = run_campaign(
         name=name,
         tasks=tasks,

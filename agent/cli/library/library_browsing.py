@@ -76,7 +76,7 @@ def _rows(entries: "list[LibraryEntry]") -> list[str]:
                 entry.id[:8],
                 task.shape,
                 task.layout.value,
-                f"{task.element}/{task.accumulate}{' bias' if task.bias else ''}",
+                f"{task.element}/{task.accumulate}{task.epilogue}",
                 str(entry.schedule.get("family")) if entry.schedule else "source",
                 cell(evaluation.baselines_us.get(AUTOTUNED), unit=" us"),
                 f"{evaluation.time_us:.2f} us",
@@ -146,7 +146,10 @@ def _lines(entry: "LibraryEntry", state: str) -> list[str]:
     from cudal2_agent.contract.records.candidate import axes_in_use
 
     task, evaluation = entry.task, entry.evaluation
-    speedup, sums = evaluation.speedup, f"{task.accumulate} sums{' and a bias' if task.bias else ''}"
+    sums = (
+        f"{task.accumulate} sums{' and a bias' if task.bias else ''}{f', {task.activation} of them' if task.activation else ''}"
+    )
+    speedup = evaluation.speedup
     baselines = ", ".join(f"{name} {time_us:.2f} us" for name, time_us in sorted(evaluation.baselines_us.items()))
     return [
         f"entry {entry.id}",

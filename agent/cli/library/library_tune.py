@@ -57,9 +57,11 @@ def tune(
     from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 
     named, notices = read_shapes(shapes)
-    wanted = [one for one in named if not one.bias]
+    wanted = [one for one in named if not one.bias and one.activation is None]
     if len(wanted) < len(named):
-        notices.append(f"{len(named) - len(wanted)} products add a bias, which a stored algorithm does not")
+        notices.append(
+            f"{len(named) - len(wanted)} products add a bias or have an activation, which a stored algorithm has not"
+        )
     own, type_ = choice("--layout", Layout, layout), choice("--element", ElementType, element)
     platform, identity = open_platform()
     if identity.arch is None:

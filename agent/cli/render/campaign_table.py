@@ -66,10 +66,10 @@ def result_line(result: ShapeResult) -> str:
     task = result.task
     cost = f"{result.candidates} candidates, {result.seconds:.1f} s"
     if result.best is None:
-        return f"{task.shape} {task.layout}: {result.reason}; {cost}"
+        return f"{task.shape} {task.layout}{task.epilogue}: {result.reason}; {cost}"
     best, plain = result.best, result.best_without
     without = f", {plain.speedup.ratio:.3f}x without programmatic launch" if plain and best.programmatic else ""
-    return f"{task.shape} {task.layout}: {best.time_us:.2f} us, {best.speedup.ratio:.3f}x{without}; {cost}"
+    return f"{task.shape} {task.layout}{task.epilogue}: {best.time_us:.2f} us, {best.speedup.ratio:.3f}x{without}; {cost}"
 
 
 def totals(overview: Overview) -> list[str]:

@@ -41,6 +41,7 @@ class TaskFlags:
     element: str
     layout: str
     bias: bool
+    activation: str | None
     arch: str | None
     mode: str
 
@@ -62,6 +63,7 @@ class TaskFlags:
             "--element": self.element != "f16",
             "--layout": self.layout != "nn",
             "--bias": self.bias,
+            "--activation": self.activation is not None,
         }
         of_other_kind = [flag for flag, given in (of_module if self.shape is not None else of_product).items() if given]
         if of_other_kind:
@@ -72,7 +74,7 @@ class TaskFlags:
         """The task. A module's file is traced in a jailed child. Raises: UsageError, naming the wrong flag."""
         if self.shape is not None:
             kinds = self.accumulate, self.element, self.layout
-            return read_task(self.shape, *kinds, self.arch, self.mode, settings, bias=self.bias)
+            return read_task(self.shape, *kinds, self.arch, self.mode, settings, bias=self.bias, activation=self.activation)
         from cudal2_agent.agent.cli.module_flags import read_module, read_named, read_problem
 
         text = read_problem(self.problem) if self.problem is not None else read_named(self.task_name or "", settings)

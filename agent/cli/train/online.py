@@ -70,6 +70,7 @@ def online(
                 mode,
                 settings,
                 bias=one.bias,
+                activation=one.activation,
             )
             for one in wanted
         ]

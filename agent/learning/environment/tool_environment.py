@@ -167,7 +167,7 @@ def _described(observation: Observation, turns: int) -> str:
     if isinstance(task, ModuleTask):
         return _of_module(task, chip, turns)
     said = (
-        f"D = A·B with M = {task.m}, N = {task.n}, K = {task.k}, {task.element}, accumulated in {task.accumulate}, "
+        f"D = {task.formula} with M = {task.m}, N = {task.n}, K = {task.k}, {task.element}, accumulated in {task.accumulate}, "
         f"layout {task.layout}, on {chip.name} ({task.arch}). Submissions: at most {turns}. The fastest right kernel counts."
     )
     return f"{said}\n\n{schedule_values(observation, TASK_TOKENS)['families']}"

@@ -138,8 +138,8 @@ class _DatasetFiles:
         return True
 
     def add_solution(self, task: GemmTask, chip: Chip, candidate: AnyCandidate) -> "_Named | None":
-        """Write a kernel with its definition and its workload; None for one with a bias or without a host launcher."""
-        if task.bias:
+        """Write a kernel with its definition and its workload; None where it is no plain product, or has no host launcher."""
+        if task.bias or task.activation is not None:
             return None
         solution = solution_of(task, chip, candidate, self._headers)
         if solution is None:

@@ -3,4 +3,5 @@
 - `library_baselines.py`: all baselines of a task
 - `library.py`: what a library's product shares
 - `cublas.py`, `cublaslt.py`, `torch_matmul.py`: one library each
+- `torch_tensors.py`: PyTorch over the same buffers
 """

@@ -1,13 +1,14 @@
 """cuBLASLt through nvmath's bindings: its suggestions for a product, each a separate contender."""
 
 import ctypes
+from collections.abc import Callable
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
 from cudal2_agent.contract.records.evaluation import AUTOTUNED
-from cudal2_agent.contract.records.task import GemmTask, Layout
+from cudal2_agent.contract.records.task import Activation, GemmTask, Layout
 from cudal2_agent.sandbox.cuda.baselines.library import (
     WORKSPACE_BYTES,
     LibraryContender,
@@ -22,8 +23,10 @@ from cudal2_agent.sandbox.cuda.baselines.library import (
     shared_workspace,
     starting,
 )
+from cudal2_agent.sandbox.cuda.baselines.torch_tensors import activate, tensor_of, torch_stream, torch_with_gpu
 from cudal2_agent.sandbox.cuda.contender import Operands
 
+FUSED = {Activation.RELU: "RELU", Activation.GELU_TANH: "GELU"}  # epilogues; cuBLASLt's GELU is the approximation by tanh
 MAX_SUGGESTIONS = 100
 ALGORITHM_BYTES = 64  # of a cublasLtMatmulAlgo_t
 
@@ -41,12 +44,17 @@ class LtProduct:
     """One product in one layout: descriptors, workspace and the library's suggestions, in its own order.
 
     The preference is as wide as cuBLASLt's default, including reductions of split K in the output type; the baseline gets
-    that gain. A bias is added by cuBLASLt's own epilogue. Raises: Unavailable where there is no library.
+    that gain. A bias is added by cuBLASLt's own epilogue, and an activation computed by it, where it has one: `FUSED`. Another
+    activation is PyTorch's kernel behind the product, in place; that pair is not tried where there is an epilogue. Raises:
+    Unavailable where there is no library, or no PyTorch for an activation.
     """
 
     def __init__(self, task: GemmTask, layout: Layout) -> None:
         self.layout, self._task, self._lt = layout, task, bindings("cublasLt", "cuBLASLt")
         self._handle, self._scalars = _handle(), Scalars(task.accumulate)
+        fused = FUSED.get(task.activation) if task.activation is not None else None
+        self._epilogue = "_".join([*([fused] if fused else []), *(["BIAS"] if task.bias else [])])
+        self._torch = torch_with_gpu() if task.activation is not None and not fused else None
         try:
             self._describe(task, layout)
         except self._lt.cuBLASLtError as exc:
@@ -88,8 +96,9 @@ class LtProduct:
         self._operation = lt.matmul_desc_create(compute_type(task.accumulate), scale_type(task.accumulate))
         for name, transposed in (("TRANSA", shape.transpose_left), ("TRANSB", shape.transpose_right)):
             self._attribute(name, np.array([int(transposed)], dtype=np.int32))
+        if self._epilogue:
+            self._attribute("EPILOGUE", np.array([int(lt.Epilogue[self._epilogue])], dtype=np.int32))
         if task.bias:
-            self._attribute("EPILOGUE", np.array([int(lt.Epilogue.BIAS)], dtype=np.int32))
             self._point_to(int(shared_workspace().data.ptr))  # so that algorithms are suggested for an aligned one
         self._left = lt.matrix_layout_create(kind, *shape.stored_left, shape.lead_left)
         self._right = lt.matrix_layout_create(kind, *shape.stored_right, shape.lead_right)
@@ -121,6 +130,19 @@ class LtProduct:
         states = np.atleast_1d(results.state)[: int(found[0])]
         return results, [results.ptr + size * index for index, state in enumerate(states) if state == 0]
 
+    def activation_of(self, d: Any) -> Callable[[int], None] | None:
+        """Enqueues, on a stream, what cuBLASLt leaves out of the activation of D; None where it leaves out nothing."""
+        torch, wanted = self._torch, self._task.activation
+        if torch is None or wanted is None:
+            return None
+        tensor = tensor_of(torch, d, self._task.element)
+
+        def enqueue(stream: int) -> None:
+            with torch.cuda.stream(torch_stream(torch, stream)):
+                activate(torch, wanted, tensor)
+
+        return enqueue
+
     def multiply(self, algorithm: int, addresses: tuple[int, int, int], stream: int, bias: int | None = None) -> None:
         """Enqueue D = A B by one algorithm, with a bias at an address. Raises: Unavailable where the algorithm does not run."""
         left, right, out = addresses
@@ -151,6 +173,7 @@ class LtProduct:
     def describe(self, algorithm: int) -> str:
         """An algorithm's configuration in words that replay it: layout, id, tile, stages, split K, reduction, cluster.
 
+        Behind a semicolon stands how an activation is computed, where there is one.
         Raises: Unavailable where the library does not know it.
         """
         names = ("ID", "TILE_ID", "STAGES_ID", "SPLITK_NUM", "REDUCTION_SCHEME", "CLUSTER_SHAPE_ID")
@@ -166,8 +189,13 @@ class LtProduct:
         )
         return (
             f"layout {self.layout}, algorithm {values['ID']}, tile {tile}, stages {stages}, "
-            f"split-K {values['SPLITK_NUM']}, reduction {scheme}, cluster {cluster}"
+            f"split-K {values['SPLITK_NUM']}, reduction {scheme}, cluster {cluster}{self._activation()}"
         )
+
+    def _activation(self) -> str:
+        if self._task.activation is None:
+            return ""
+        return f"; then {self._task.activation} by PyTorch" if self._torch else f"; epilogue {self._epilogue.lower()}"
 
     def _configuration(self, algorithm: int, attribute: Any) -> int:
         value = np.zeros(1, dtype=self._lt.get_matmul_algo_config_attribute_dtype(int(attribute)))
@@ -197,15 +225,27 @@ class LtGemm(LibraryContender):
 
     def bind(self, operands: Operands) -> "BoundLt":
         bias = None if operands.bias is None else int(operands.bias.data.ptr)
-        return BoundLt(self._product, self._algorithm, pointers(operands, self._product.layout), bias)
+        rest = self._product.activation_of(operands.d)
+        return BoundLt(self._product, self._algorithm, pointers(operands, self._product.layout), bias, rest)
 
 
 class BoundLt:
-    def __init__(self, product: LtProduct, algorithm: int, addresses: tuple[int, int, int], bias: int | None = None) -> None:
-        self._product, self._algorithm, self._addresses, self._bias = product, algorithm, addresses, bias
+    """`rest`: enqueues what follows the product."""
+
+    def __init__(
+        self,
+        product: LtProduct,
+        algorithm: int,
+        addresses: tuple[int, int, int],
+        bias: int | None = None,
+        rest: Callable[[int], None] | None = None,
+    ) -> None:
+        self._product, self._algorithm, self._addresses, self._bias, self._rest = product, algorithm, addresses, bias, rest
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (the library decides)
         self._product.multiply(self._algorithm, self._addresses, stream, self._bias)
+        if self._rest is not None:
+            self._rest(stream)
 
 
 def suggestion(task: GemmTask, detail: str) -> LtGemm:
@@ -215,7 +255,7 @@ def suggestion(task: GemmTask, detail: str) -> LtGemm:
     if layout not in set(Layout):
         raise Unavailable(f"{detail[:60]!r} is not the configuration of an algorithm")
     product = LtProduct(task, Layout(layout))
-    algorithm = next((one for one in product.suggestions if product.describe(one) == words), None)
+    algorithm = next((one for one in product.suggestions if product.describe(one).partition(";")[0] == words), None)
     if algorithm is None:
         raise Unavailable(f"cuBLASLt does not suggest {words!r} for {task.shape} here")
     return LtGemm(AUTOTUNED, product, algorithm)

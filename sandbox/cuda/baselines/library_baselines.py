@@ -114,6 +114,8 @@ class LibraryBaselines:
     def _cublas(self) -> tuple[LibraryContender, ...]:
         if self._task.bias:
             raise Unavailable("cuBLAS adds no bias; cuBLASLt does")
+        if self._task.activation is not None:
+            raise Unavailable("cuBLAS computes no activation; cuBLASLt does")
         return self._running([CublasGemm(self._task, layout) for layout in competing_layouts(self._task)])
 
     def _first_suggestions(self) -> tuple[LibraryContender, ...]:
@@ -233,7 +235,7 @@ class LibraryBaselines:
 
 
 def open_reference_library(task: GemmTask) -> CublasGemm | None:
-    """cuBLAS as verification's yardstick: the task's layout, no sums in half precision; None where there is none."""
+    """cuBLAS as verification's yardstick: the task's layout, no sums in half precision, no activation. None without cuBLAS."""
     try:
         return CublasGemm(task, task.layout, strict=True)
     except Unavailable:

@@ -118,7 +118,13 @@ class KeptJudge:
         self._outputs = [buffer for buffer in task.buffers if buffer.role is Role.OUTPUT]
         self._written = [buffer for buffer in task.buffers if buffer.role.written]
 
-    def project(self, launches: Sequence[TimedLaunch], draw: random.Random) -> OutputJudgement:  # noqa: ARG002 (all elements)
+    def project(
+        self,
+        launches: Sequence[TimedLaunch],
+        draw: random.Random,  # noqa: ARG002 (all elements)
+        *,
+        library: bool = False,  # noqa: ARG002 (its bound is the same)
+    ) -> OutputJudgement:
         """The outputs of these launches. Errors are not summed up: every element has its bound."""
         counts, places = [], []
         for index, launch in enumerate(launches):

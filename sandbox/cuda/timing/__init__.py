@@ -5,7 +5,7 @@
 - `sampling.py`: one sample, offline or server
 - `track.py`: the memory that all contenders of a task run over, before and after a sample; overwrites what one could leave
 - `operand_pools.py`: the pools of A and B; the outputs and workspaces
-- `outputs.py`: checks of the outputs of a timed sample
+- `outputs.py`, `drawn_lines.py`: checks of the outputs of a timed sample
 - `watch.py`, `aftermath.py`: checks around every sample of a candidate, and of drawn launches after the rounds
 - `baseline_watch.py`: checks of the baselines' samples
 - `cuda_graph.py`: back-to-back launches as a CUDA graph

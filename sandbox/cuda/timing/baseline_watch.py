@@ -20,7 +20,7 @@ def judge_lane(track: BaseTrack, lane: Lane, draw: random.Random, most_bytes: in
     launches = track.delivered(lane)
     if most_bytes is not None:
         launches = draw.sample(launches, min(len(launches), max(1, most_bytes // track.task.operand_bytes)))
-    judged: OutputJudgement = track.judge.project(launches, draw)
+    judged: OutputJudgement = track.judge.project(launches, draw, library=True)
     return judged
 
 

@@ -38,7 +38,7 @@ class OperandPools:
     same numbers.
 
     B lies there by rows and by columns, A by rows and, where the task's layout asks for it, by columns. The baselines read
-    the others, and the judge of outputs reads both operands by rows.
+    the others. The judge of outputs reads A by rows, and B by rows too, or by columns where the task has an activation.
     A pool is one mapping in its own address range, of `least_bytes` at least; its matrices lie at places of their own draw
     (`placement.py`). The numbers have verification's scale. They follow from keys that `renew` draws, so that any matrix can be
     made again whatever happened to the pool. Raises: MemoryError.
@@ -50,7 +50,7 @@ class OperandPools:
         self._task, self._trusted = task, trusted
         self._bf16, self._scale = task.element is ElementType.BF16, normal_scale(task.k)
         self._pools = {name: self._pool(count, device, draw, least_bytes, *stored) for name, stored in _stored(task).items()}
-        self.a, self.b_nn = self._pools["a"].matrices, self._pools["b_nn"].matrices
+        self.a, self.b_nn, self.b_tn = (self._pools[name].matrices for name in ("a", "b_nn", "b_tn"))
         self.read_only = all(pool.mapping.read_only for pool in self._pools.values())
         self.spread_bytes = min(pool.mapping.size_bytes for pool in self._pools.values())
         self.bias = self._pools[BIAS].matrices if task.bias else None

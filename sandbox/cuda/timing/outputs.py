@@ -4,6 +4,8 @@ A projection multiplies D with a vector of random signs, and A with the product 
 bias is added. Both are equal except for rounding. It checks every output of every launch at the cost of reading them once.
 Source: Freivalds, Probabilistic Machines Can Use Less Running Time (IFIP 1977), with a tolerance for rounding.
 
+Outputs of a task with an activation are compared in drawn rows and columns instead (`drawn_lines.py`).
+
 Covered: a row of D that lacks a share of K or of N, was kept from other operands, or was never written.
 Not covered: a few wrong elements in a row of bf16 or of f16 accumulation, where rounding is as large; those show only in the
 outputs that are drawn for a full comparison.
@@ -20,6 +22,7 @@ import numpy as np
 
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.contract.settings.options import VerifyOptions
+from cudal2_agent.sandbox.cuda.timing.drawn_lines import DrawnLines, Draws
 from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools, Ring
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import Matrices, TrustedTiming
@@ -60,7 +63,7 @@ class OutputJudgement:
     """The outputs of some launches, judged. `fault`: the first one in words, None where there is none.
 
     `error_rms`: estimated root mean square error of an output; `size_rms`: that of the outputs themselves. `rows`: how many
-    rows were projected.
+    rows were projected, or outputs compared.
     """
 
     fault: str | None
@@ -79,11 +82,16 @@ class OutputJudge:
         self._tolerance = tolerance(task)
         self._indexed: tuple[Sequence[TimedLaunch], _Indices] | None = None  # of the launches judged last, on the host
 
-    def project(self, launches: Sequence[TimedLaunch], draw: random.Random) -> OutputJudgement:
-        """The outputs of these launches, a sequence that stays as it is."""
-        signs = self._signs(draw)
+    def project(self, launches: Sequence[TimedLaunch], draw: random.Random, *, library: bool = False) -> OutputJudgement:
+        """The outputs of these launches, a sequence that stays as it is.
+
+        `library`: outputs of a library, whose sums may be rounded to elements before an activation.
+        """
         if self._indexed is None or self._indexed[0] is not launches:
             self._indexed = launches, _Indices.of(launches)
+        if self._task.activation is not None:
+            return self._in_lines(self._indexed[1], draw, library)
+        signs = self._signs(draw)
         read, a, of_launch, slots = (cupy.asarray(numbers) for numbers in self._indexed[1])
         halfway = self._trusted.project(self._pools.b_nn, signs, read, None, bf16=self._bf16)
         wanted = self._trusted.project(self._pools.a, halfway, a, of_launch, bf16=self._bf16)
@@ -107,6 +115,22 @@ class OutputJudge:
         """One output against the float64 product of regenerated operands, element by element."""
         reference = Reference(cupy, self._task, self._pools.made_again(launch[:2]), keep=False)
         return compare_bounded(cupy, self._task, self._outputs[launch.slot], reference, Growth.WALK, slack=SLACK)
+
+    def _in_lines(self, indices: "_Indices", draw: random.Random, library: bool) -> OutputJudgement:
+        task, outputs = self._task, self._outputs
+        draws = Draws.of(task, indices.a, indices.read[indices.of_launch], indices.slots, draw)
+        found = DrawnLines(task, self._pools, outputs, self._trusted).compare(draws, SLACK, rounded_sums=library)
+        judged = OutputJudgement(None, found.error_rms, found.reference_rms, found.elements)
+        if found.first is None:
+            return judged
+        place, _, got, want = found.first
+        launch, row, column = draws.place(task, place)
+        fault = (
+            f"{found.mismatches} of {found.elements} outputs in {len(draws.launch)} drawn rows and columns of {len(indices.a)} "
+            f"launches are not {task.formula} of their operands; "
+            f"the first is D[{row},{column}] of launch {launch}: {got:.9g}, should be {want:.9g}"
+        )
+        return replace(judged, fault=fault)
 
     def _signs(self, draw: random.Random) -> Any:
         """Shape: (1, N)."""

@@ -69,6 +69,10 @@ class Matrices:
         start = self.starts[index]
         return self.memory[start : start + 2 * self.rows * self.columns].view(np.uint16).reshape(self.rows, self.columns)
 
+    def at(self, matrix: Any, row: Any, column: Any) -> Any:
+        """Single elements. Shape: what the three broadcast to, whole numbers on the device; uint16 out."""
+        return self.memory.view(np.uint16)[self.elements.astype(np.int64)[matrix] + row * self.columns + column]
+
 
 @dataclass(frozen=True)
 class Projected:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.speed.grid import grid_shapes
+from cudal2_agent.agent.bench.proposals.bench_shapes import read_bench_shapes
 from cudal2_agent.agent.campaign.result_files import import_results, write_results
 from cudal2_agent.agent.campaign.shapes import GRID, RecordedProduct, ShapeFile, read_shapes
 from cudal2_agent.contract.errors import StoreError, UsageError
-from cudal2_agent.contract.records.task import Layout
+from cudal2_agent.contract.records.task import Activation, Layout
 from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.campaign_results import ResultFilter
@@ -74,6 +75,25 @@ def test_recorded_products_keep_their_layout_and_their_counts(tmp_path: Path) ->
         f"4 products of {file} are left out: layout tt is not supported",
         f"2 products of {file} are left out: an operand has over 2^31-1 elements",
     ]
+
+
+def test_recorded_products_keep_what_follows_them(tmp_path: Path) -> None:
+    plain = RecordedProduct(m=64, n=32, k=16, layout="tn", part="forward", count=3)
+    ends = [{}, {"bias": True}, {"activation": Activation.GELU}, {"bias": True, "activation": Activation.GELU}]
+    file = tmp_path / "shapes.recorded"  # a bench reads lists from .json
+    file.write_text(ShapeFile(products=tuple(plain.model_copy(update=end) for end in [*ends, ends[-1]])).model_dump_json())
+    assert plain.model_dump_json() == '{"m":64,"n":32,"k":16,"layout":"tn","part":"forward","count":3}', "as files of before"
+    for shapes, _ in (read_shapes([str(file)]), read_bench_shapes([str(file)], None)):
+        assert [(one.bias, one.activation) for one in shapes] == [
+            (False, None),
+            (True, None),
+            (False, Activation.GELU),
+            (True, Activation.GELU),
+        ]
+    assert [one.weight for one in read_shapes([str(file)])[0]] == [3, 3, 3, 6]
+    file.write_text(file.read_text().replace('"activation":"gelu"', '"activation":"swish"'))
+    with pytest.raises(UsageError, match="'relu', 'gelu', 'gelu_tanh' or 'silu'"):
+        read_shapes([str(file)])
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])

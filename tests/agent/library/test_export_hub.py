@@ -19,6 +19,7 @@ from cudal2_agent.agent.library.library_writing import manifest_of
 from cudal2_agent.contract.errors import LibraryError, UsageError
 from cudal2_agent.contract.records.task import AccumulatorType, GemmTask
 from tests.agent.library.test_export_cpp import KERNELS
+from tests.agent.library.test_export_cpp import write as write_cpp
 from tests.doubles.libraries import library_entry, small_tasks, write_entries
 
 _NUMBERS = itertools.count()  # PyTorch keeps an operator's gradients, so each test has operators of its own
@@ -64,6 +65,17 @@ def test_entries_with_f16_sums_are_left_out(tmp_path):
     assert write(mixed, tmp_path / "hub").entries == len(KERNELS)
     with pytest.raises(UsageError, match="no kernel with f32 sums"):
         write(mixed[-1:], tmp_path / "other")
+
+
+@pytest.mark.parametrize("export", [write, write_cpp])
+def test_an_entry_with_an_activation_is_refused_in_a_line(tmp_path, export):
+    entry = library_entry(GemmTask(m=16, n=16, k=32, bias=True, activation="gelu"))
+    mixed = [*KERNELS, (entry, BuiltKernel(b"gelu", KERNELS[0][1].plan, entry.task))]
+    with pytest.raises(
+        UsageError, match=rf"^entry {entry.id[:8]} computes gelu\(A·B \+ bias\), but .*; export others by --entry$"
+    ):
+        export(mixed, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture

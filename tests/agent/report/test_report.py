@@ -30,7 +30,7 @@ from cudal2_agent.contract.records.evaluation import (
 )
 from cudal2_agent.contract.records.knowledge import Chunk, Hit
 from cudal2_agent.contract.records.ruler import Ruler
-from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, Layout
+from cudal2_agent.contract.records.task import AccumulatorType, Activation, Arch, GemmTask, Layout
 from cudal2_agent.contract.settings.run_settings import RunSettings
 from tests.doubles import INSPECTION, OBSERVATION, PASSED, TASK, candidate, measured, profile, run_record, step, unmeasured
 from tests.policies.chat.exchanges import exchange
@@ -178,6 +178,8 @@ def test_the_command_line_names_the_task_whole() -> None:
     task = GemmTask(m=1, n=2, k=3, accumulate=AccumulatorType.F16, layout=Layout.TN, arch=Arch.SM_80)
     assert task_flags(task) == "--shape 1x2x3 --arch sm_80 --accumulate f16 --layout tn"
     assert task_flags(GemmTask(m=1, n=2, k=3, layout=Layout.NT)) == "--shape 1x2x3 --arch sm_90a --layout nt"
+    activated = GemmTask(m=1, n=2, k=3, bias=True, activation=Activation.SILU)
+    assert task_flags(activated) == "--shape 1x2x3 --arch sm_90a --bias --activation silu"
     command = optimize_command(outcome_of(full()).run)
     assert command == f"cudal2-agent optimize {task_flags(TASK)} --policy scripted --seed 0 --budget 8 --minutes 2.0"
 
@@ -283,3 +285,8 @@ def test_the_report_says_how_the_time_was_taken() -> None:
     assert "Each sample is 700 launches on 150 sets of operands" in told
     assert "Every row of 4900 outputs was checked, and 0 outputs in full. Seed: 17." in told
     assert "Each sample" not in render_report(outcome_of(measured(2.0)), Path("out")), "a record of before"
+    outcome = outcome_of(measured(2.0).model_copy(update={"ruler": ruler}))
+    activated = outcome.run.model_copy(update={"task": TASK.model_copy(update={"bias": True, "activation": Activation.GELU})})
+    told = render_report(replace(outcome, run=activated), Path("out"))
+    assert "A drawn row and column of 4900 outputs was checked" in told
+    assert "f32 accumulation, layout nn, a bias, then gelu" in told

@@ -26,6 +26,11 @@ def test_a_prompt_names_the_task_the_chip_and_the_axes_that_differ() -> None:
     assert "block_n 16..112/16" in user.content, "numbers in equal steps are a range"
 
 
+def test_a_prompt_names_what_follows_the_product() -> None:
+    observation = schedules_for(TASKS[0].model_copy(update={"bias": True, "activation": "gelu"}), CHIP)
+    assert messages_of(observation)[1].content.startswith("M=64 N=64 K=64 f16 f32 nn offline bias gelu, 1 tiles")
+
+
 def test_every_reply_of_the_data_is_read_as_the_schedule_it_names() -> None:
     for one in SCHEDULES.best(20):
         reply = reply_of(SCHEDULES, one.values)

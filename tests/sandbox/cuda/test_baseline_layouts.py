@@ -1,6 +1,9 @@
 """What the libraries are told about operands in each layout: their calls are carried out on numpy's memory."""
 
 import ctypes
+from contextlib import nullcontext
+from dataclasses import replace
+from enum import IntEnum
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,11 +12,14 @@ import pytest
 pytest.importorskip("cupy")
 
 from cudal2_agent.contract.plan.resolve import operand_shape
-from cudal2_agent.contract.records.task import GemmTask, Layout
-from cudal2_agent.sandbox.cuda.baselines import cublas, cublaslt
+from cudal2_agent.contract.records.evaluation import CUBLAS
+from cudal2_agent.contract.records.task import Activation, GemmTask, Layout
+from cudal2_agent.sandbox.cuda.baselines import cublas, cublaslt, torch_matmul
 from cudal2_agent.sandbox.cuda.baselines.library import Unavailable, competing_layouts
+from cudal2_agent.sandbox.cuda.baselines.library_baselines import LibraryBaselines
 from cudal2_agent.sandbox.cuda.baselines.torch_matmul import TorchMatmul
 from cudal2_agent.sandbox.cuda.contender import Operands
+from cudal2_agent.sandbox.verification.activations import activated
 
 SHAPES = [(5, 7, 3), (4, 4, 4), (6, 2, 6), (1, 6, 2)]
 
@@ -55,25 +61,37 @@ class Cublas:
         by_columns(c, m, n, ldc)[...] = left.astype(np.float64) @ right
 
 
+class Epilogue(IntEnum):
+    DEFAULT, RELU, BIAS, RELU_BIAS, GELU, GELU_BIAS = 1, 2, 4, 6, 32, 36
+
+
 class CublasLt:
     """cublasLtMatmul as it is documented, for alpha 1 and beta 0."""
 
     cuBLASLtError = RuntimeError
-    MatmulDescAttribute = SimpleNamespace(TRANSA=3, TRANSB=4)
+    Epilogue = Epilogue
+    MatmulDescAttribute = SimpleNamespace(TRANSA=3, TRANSB=4, EPILOGUE=7, BIAS_POINTER=8)
 
     def matmul_desc_create(self, *_):
-        return {3: 0, 4: 0}
+        return {3: 0, 4: 0, 7: Epilogue.DEFAULT}
 
     def matmul_desc_set_attribute(self, operation, attribute, address, size):
-        assert size == 4
-        operation[attribute] = ctypes.c_int32.from_address(address).value
+        assert size == (8 if attribute == 8 else 4)
+        operation[attribute] = (ctypes.c_uint64 if attribute == 8 else ctypes.c_int32).from_address(address).value
 
     def matrix_layout_create(self, _kind, rows, columns, lead):
         return rows, columns, lead
 
     def matmul(self, _handle, operation, _alpha, a, a_layout, b, b_layout, _beta, _c, _c_layout, d, d_layout, *_):
         left, right = turned(by_columns(a, *a_layout), operation[3]), turned(by_columns(b, *b_layout), operation[4])
-        by_columns(d, *d_layout)[...] = left.astype(np.float64) @ right
+        sums = left.astype(np.float64) @ right
+        if operation[7] & Epilogue.BIAS:  # one element of each row, which is a column of D
+            sums = sums + by_columns(operation[8], d_layout[0], 1, d_layout[0])
+        if operation[7] & Epilogue.RELU:
+            sums = activated(np, Activation.RELU, sums)
+        if operation[7] & Epilogue.GELU:
+            sums = activated(np, Activation.GELU_TANH, sums)
+        by_columns(d, *d_layout)[...] = sums
 
 
 @pytest.fixture(autouse=True)
@@ -114,15 +132,84 @@ def test_cublaslt_multiplies_what_is_stored(layout, shape):
 
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_torch_multiplies_what_is_stored(layout, shape):
-    torch = pytest.importorskip("torch")
+def test_torch_multiplies_what_is_stored(torch, layout, shape):
     task = GemmTask(m=shape[0], n=shape[1], k=shape[2], layout=layout)
     given, d, expected = operands(task, layout, wrap=lambda array: array)
+    by_torch(torch, task).bind(given).enqueue(0)
+    assert d.tolist() == expected.tolist()
+
+
+def by_torch(torch, task):
     contender = TorchMatmul.__new__(TorchMatmul)
     contender._task, contender._torch = task, torch
-    bound = contender.bind(given)
-    torch.matmul(bound._a, bound._b, out=bound._d)
-    assert d.tolist() == expected.tolist()
+    return contender
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """PyTorch without a GPU, whose one stream is the host's time."""
+    found = pytest.importorskip("torch")
+    for module in (cublaslt, torch_matmul):
+        monkeypatch.setattr(module, "torch_with_gpu", lambda: found)
+        monkeypatch.setattr(module, "torch_stream", lambda *_: None)
+    monkeypatch.setattr(found.cuda, "stream", lambda _: nullcontext())
+    return found
+
+
+@pytest.fixture(params=[(Activation(name), bias) for name in Activation for bias in (False, True)])
+def activating(request):
+    """A task with its operands, D, and what D should be."""
+    activation, bias = request.param
+    task = GemmTask(m=6, n=8, k=16, layout="tn", activation=activation, bias=bias)
+    given, d, sums = operands(task, task.layout, wrap=Shared)
+    if bias:
+        added = np.linspace(-2, 2, task.n).astype(np.float16)
+        given, sums = replace(given, bias=added.view(Shared)), sums + added
+    return task, given, d, activated(np, activation, sums.astype(np.float64))
+
+
+class Shared(np.ndarray):
+    """A numpy array that tells its address as cupy does, and that PyTorch reads."""
+
+    def __new__(cls, array):
+        return array.view(cls)
+
+    @property
+    def data(self):
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+def test_torch_computes_an_activation_behind_the_product(torch, activating):
+    task, given, d, expected = activating
+    by_torch(torch, task).bind(given).enqueue(0)
+    assert np.allclose(d, expected, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.usefixtures("torch")
+def test_cublaslt_computes_an_activation_by_its_epilogue_or_leaves_it_to_pytorch(activating, monkeypatch):
+    task, given, d, expected = activating
+    monkeypatch.setattr(cublaslt.LtProduct, "_configuration", lambda *_: 0)
+    monkeypatch.setattr(cublaslt.LtProduct, "_name", lambda *_: "any")
+    monkeypatch.setattr(
+        CublasLt, "MatmulAlgoConfigAttribute", SimpleNamespace(**dict.fromkeys(CONFIGURATION, 0)), raising=False
+    )
+    gemm = cublaslt.LtGemm("one", cublaslt.LtProduct(task, task.layout), 0)
+    gemm.bind(given).enqueue(0)
+    assert np.allclose(d, expected, rtol=4e-3, atol=4e-3)
+    bias = "_bias" if task.bias else ""
+    how = {"relu": f"epilogue relu{bias}", "gelu_tanh": f"epilogue gelu{bias}"}
+    words = how.get(task.activation, f"then {task.activation} by PyTorch")
+    assert gemm.detail.endswith(f", cluster any; {words}")
+    plain = cublaslt.LtGemm("one", cublaslt.LtProduct(task.model_copy(update={"activation": None}), task.layout), 0)
+    assert plain.detail == gemm.detail.partition(";")[0], "the words of a record of before"
+
+
+def test_cublas_is_no_baseline_of_an_activation():
+    opened = LibraryBaselines(GemmTask(m=5, n=7, k=3, activation="relu"), lambda _: 1.0).open([CUBLAS])
+    assert opened.notes == ("baseline cublas left out: cuBLAS computes no activation; cuBLASLt does",)
+
+
+CONFIGURATION = ("ID", "TILE_ID", "STAGES_ID", "SPLITK_NUM", "REDUCTION_SCHEME", "CLUSTER_SHAPE_ID")
 
 
 def test_a_layout_that_the_operands_lack_is_a_missing_baseline():

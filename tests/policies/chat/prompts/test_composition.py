@@ -14,7 +14,7 @@ from cudal2_agent.contract.records.evaluation import CompileFailed, Crashed, Eva
 from cudal2_agent.contract.records.exchange import Prompt
 from cudal2_agent.contract.records.knowledge import Chunk, Hit
 from cudal2_agent.contract.records.profile import Difference, LaunchProfile, Profile
-from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode
+from cudal2_agent.contract.records.task import AccumulatorType, Activation, Arch, ElementType, GemmTask, Layout, TimingMode
 from cudal2_agent.contract.records.trajectory import Attempt, Exemplar, Failure, Newest, Observation
 from cudal2_agent.policies.chat.assignment import Assignment
 from cudal2_agent.policies.chat.prompts.composition import (
@@ -336,6 +336,19 @@ def test_only_what_was_measured_is_told_of_a_chip() -> None:
     assert "A launch costs about 1.0 µs" in text
     partial = user(first(observe(chip=REFERENCE_CHIPS[Arch.SM_90A].model_copy(update={"sms": 114}))))
     assert "clusters of 1, 2" not in partial, "they were counted on 132 SMs"
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("activation", Activation)
+def test_an_activation_is_told_with_its_formula_and_its_place(activation: Activation, bias: bool) -> None:
+    text = user(first(observe(task=GemmTask(m=256, n=256, k=256, bias=bias, activation=activation))))
+    assert f"D = {activation}(A·B{' + bias' if bias else ''}) with M = 256" in text
+    formula = {"relu": "max(z, 0)", "gelu": "z·(1 + erf(z/√2))/2", "silu": "z/(1 + exp(-z))"}
+    tanh = "z·(1 + tanh(√(2/π)·(z + 0.044715·z³)))/2"
+    assert f"- {activation}(z) = {formula.get(activation, tanh)} of each f32 sum z over all of K" in text
+    assert (", the bias included, in registers right before the one rounding" in text) is bias
+    assert f"2^-18·|{activation}(z)| + 2^-22·|z|" in text
+    assert "erf(" not in user(first(observe(task=GemmTask(m=256, n=256, k=256, bias=bias))))
 
 
 def test_a_server_is_told_what_a_single_launch_costs() -> None:

@@ -23,7 +23,7 @@ from cudal2_agent.contract.records.evaluation import (
     Witness,
     Wrong,
 )
-from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
+from cudal2_agent.contract.records.task import AccumulatorType, Activation, ElementType, GemmTask, Layout, TimingMode
 from cudal2_agent.contract.records.trajectory import Step, Trajectory
 from cudal2_agent.contract.reward.roofline import roofline_us
 from cudal2_agent.policies.exports.flashinfer.bench_solutions import definition_of, workload_of
@@ -164,6 +164,13 @@ def test_what_no_solution_can_hold_is_skipped(tmp_path: Path, every: bool) -> No
     empty = step(2, candidate=free(""), evaluation=Rejected(rule="source-size", message="the source is empty"))
     steps = (step(0, candidate=host), step(1, candidate=unfit, evaluation=FASTER), empty)
     assert write_flashinfer([trajectory(*steps)], tmp_path / "set", {}, every=every) == BenchCounts(skipped=2 + every)
+
+
+@pytest.mark.parametrize("end", [{"bias": True}, {"activation": Activation.GELU}])
+def test_what_is_no_plain_product_is_skipped(tmp_path: Path, end: dict[str, Any]) -> None:
+    runs = [of(SLOW, run_id="run-1", task=TASK.model_copy(update=end)), of(SLOW, run_id="run-2")]
+    counts = write_flashinfer(runs, tmp_path / "set", {}, every=True)
+    assert (counts.solutions, counts.skipped) == (1, 1)
 
 
 def test_a_measurement_in_milliseconds_over_the_autotuned_baseline(tmp_path: Path) -> None:

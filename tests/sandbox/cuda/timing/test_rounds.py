@@ -56,7 +56,7 @@ class Track:
         self.pools = Pools(changed, read_only=protected)
         self.rings, self.delivered = (self.ring,), lambda lane: list(lane.launches)
         self.judge = SimpleNamespace(
-            project=lambda launches, _draw: OutputJudgement(projected, 0.0, 1.0, TASK.m * len(launches)),
+            project=lambda launches, _draw, **_: OutputJudgement(projected, 0.0, 1.0, TASK.m * len(launches)),
             compare=lambda _launch: SimpleNamespace(mismatches=mismatches, describe=lambda: "1 of 96 outputs are wrong"),
         )
 
@@ -236,7 +236,7 @@ def test_a_driver_without_read_only_memory_is_told(monkeypatch, candidate):
 def judge_by_lane(track, faults, errors):
     """Judges the sample of the lane that was taken last. `faults`, `errors`: by lane."""
 
-    def project(launches, _draw):
+    def project(launches, _draw, **_):
         name = track.log[-1]
         return OutputJudgement(faults.get(name), errors.get(name, 0.0), 1.0, TASK.m * len(launches))
 
