@@ -46,7 +46,7 @@ class RecordedPasses(Record):
     passes: tuple[RecordedPass, ...]
 
     def wanted(self, ways: Sequence[Way]) -> Recording:
-        """What the ways run. Compiled inference has activations with their products, and other programs have the products alone."""
+        """What the ways run: compiled inference runs products with their activations, and other programs run them alone."""
         compiled = [] if self.request.training else [way for way in ways if way in COMPILED]
         whole = self.merged()
         return whole.alone() if not compiled else whole if len(compiled) == len(ways) else whole.both_ways()

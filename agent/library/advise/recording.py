@@ -78,7 +78,10 @@ def record(name: str, make_model: Callable[[], Any], make_inputs: Callable[[], A
 
 
 def load_model_file(file: Path) -> ModelFile:
-    """Runs a file that defines `model()` and `inputs()`, and may import its neighbours. Raises: UsageError for one that does not."""
+    """Runs a file that defines `model()` and `inputs()`, and may import its neighbours.
+
+    Raises: UsageError for one that does not.
+    """
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
     spec = importlib.util.spec_from_file_location("recorded_model", file)
@@ -127,7 +130,7 @@ def _run(
 
 
 class _Result:
-    """What an operator has made of a forward product: its storage, and into what it goes. `storage`: keeps its identity taken."""
+    """The result of a forward product, and into what it goes. `storage`: a reference that keeps its identity taken."""
 
     def __init__(self, product: MatrixProduct, storage: Any) -> None:
         self.product, self.storage = product, storage
