@@ -24,6 +24,10 @@ APPLIED: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     Activation.SILU: functional.silu,
 }
 
+_NAMED = {one.value: one for one in Activation}
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack  # looked up once
+
 _REGISTRATION = torch.library.Library("cudal2", "FRAGMENT")
 _REGISTRATION.define(
     "linear_activation(Tensor x, Tensor weight, Tensor? bias, str activation) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,)
@@ -31,14 +35,22 @@ _REGISTRATION.define(
 linear_activation = torch.ops.cudal2.linear_activation.default
 
 
+def _named(activation: str) -> Activation:
+    """Raises: ValueError for another name."""
+    found = _NAMED.get(activation)
+    if found is None:
+        raise ValueError(f"cudal2::linear_activation knows {', '.join(_NAMED)}, not {activation}")
+    return found
+
+
 def _by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
-    return APPLIED[Activation(activation)](functional.linear(x, weight, bias))
+    return APPLIED[_named(activation)](functional.linear(x, weight, bias))
 
 
 @torch._disable_dynamo  # type: ignore[untyped-decorator]
 def _computed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
     """Shape: weight N×K, bias N, x has K as its last size and the result N. Raises: what the two operations raise."""
-    out = _served(x, weight, bias, Activation(activation))
+    out = _served(x, weight, bias, _named(activation))
     if out is not None:
         return out
     with torch.autocast(x.device.type, enabled=False):  # the fake has promised the operands' own type
@@ -50,12 +62,12 @@ def _served(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ac
     service = enabled_service("mm" if bias is None else "addmm")
     if service is None:
         return None
-    folds = x.is_contiguous() and x.numel() > 0
-    if x.dim() != 2 and not folds:
+    if x.dim() == 2:
+        return service.product(x, weight.t(), None, bias, activation)
+    if not x.is_contiguous() or x.numel() == 0:
         service.counts.fell_back(FallbackCause.RANK)
         return None
-    a = x if x.dim() == 2 else x.view(-1, x.shape[-1])
-    out = service.product(a, weight.t(), None, bias, activation)
+    out = service.product(x.view(-1, x.shape[-1]), weight.t(), None, bias, activation)
     return None if out is None else out.view(*x.shape[:-1], weight.shape[0])
 
 
@@ -65,18 +77,22 @@ def _fake(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, acti
     torch._check(x.shape[-1] == weight.shape[1], lambda: f"{name} cannot multiply {x.shape} by weights of {weight.shape}")
     torch._check(x.dtype == weight.dtype, lambda: f"{name} takes one type, not {x.dtype} and {weight.dtype}")
     torch._check(bias is None or bias.dtype == x.dtype, lambda: f"{name} takes a bias of type {x.dtype}")
-    torch._check(activation in tuple(Activation), lambda: f"{name} knows {', '.join(Activation)}, not {activation}")
+    _named(activation)
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 def _with_gradients(
     keys: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str
 ) -> torch.Tensor:
-    """PyTorch's two operations where they are differentiated or transformed, which have rules for that."""
-    wanted = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    transformed = torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-    if transformed or (torch.is_grad_enabled() and wanted):
+    """PyTorch's two operations where they are differentiated or transformed, which have rules for that.
+
+    Where nobody looks on, the operator is called directly: another turn of PyTorch's dispatcher takes as long.
+    """
+    grads = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
+    if grads or _transforms() is not None or forward_ad._current_level >= 0:
         return _by_torch(x, weight, bias, activation)
+    if _modes() == 0 and type(x) in _TENSORS and type(weight) in _TENSORS and (bias is None or type(bias) in _TENSORS):
+        return _computed(x, weight, bias, activation)
     with torch._C._AutoDispatchBelowAutograd():
         out: torch.Tensor = linear_activation.redispatch(keys & torch._C._after_autograd_keyset, x, weight, bias, activation)
         return out

@@ -11,7 +11,8 @@ from cudal2_agent.agent.model_tuning.model_timing import TimedPass, time_pass
 from cudal2_agent.agent.model_tuning.tune_records import OutputErrors, PassTimes, Way
 from cudal2_agent.agent.model_tuning.tuned_model import open_model
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.task import Activation, GemmTask, Layout
+from tests.doubles.host_products import HostProducts
 from tests.doubles.libraries import library_entry, write_entries
 
 MODEL = """
@@ -120,6 +121,46 @@ def test_code_is_compiled_once_without_the_library_and_once_with_it(tmp_path: Pa
         if event in ("plain", "served", "compiled plain", "compiled served"):
             runs.add((event, depth > 0))
     assert runs == {("plain", False), ("compiled plain", False), ("served", True), ("compiled served", True)}
+
+
+ACTIVATED = """
+import torch
+def model():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.GELU()).half()
+def inputs(tokens):
+    return (torch.randn(tokens, 64).half(),)
+"""
+
+
+@pytest.mark.parametrize(("ways", "served"), [(("compile",), 1), (("eager", "compile"), 0)])
+def test_compiled_programs_run_products_with_activations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ways: tuple[Way, ...], served: int
+) -> None:
+    """On a platform that multiplies on the host. The program without the library stays as it was, in turns with the other.
+
+    The calls are those of an eager pass, unless all ways are compiled.
+    """
+    import cudal2
+    from cudal2.torch import torch_session
+
+    task = GemmTask(m=8, n=32, k=64, layout=Layout.TN, bias=True, activation=Activation.GELU)
+    products, before, enable = HostProducts(tmp_path / "small", [task]), torch_session.service(), cudal2.enable
+    torch_session.use_service(products.service)
+    monkeypatch.setattr("cudal2.enable", lambda *_: enable())
+    try:
+        found = timed(tmp_path, ACTIVATED, ways=ways)
+    finally:
+        torch_session.disable()
+        torch_session.use_service(before)
+    assert [one.way for one in found.ways] == list(ways), found.notes
+    assert (found.served, found.asked) == (served, 1)
+    runs = model_timing.ROUNDS + model_timing.WARM_RUNS
+    assert products.platform.launches > runs
+    (entry,) = products.library
+    assert products.service.counts.served() == {entry.id: products.platform.launches}
+    assert found.outputs is not None
+    assert 0 < found.outputs.library < 2e-3
 
 
 def test_a_way_that_fails_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
