@@ -49,7 +49,7 @@ def _row(one: ProductAdvice, traced: bool) -> tuple[str, ...]:
 
 def words_of(one: ProductAdvice) -> str:
     """What is known of a product, or why no kernel of a library computes it."""
-    return f"{one.reason or one.status}{', where compiled' * one.again}"
+    return f"{one.reason or one.status}{', compiled' * one.again}"
 
 
 def _legend(advice: Advice) -> Iterator[str]:

@@ -36,7 +36,7 @@ _OTHERS: dict[Any, Activation] = {
 }
 
 
-class _Layer(NamedTuple):
+class _ActivatedLinear(NamedTuple):
     """A linear layer of a graph and the activation of its output. `bias`: None where it has none."""
 
     linear: Node
@@ -90,7 +90,7 @@ class ActivationPass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
             return ()
         return tuple(before) if isinstance(before, list | tuple) else (before,)
 
-    def _serves(self, service: ProductService, layer: _Layer) -> bool:
+    def _serves(self, service: ProductService, layer: _ActivatedLinear) -> bool:
         """Whether the library runs a layer that needs no gradient. An M that is not known may be any of the library's."""
         if ("mm" if layer.bias is None else "addmm") not in self._operators:
             return False
@@ -131,7 +131,7 @@ def _libraries(service: ProductService) -> list[Any]:
     ]
 
 
-def _layer_of(node: Node) -> _Layer | None:
+def _layer_of(node: Node) -> _ActivatedLinear | None:
     """The layer whose activation a node is."""
     activation = _activation_of(node)
     linear = node.args[0] if node.args else node.kwargs.get("input")
@@ -143,7 +143,7 @@ def _layer_of(node: Node) -> _Layer | None:
     x, weight, bias = (given.get(name) for name in ("input", "weight", "bias"))
     if not isinstance(x, Node) or not isinstance(weight, Node) or not (bias is None or isinstance(bias, Node)):
         return None
-    return _Layer(linear, node, activation, x, weight, bias)
+    return _ActivatedLinear(linear, node, activation, x, weight, bias)
 
 
 def _activation_of(node: Node) -> Activation | None:
@@ -154,7 +154,7 @@ def _activation_of(node: Node) -> Activation | None:
     return _OTHERS.get(node.target)
 
 
-def _replace(graph: Graph, layer: _Layer) -> None:
+def _replace(graph: Graph, layer: _ActivatedLinear) -> None:
     """The operator stands where the linear layer stood, whose operands may change after it."""
     arguments = (layer.x, layer.weight, layer.bias, layer.activation.value)
     with graph.inserting_before(layer.linear):
