@@ -45,7 +45,10 @@ def _serve(wanted: str) -> None:
         if wanted == BATCH_INVARIANT:
             torch_session.enable_invariant(allow_other=True, load=False)
         else:
-            torch_session.enable(None if wanted == SHIPPED else wanted)
+            if wanted != SHIPPED:
+                torch_session.configure(wanted)
+            torch_session.service().has_activations = False  # an engine's cache of graphs would keep the operator
+            torch_session.enable()
     except Exception as exc:  # noqa: BLE001 (whatever it is, the engine starts)
         torch_session.service().notices.add(_told(exc))
 

@@ -26,6 +26,7 @@ LISTS = {
     "benchmarks/campaigns/rows": "one file per campaign",
     "benchmarks/results": "one file per measurement",
     "knowledge/notes": "one page per topic",
+    "sandbox/include/cudal2": "one header per family of instructions",
     "tests/redteam/blind": "one kernel per attack",
 }
 

@@ -1,6 +1,7 @@
 """Races the kernels of a model's products against PyTorch's own product, on the GPU at hand.
 
-A library's entry beat cuBLASLt-AutoTuning where it was searched. What a program replaces is `torch.mm`, on this GPU, today.
+A library's entry beat cuBLASLt-AutoTuning where it was searched. What a program replaces is `torch.mm`, on this GPU, today;
+with an activation, `torch.mm` and the activation after it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from cudal2.launcher.loaded_kernel import LoadedKernel
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2.torch.gpu_platform import CudaPlatform
 from cudal2_agent.agent.library.algorithms.algorithm_check import by_launching, fault_of
-from cudal2_agent.agent.library.algorithms.product_graphs import ProductGraph, by_torch, launches_in, operand_sets, race
+from cudal2_agent.agent.library.algorithms.product_graphs import ProductGraph, by_torch_with, launches_in, operand_sets, race
 from cudal2_agent.agent.library.algorithms.suggested_algorithms import environment_of
 from cudal2_agent.agent.model_tuning.tune_records import JudgedProduct
 from cudal2_agent.contract.errors import Cudal2Error
@@ -61,10 +62,10 @@ def beside_torch(kernel: LoadedKernel, task: GemmTask, platform: CudaPlatform) -
     """The kernel and PyTorch's own product in the same rounds; what was wrong where its results are."""
     if fault := fault_of(task, kernel, "cuda:0", lambda: platform.stream(0)):
         return fault
-    sets = operand_sets(task)
-    torch_us = ProductGraph(by_torch, sets, 2).sample_us()
+    sets, rival = operand_sets(task), by_torch_with(task.activation)
+    torch_us = ProductGraph(rival, sets, 2).sample_us()
     launches = launches_in(SAMPLE_US, torch_us)
-    both = {_OURS: by_launching(kernel, platform), TORCH: by_torch}
+    both = {_OURS: by_launching(kernel, platform), TORCH: rival}
     times = race(both, sets, launches=launches, rounds=ROUNDS, product_us=torch_us)
     return TimesBesideTorch(paired_speedup(times[_OURS], times[TORCH]), median_us(times[_OURS]), median_us(times[TORCH]))
 

@@ -1,7 +1,8 @@
 """Times a whole model with a library and without, on the GPU at hand, and compares what it computes.
 
 Covered: inference and training steps; eager, as one CUDA graph, compiled; errors of outputs and gradients beside those of the
-same model in float32; what enabling costs. A way that fails, as a model that no graph can capture, is a note.
+same model in float32; what enabling costs. A way that fails, as a model that no graph can capture, is a note. A compiled
+program is compiled with the library and without: with it, the graph may have products with their activations.
 Not covered: several GPUs; a model that does not fit twice, for which nothing in float32 is computed.
 The file of the user runs in this process, with the user's rights.
 """
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ from cudal2.torch import torch_session
 from cudal2_agent.agent.library.advise.recording import called
 from cudal2_agent.agent.library.paired_programs import Program, graph_of, paired_times
 from cudal2_agent.agent.model_tuning.gpu_shares import gpu_shares, served_calls
-from cudal2_agent.agent.model_tuning.tune_records import GpuShares, OutputErrors, PassTimes, Way, WayTimes
+from cudal2_agent.agent.model_tuning.tune_records import COMPILED, GpuShares, OutputErrors, PassTimes, Way, WayTimes
 from cudal2_agent.agent.model_tuning.tuned_model import TunedModel
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.reward.speedup import Speedup
@@ -58,6 +60,7 @@ class _Pass:
         assert asked.model.make is not None
         assert asked.model.inputs is not None
         self._asked, self._device = asked, device
+        torch._dynamo.reset()
         torch.manual_seed(SEED)
         try:
             self._model = asked.model.make().to(device).train(asked.training)
@@ -75,7 +78,7 @@ class _Pass:
         outputs, gradients = self._errors(notes)
         program = self._program(self._model)
         with cudal2.enable():
-            served, asked_for = _calls_of(program)
+            served, asked_for = self._calls(program, notes)
         shares = self._shares(program, notes)
         ways = [found for way in self._asked.ways if (found := self._timed(way, notes)) is not None]
         return PassTimes(
@@ -149,18 +152,35 @@ class _Pass:
             with cudal2.enable():
                 return plain, graph_of(step, self._device), nullcontext
         if way == "compile":
-            compiled = self._compiled()
-            return compiled, compiled, cudal2.enable
+            return self._compiled(), self._served, cudal2.enable
         plain = graph_of(self._compiled("max-autotune-no-cudagraphs"), self._device)
-        compiled = self._compiled()
+        served = self._served
         with cudal2.enable():
-            return plain, graph_of(compiled, self._device), nullcontext
+            return plain, graph_of(served, self._device), nullcontext
 
     def _compiled(self, mode: str | None = None) -> Program:
-        torch._dynamo.reset()
         compiled = self._program(torch.compile(self._model, mode=mode))
         self._run(compiled)
         return compiled
+
+    @cached_property
+    def _served(self) -> Program:
+        """What `torch.compile` makes with the library. PyTorch keeps it beside the others, since its backend is another one."""
+        compiled = self._program(torch.compile(self._model, backend=_with_library))
+        with cudal2.enable():
+            self._run(compiled)
+            torch_session.service().builds.wait(BUILD_S)
+            self._run(compiled)
+        return compiled
+
+    def _calls(self, program: Program, notes: list[str]) -> tuple[int, int]:
+        """Of a pass as most ways run it: of an eager one, unless all are compiled."""
+        if COMPILED.issuperset(self._asked.ways):
+            try:
+                program = self._served
+            except Exception as exc:  # noqa: BLE001 (whatever a model of others raises)
+                notes.append(_failed("compiled calls", exc))
+        return _calls_of(program)
 
     def _shares(self, program: Program, notes: list[str]) -> GpuShares | None:
         if self._device != "cuda":
@@ -173,7 +193,10 @@ class _Pass:
             return None
 
     def _errors(self, notes: list[str]) -> tuple[OutputErrors | None, OutputErrors | None]:
-        """Of outputs, and of gradients in training; without dropout, whose draws would differ."""
+        """Of outputs, and of gradients in training; without dropout, whose draws would differ.
+
+        Where compiled inference is asked for, the larger ones of the eager pass and the compiled one.
+        """
         self._model.eval()
         try:
             exact = self._values(copy.deepcopy(self._model).float(), _floats(self._given))
@@ -185,16 +208,27 @@ class _Pass:
             notes.append(_failed("errors", exc))
             return None, None
         else:
-            plain = self._values(self._model, self._given)
+            plain = [self._values(one, self._given) for one in self._forms("inductor")]
             with cudal2.enable():
-                served = self._values(self._model, self._given)
+                served = [self._values(one, self._given) for one in self._forms(_with_library)]
         finally:
             self._model.train(self._asked.training)
         found = [
-            OutputErrors(torch=_relative(one, true), library=_relative(other, true)) if true else None
-            for one, other, true in zip(plain, served, exact, strict=True)
+            OutputErrors(torch=_largest(ones, true), library=_largest(others, true)) if true else None
+            for ones, others, true in zip(zip(*plain, strict=True), zip(*served, strict=True), exact, strict=True)
         ]
         return found[0], found[1]
+
+    def _forms(self, backend: Any) -> list[Any]:
+        """The model, and behind it what is compiled of it, where that is asked for and works."""
+        if self._asked.training or COMPILED.isdisjoint(self._asked.ways):
+            return [self._model]
+        compiled = torch.compile(self._model, backend=backend)
+        try:
+            self._run(self._program(compiled))
+        except Exception:  # noqa: BLE001 (the way itself says why)
+            return [self._model]
+        return [self._model, compiled]
 
     def _values(self, model: Any, given: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Outputs, and in training the gradients of the parameters, as float64 on the CPU."""
@@ -224,6 +258,13 @@ class _Pass:
         return int(torch.cuda.mem_get_info()[0])
 
 
+def _with_library(graph: Any, inputs: Any) -> Any:
+    """Inductor, by another name than it has without the library."""
+    from torch._inductor.compile_fx import compile_fx
+
+    return compile_fx(graph, inputs)
+
+
 def _failed(what: str, exc: Exception) -> str:
     """A note."""
     return f"{what}: not measured: {type(exc).__name__}: {' '.join(str(exc).split())[:300]}"
@@ -240,6 +281,10 @@ def _loss(answer: Any) -> torch.Tensor:
 
 def _floats(given: Any) -> Any:
     return tree_map(lambda one: one.float() if isinstance(one, torch.Tensor) and one.is_floating_point() else one, given)
+
+
+def _largest(found: Sequence[Sequence[torch.Tensor]], true: Sequence[torch.Tensor]) -> float:
+    return max(_relative(one, true) for one in found)
 
 
 def _relative(found: Sequence[torch.Tensor], true: Sequence[torch.Tensor]) -> float:

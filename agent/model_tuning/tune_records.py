@@ -16,6 +16,7 @@ from cudal2_agent.contract.reward.speedup import Speedup
 Way = Literal["eager", "graph", "compile", "max-autotune"]
 WAYS: tuple[Way, ...] = ("eager", "graph", "compile", "max-autotune")
 USUAL_WAYS: tuple[Way, ...] = ("eager", "graph", "compile")
+COMPILED: frozenset[Way] = frozenset({"compile", "max-autotune"})  # these run products with their activations
 
 
 class TuneRequest(Record):
@@ -44,6 +45,12 @@ class RecordedPasses(Record):
     request: TuneRequest
     passes: tuple[RecordedPass, ...]
 
+    def wanted(self, ways: Sequence[Way]) -> Recording:
+        """What the ways run: compiled inference runs products with their activations, and other programs run them alone."""
+        compiled = [] if self.request.training else [way for way in ways if way in COMPILED]
+        whole = self.merged()
+        return whole.alone() if not compiled else whole if len(compiled) == len(ways) else whole.both_ways()
+
     def merged(self) -> Recording:
         """All passes as one, with the calls of each product added up; of inference the forward passes alone."""
         calls: dict[CountedProduct, int] = {}
@@ -56,7 +63,7 @@ class RecordedPasses(Record):
 
 
 class JudgedProduct(Record):
-    """A kernel beside PyTorch's own product, in rounds that did not choose it. `entry`: its id in a library.
+    """A kernel beside PyTorch's own product, and activation, in rounds that did not choose it. `entry`: its id in a library.
 
     `environment`: as `Environment.key`. `speedup`: of torch.mm's time over its own; None where `fault` says what was wrong.
     """
@@ -183,4 +190,9 @@ class TuneAnswer(Record):
 
     @property
     def unserved(self) -> tuple[ProductAdvice, ...]:
-        return tuple(one for one in self.advice.products if one.status not in ("served", "padded M", "algorithm"))
+        return tuple(one for one in self.products if one.status not in ("served", "padded M", "algorithm"))
+
+    @property
+    def products(self) -> tuple[ProductAdvice, ...]:
+        """Each once."""
+        return tuple(one for one in self.advice.products if not one.again)

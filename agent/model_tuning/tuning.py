@@ -54,7 +54,7 @@ from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.store.store import open_store
 
 # Of a time limit, kept for each pass of the model, and for each way in which it is run.
-_PASS_S, _WAY_S = 15.0, {"eager": 5.0, "graph": 5.0, "compile": 45.0, "max-autotune": 90.0}
+_PASS_S, _WAY_S = 15.0, {"eager": 5.0, "graph": 5.0, "compile": 70.0, "max-autotune": 120.0}
 _PRODUCT_S = 1.0  # of a time limit, kept for each product beside PyTorch's own
 _RANGE_S = 5.0  # of a time limit, kept for the M below each product
 # Searches tasks, each with its weight, for so many seconds; None for no limit. Under the name of a campaign.
@@ -166,7 +166,7 @@ class Tuning:
         with open_store(self._settings.store_url) as store:
             searches = latest_searches(kernels_of_store(store), self._chip.name)
         times = LibraryTimes(autotuning_times(searches), self._chip)
-        return advise(self._passes.request.model, self._passes.merged(), kernels, searches, times)
+        return advise(self._passes.request.model, self._passes.wanted(self._options.ways), kernels, searches, times)
 
     def _search_s(self, advice: Advice) -> float:
         """Seconds that the time limit leaves for searches; at least half of it."""
@@ -209,7 +209,7 @@ class Tuning:
         built = self._built(entries, identity.sms)
         waiting = [one for one in built if one.id not in self._folder.judged(environment)]
         if waiting:
-            self._display.stage(f"racing {len(waiting)} kernels against PyTorch's own product")
+            self._display.stage(f"racing {len(waiting)} kernels against PyTorch's own")
         cache = library_cache(self._settings)
         for judged in survived(
             waiting, lambda left: gpu.judged(left, cache), lambda one, why: _lost(one, identity, environment, why)
@@ -219,7 +219,9 @@ class Tuning:
         rows = self._folder.judged(environment)
         kept = [one for one in built if rows[one.id].served]
         known = {one.task for one in kept} | {row.task for row in self._folder.tuned(environment)}
-        rest = [task for task in self._tasks() if task not in known and not task.bias]  # stored algorithms add none
+        rest = [
+            task for task in self._tasks() if task not in known and not task.bias and task.activation is None
+        ]  # stored algorithms have neither
         if rest:
             self._display.stage(f"trying cuBLASLt's algorithms for {len(rest)} matrix products")
         for tuned in survived(rest, gpu.tuned, lambda task, why: _untuned(task, identity, environment, why)):

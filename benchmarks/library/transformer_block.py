@@ -16,7 +16,7 @@ from torch.nn import functional
 import cudal2
 from cudal2.torch import torch_session
 from cudal2.torch.device_dispatch import DeviceDispatch
-from cudal2.torch.inductor_choices import cudal2_mm_out
+from cudal2.torch.inductor.inductor_choices import cudal2_mm_out
 from cudal2.torch.matrix_signature import DTYPE_OF
 from cudal2_agent.agent.library.paired_programs import Program, graph_of, paired_times
 from cudal2_agent.agent.model_tuning.gpu_shares import gpu_shares

@@ -84,7 +84,8 @@ class StoredAlgorithm(Record):
     `words`: its configuration as `TunedBaseline.detail` has it, without how it was chosen. `opaque`: cuBLASLt's record of it as
     hexadecimal digits, valid for the cuBLAS of `environment` only; None where it is not known. `time_us`: AutoTuning's median.
     `torch_us`, `heuristic_us`: medians of torch.matmul and of cuBLASLt's heuristic in the same race; None where not measured.
-    Raises: ValueError for words of another layout than the task's, or a task that does not accumulate in f32.
+    Raises: ValueError for words of another layout than the task's, or a task that does not accumulate in f32 or has an
+    activation.
     """
 
     kind: Literal["algorithm"] = "algorithm"
@@ -102,8 +103,12 @@ class StoredAlgorithm(Record):
 
     @model_validator(mode="after")
     def _of_the_task(self) -> "StoredAlgorithm":
-        if not self.words.startswith(f"layout {self.task.layout},") or self.task.accumulate is not AccumulatorType.F32:
-            raise ValueError("a stored algorithm multiplies the layout of its task and accumulates in f32")
+        task = self.task
+        plain = task.accumulate is AccumulatorType.F32 and task.activation is None
+        if not self.words.startswith(f"layout {task.layout},") or not plain:
+            raise ValueError(
+                "a stored algorithm multiplies the layout of its task, accumulates in f32 and applies no activation"
+            )
         return self
 
     @property
@@ -128,7 +133,7 @@ def nvrtc_in(environment: str) -> str:
 
 
 def product_words(task: GemmTask) -> str:
-    """A matrix product as a manifest names it: `512x4096x64 nn f16/f32`, behind it ` bias` and an activation, if it has them."""
+    """A matrix product as a manifest names it: `512x4096x64 nn f16/f32`, and behind it ` bias` and an activation, if any."""
     return f"{task.shape} {task.layout} {task.element}/{task.accumulate}{task.epilogue}"
 
 
@@ -166,12 +171,13 @@ class LibraryManifest(Record):
 
     `no_faster`: matrix products that were searched, of which no kernel beats AutoTuning, as `product_words` has them, sorted.
     `version`: 2 where there are algorithms, which software that reads version 1 does not know; 3 where there is `no_faster`; 4
-    where an entry adds a bias; 5 where there are `ranges`, of at most one for an entry, sorted by it.
+    where an entry adds a bias; 5 where there are `ranges`, of at most one for an entry, sorted by it; 6 where an entry has an
+    activation.
     Raises: ValueError for a range of an entry that is not there, and for two of one entry.
     """
 
     format: str = "cudal2-library"
-    version: Literal[1, 2, 3, 4, 5] = 1
+    version: Literal[1, 2, 3, 4, 5, 6] = 1
     name: Name
     chip: Name
     arch: Arch

@@ -9,11 +9,12 @@ from cudal2.dispatch.decision import Choice, Decision, FallbackCause, GpuIdentit
 from cudal2.dispatch.padded_m_rule import PaddedMRule
 from cudal2.library.kernel_library import EntryRange, TaskKey
 from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
-from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout
+from cudal2_agent.contract.records.task import AccumulatorType, Activation, ElementType, GemmTask, Layout
 
 LAYOUTS = tuple(Layout)
 ELEMENTS = tuple(ElementType)
 ACCUMULATORS = tuple(AccumulatorType)
+ACTIVATIONS = (None, *Activation)
 MAX_CACHED = 65536  # decisions; a program with more shapes than that starts anew
 
 ProductKey = tuple[int, int, int, int]
@@ -39,10 +40,18 @@ class LibraryEntries(Protocol):
         ...
 
 
-def kind_code(layout: Layout, element: ElementType, accumulate: AccumulatorType, *, bias: bool = False) -> int:
-    """Layout, types and whether a bias is added, as one small number, which decisions are cached by."""
+def kind_code(
+    layout: Layout,
+    element: ElementType,
+    accumulate: AccumulatorType,
+    *,
+    bias: bool = False,
+    activation: Activation | None = None,
+) -> int:
+    """Layout, types, whether a bias is added, and the activation, as one small number, which decisions are cached by."""
     types = ELEMENTS.index(element) * len(ACCUMULATORS) + ACCUMULATORS.index(accumulate)
-    return (LAYOUTS.index(layout) * len(ELEMENTS) * len(ACCUMULATORS) + types) * 2 + bias
+    sums = (LAYOUTS.index(layout) * len(ELEMENTS) * len(ACCUMULATORS) + types) * 2 + bias
+    return sums * len(ACTIVATIONS) + ACTIVATIONS.index(activation)
 
 
 class Dispatcher:
@@ -63,6 +72,14 @@ class Dispatcher:
     def ranges(self, n: int, k: int, kind: int) -> list[EntryRange]:
         """The ranges of M of a weight that may be used here. Raises: LibraryError where an entry is not valid."""
         return [one for one in self._library.ranges(_key(0, n, k, kind)) if self._usable(one)]
+
+    def serves(self, m: int | None, n: int, k: int, kind: int) -> bool:
+        """Whether an entry runs a matrix product; for an M that is not known, those of some M. Raises: as `decide`."""
+        if m is not None:
+            return self.decide(m, n, k, kind).entry is not None
+        weight = _key(0, n, k, kind)
+        entries = (self._library.find(key) for key in self._library.keys() if key._replace(m=0) == weight)  # noqa: SIM118
+        return any(entry is not None and self._why_not(entry) is None for entry in entries)
 
     def _keep(self, m: int, n: int, k: int, kind: int) -> Decision:
         decision = self._choose(_key(m, n, k, kind))
@@ -111,9 +128,9 @@ class Dispatcher:
         return self._why_not(found.entry) is None and not (self._gpu.measured(environment) or self._gpu.compiled(environment))
 
     def _padded(self, key: TaskKey) -> Decision | None:
-        """An entry of a padded M, where the rule was measured on this GPU with this driver and this NVRTC, without a bias."""
+        """An entry of a padded M, where the rule was measured on this GPU with this driver and NVRTC. Of products alone."""
         rule = self._rule
-        if rule is None or key.bias or (task := _task(key, self._gpu)) is None:
+        if rule is None or key.bias or key.activation is not None or (task := _task(key, self._gpu)) is None:
             return None
         if self._gpu.measured(rule.measured) or self._gpu.compiled(rule.measured):
             return None
@@ -135,10 +152,11 @@ class Dispatcher:
 
 
 def _key(m: int, n: int, k: int, kind: int) -> TaskKey:
-    rest, bias = divmod(kind, 2)
+    rest, activation = divmod(kind, len(ACTIVATIONS))
+    rest, bias = divmod(rest, 2)
     rest, accumulate = divmod(rest, len(ACCUMULATORS))
     layout, element = divmod(rest, len(ELEMENTS))
-    return TaskKey(m, n, k, LAYOUTS[layout], ELEMENTS[element], ACCUMULATORS[accumulate], bool(bias))
+    return TaskKey(m, n, k, LAYOUTS[layout], ELEMENTS[element], ACCUMULATORS[accumulate], bool(bias), ACTIVATIONS[activation])
 
 
 def _task(key: TaskKey, gpu: GpuIdentity) -> GemmTask | None:

@@ -14,7 +14,7 @@ from cudal2.library.library_form import CUBINS, PACKED, cubin_name, plan_name, r
 from cudal2.library.prepared_kernels import CachedKernel, read_kernel
 from cudal2_agent.contract.errors import LibraryError, UsageError
 from cudal2_agent.contract.records.library import LibraryEntry, LibraryManifest, MRange, StoredAlgorithm
-from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
+from cudal2_agent.contract.records.task import AccumulatorType, Activation, ElementType, GemmTask, Layout, TimingMode
 
 MIN_ID_CHARS = 4  # of a shortened id
 _AGAIN = "copy the library anew"
@@ -33,10 +33,11 @@ class TaskKey(NamedTuple):
     element: ElementType = ElementType.F16
     accumulate: AccumulatorType = AccumulatorType.F32
     bias: bool = False
+    activation: Activation | None = None
 
 
 def key_of(task: GemmTask) -> TaskKey:
-    return TaskKey(task.m, task.n, task.k, task.layout, task.element, task.accumulate, task.bias)
+    return TaskKey(task.m, task.n, task.k, task.layout, task.element, task.accumulate, task.bias, task.activation)
 
 
 class EntryRange(NamedTuple):
@@ -145,7 +146,7 @@ class KernelLibrary:
         try:
             task, chip = entry["task"], entry["chip"]
             sizes, kind = (task["m"], task["n"], task["k"]), (task["layout"], task["element"], task["accumulate"])
-            key = TaskKey(*sizes, *kind, task.get("bias", False))
+            key = TaskKey(*sizes, *kind, task.get("bias", False), task.get("activation"))
             arch, mode, _ = task["arch"], task["mode"], hash(key)
         except (KeyError, TypeError) as exc:
             raise LibraryError(f"entry {id_} of {self.path} is not a library entry: {exc}") from exc

@@ -8,6 +8,7 @@ from cudal2.dispatch.decision import FallbackCause
 from cudal2.launcher.loaded_kernel import LoadedKernel
 from cudal2.torch.call_counts import CallTally
 from cudal2.torch.matrix_signature import MatrixForm
+from cudal2_agent.contract.records.task import Activation
 
 MAX_ROUTES = 65536  # a program with more signatures than that starts anew
 
@@ -47,18 +48,18 @@ class RouteCache:
     `kept`: read without a lock, and changed only here.
     """
 
-    def __init__(self, decide: Callable[[MatrixForm, MatrixForm, MatrixForm | None], CallRoute]) -> None:
+    def __init__(self, decide: Callable[..., CallRoute]) -> None:
         self._decide = decide
         self.kept: dict[Any, CallRoute] = {}
         self._lock = threading.RLock()
 
-    def open(self, key: Any, a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None) -> CallRoute:
-        """The route of a signature. That of a capture is not kept."""
+    def open(self, key: Any, *product: MatrixForm | Activation | None) -> CallRoute:
+        """The route of a signature. `product`: what `decide` takes. That of a capture is not kept."""
         with self._lock:
             found = self.kept.get(key)
             if found is not None:
                 return found
-            route = self._decide(a, b, bias)
+            route = self._decide(*product)
             if route.cause is not FallbackCause.CAPTURING:
                 if len(self.kept) >= MAX_ROUTES:
                     self.kept.clear()

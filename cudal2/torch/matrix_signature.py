@@ -6,7 +6,7 @@ import torch
 
 from cudal2.dispatch.decision import FallbackCause
 from cudal2.dispatch.dispatcher import kind_code
-from cudal2_agent.contract.records.task import MAX_OPERAND_ELEMENTS, AccumulatorType, ElementType, Layout
+from cudal2_agent.contract.records.task import MAX_OPERAND_ELEMENTS, AccumulatorType, Activation, ElementType, Layout
 
 ELEMENT_OF = {torch.float16: ElementType.F16, torch.bfloat16: ElementType.BF16}
 DTYPE_OF = {element: dtype for dtype, element in ELEMENT_OF.items()}
@@ -39,9 +39,12 @@ def form_of(tensor: torch.Tensor, device_type: str) -> MatrixForm:
     return MatrixForm(tuple(tensor.shape), tensor.stride(), ELEMENT_OF.get(tensor.dtype), device)
 
 
-def read_signature(a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None) -> MatrixSignature | FallbackCause:
-    """The product of an M×K and a K×N matrix, to which N elements may be added. A transposed view is the layout that it is in
-    memory.
+def read_signature(
+    a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None, activation: Activation | None = None
+) -> MatrixSignature | FallbackCause:
+    """The product of an M×K and a K×N matrix, to which N elements may be added, and the activation of these sums.
+
+    A transposed view is the layout that it is in memory.
     """
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         return FallbackCause.RANK
@@ -60,7 +63,8 @@ def read_signature(a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None)
     layout = _layout(a, b)
     if isinstance(layout, FallbackCause):
         return layout
-    return MatrixSignature(m, n, k, kind_code(layout, element, AccumulatorType.F32, bias=bias is not None))
+    kind = kind_code(layout, element, AccumulatorType.F32, bias=bias is not None, activation=activation)
+    return MatrixSignature(m, n, k, kind)
 
 
 def _adds_to_columns(bias: MatrixForm, n: int, like: MatrixForm) -> bool:

@@ -20,16 +20,26 @@ from cudal2.torch.matrix_signature import MatrixForm, form_of
 from cudal2.torch.notices import Notices
 from cudal2.torch.route_decision import RouteDecision
 from cudal2_agent.contract.errors import Cudal2Error
+from cudal2_agent.contract.records.task import Activation
 
 
 class ProductService:
     """Runs matrix products by a library's kernels and its algorithms of cuBLASLt, or reports that nothing was run.
 
     `libraries`: the library for a GPU, None where there is none. `prepared`: the cache that builds are written to.
+    `has_activations`: whether a library has entries with activations, which only compiled programs ask for.
     """
 
-    def __init__(self, platform: Platform, libraries: LibraryChoice, prepared: PreparedKernels, builder: EntryBuilder) -> None:
-        self.platform, self.prepared = platform, prepared
+    def __init__(
+        self,
+        platform: Platform,
+        libraries: LibraryChoice,
+        prepared: PreparedKernels,
+        builder: EntryBuilder,
+        *,
+        has_activations: bool = False,
+    ) -> None:
+        self.platform, self.prepared, self.has_activations = platform, prepared, has_activations
         self.counts, self.notices = CallCounts(), Notices()
         self.devices = Devices(platform, libraries, self.notices)
         self.builds = BackgroundBuilds(builder, done=lambda: self._routes.look_again())
@@ -39,17 +49,24 @@ class ProductService:
         self._misaligned = platform.alignment - 1  # bits of an address
 
     def product(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, bias: torch.Tensor | None = None
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        activation: Activation | None = None,
     ) -> torch.Tensor | None:
         """The product of an M×K and a K×N matrix, on the current stream; None where the caller has to compute it.
 
-        `bias`: N elements that are added to every row. `out`: a matrix of the caller's that is written and returned; without it
-        a new one is. Where the result is None, `out` is as it was.
+        `bias`: N elements that are added to every row. `activation`: of the sums. `out`: a matrix of the caller's that is
+        written and returned; without it a new one is. Where the result is None, `out` is as it was.
         """
         key: Any = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device(), b.get_device())
         if bias is not None:
             key = (*key, bias.shape, bias.stride(), bias.dtype, bias.get_device())
-        route = self._kept.get(key) or self._open(key, a, b, bias)
+        if activation is not None:
+            key = (*key, activation)
+        route = self._kept.get(key) or self._open(key, a, b, bias, activation)
         launch = route.launch
         if launch is None:
             route.tally.calls += 1
@@ -87,10 +104,12 @@ class ProductService:
         self.notices.add(f"{cause.sentence}, so PyTorch's own runs: {why}")
         route.withdraw(self.counts.by_cause[cause])
 
-    def _open(self, key: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> CallRoute:
+    def _open(
+        self, key: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: Activation | None
+    ) -> CallRoute:
         device_type = self.platform.device_type
         added = None if bias is None else form_of(bias, device_type)
-        return self._routes.open(key, form_of(a, device_type), form_of(b, device_type), added)
+        return self._routes.open(key, form_of(a, device_type), form_of(b, device_type), added, activation)
 
 
 def _fits(out: torch.Tensor, route: CallRoute, a: torch.Tensor, b: torch.Tensor) -> bool:

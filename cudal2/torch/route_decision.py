@@ -19,7 +19,7 @@ from cudal2.torch.matrix_signature import MatrixForm, MatrixSignature, read_sign
 from cudal2.torch.notices import Notices
 from cudal2_agent.contract.errors import Cudal2Error, DeviceUnavailable, LibraryError
 from cudal2_agent.contract.records.library import LibraryEntry, MRange, StoredAlgorithm
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.task import Activation, GemmTask
 
 
 class RouteDecision:
@@ -40,9 +40,14 @@ class RouteDecision:
         # By device and id: kernels that take M as it comes, whose code the device holds; None for one that cannot be loaded.
         self._ranged: dict[tuple[int, str], RangedKernel | None] = {}
 
-    def route(self, a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None) -> CallRoute:
-        """The route of a matrix product, which may add a bias. Nothing that a graph's capture forbids is done during one."""
-        signature = read_signature(a, b, bias)
+    def route(
+        self, a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None, activation: Activation | None = None
+    ) -> CallRoute:
+        """The route of a matrix product, which may add a bias and have an activation.
+
+        Nothing that a graph's capture forbids is done during one.
+        """
+        signature = read_signature(a, b, bias, activation)
         found = signature if isinstance(signature, FallbackCause) else self._launch_of(signature, a.device)
         return CallRoute(self._counts.by_cause[found], found) if isinstance(found, FallbackCause) else found
 

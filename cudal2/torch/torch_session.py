@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,11 +25,15 @@ from cudal2_agent.contract.errors import LibraryError, UsageError
 from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.settings import load_settings
 
+if TYPE_CHECKING:  # it imports Inductor
+    from cudal2.torch.inductor.activation_pass import ActivationPass
+
 
 class _ProcessState:
     """What this process has set up. `lock`: held while it changes. `compiled`: the files of C++ kernels that were loaded.
 
     `invariant`: what the batch-invariant mode serves, while it is on. `operators`: those that it has replaced, by dispatch key.
+    `activations`: what puts products with activations into compiled graphs, where the library has some.
     """
 
     def __init__(self) -> None:
@@ -38,6 +43,7 @@ class _ProcessState:
         self.compiled: dict[Path, CompiledKernels] = {}
         self.invariant: InvariantProducts | None = None
         self.operators: dict[str, InvariantOperators] = {}
+        self.activations: ActivationPass | None = None
 
 
 _SESSION = _ProcessState()
@@ -70,6 +76,12 @@ def service() -> ProductService:
         return _SESSION.service
 
 
+def enabled_service(operator: str) -> ProductService | None:
+    """The service that an operator of PyTorch asks now; None while the library does not serve it."""
+    override = _SESSION.override
+    return override.service if override is not None and operator in override.operators else None
+
+
 def product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor | None:
     """The product of two matrices by the library; None where the caller has to compute it.
 
@@ -84,7 +96,8 @@ def configure(library: Path | str) -> None:
     Raises: UsageError where there is none; LibraryError where it is damaged.
     """
     opened = open_library(Path(library))
-    use_service(_service_of(lambda identity: opened))  # noqa: ARG005
+    has_activations = any(key.activation is not None for key in opened.keys())  # noqa: SIM118
+    use_service(_service_of(lambda identity: opened, has_activations=has_activations))  # noqa: ARG005
 
 
 def use_service(chosen: ProductService) -> None:
@@ -106,6 +119,7 @@ def enable(
 
     They are in C++ where `cudal2-agent library prepare` has compiled them for this PyTorch, else in Python, which is slower.
     Without a GPU nothing is replaced, which `status` reports. In a `with` statement the replacement ends with the block.
+    Where the library has entries with activations, `torch.compile` puts these into the graphs that it makes from now on.
 
     `batch_invariant`: instead of the library, kernels serve all matrix products whose order of summation does not depend on M.
     They are built now unless they are there. `allow_other`: what these have no kernel for is PyTorch's own, and else an error.
@@ -132,9 +146,7 @@ def enable(
 def disable() -> None:
     """Put the original kernels back. Matrix products that are under way end as they began."""
     with _SESSION.lock:
-        if _SESSION.override is not None:
-            _SESSION.override.stop()
-            _SESSION.override = None
+        _stop()
         if _SESSION.invariant is not None:
             _SESSION.operators[_SESSION.invariant.platform.dispatch_key].serve(None)
             _SESSION.invariant = None
@@ -171,9 +183,7 @@ def _serve_invariant(products: InvariantProducts) -> None:
     replaced = invariant_operators(products.platform.dispatch_key)
     before, _SESSION.invariant = _SESSION.invariant, products
     replaced.serve(products)
-    if _SESSION.override is not None:
-        _SESSION.override.stop()
-        _SESSION.override = None
+    _stop()
     if before is not None and before.platform.dispatch_key != replaced.key:
         _SESSION.operators[before.platform.dispatch_key].serve(None)
 
@@ -202,6 +212,35 @@ def _replace(chosen: ProductService, operators: tuple[str, ...]) -> None:
         before, _SESSION.override = _SESSION.override, _override(chosen, operators)
         if before is not None:
             before.stop(_SESSION.override)
+        _find_activations(chosen, operators)
+
+
+def _stop() -> None:
+    """Ask the library no longer."""
+    if _SESSION.override is not None:
+        _SESSION.override.stop()
+        _SESSION.override = None
+    _leave_graphs()
+
+
+def _leave_graphs() -> None:
+    """Leave the graphs that `torch.compile` makes from now on as they are."""
+    if _SESSION.activations is not None:
+        _SESSION.activations.remove()
+        _SESSION.activations = None
+
+
+def _find_activations(chosen: ProductService, operators: tuple[str, ...]) -> None:
+    """Have `torch.compile` ask a service for products with activations, where it has some."""
+    _leave_graphs()
+    if not chosen.has_activations:
+        return
+    try:
+        from cudal2.torch.inductor.activation_pass import ActivationPass
+
+        _SESSION.activations = ActivationPass(chosen, operators)
+    except (ImportError, AttributeError) as exc:
+        chosen.notices.add(f"compiled programs run no product with its activation, since PyTorch lacks a part: {exc}")
 
 
 def _override(chosen: ProductService, operators: tuple[str, ...]) -> AtenOverride:
@@ -221,10 +260,11 @@ def compiled_kernels(chosen: ProductService) -> CompiledKernels | None:
     return None if file is None else _SESSION.compiled[file]
 
 
-def _service_of(libraries: LibraryChoice) -> ProductService:
+def _service_of(libraries: LibraryChoice, *, has_activations: bool = False) -> ProductService:
     prepared = PreparedKernels(load_settings().home / "cache" / "library")
-    return ProductService(CudaPlatform(), libraries, prepared, CommandBuilder())
+    return ProductService(CudaPlatform(), libraries, prepared, CommandBuilder(), has_activations=has_activations)
 
 
 def _shipped(identity: GpuIdentity) -> KernelLibrary | None:
+    """None of these has an entry with an activation."""
     return shipped_library(identity.gpu)

@@ -144,6 +144,18 @@ def test_a_process_without_cuda_stays_as_it_is(products: HostProducts, monkeypat
     assert cudal2.status().enabled == ("mm", "addmm")
 
 
+def test_graphs_of_an_engine_stay_as_they_are(products: HostProducts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine's cache of compiled graphs would keep the operator for processes that lack it."""
+    import torch._inductor.config as config
+
+    monkeypatch.setenv("CUDAL2_SERVE", "1")
+    products.service.has_activations = True
+    Engine(GROUPS[0]).load_plugins()
+    cuda_starts()
+    assert cudal2.status().enabled == ("mm", "addmm")
+    assert config.pre_grad_custom_pass is None
+
+
 def test_a_process_that_has_cuda_is_served_at_once(products: HostProducts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDAL2_SERVE", "1")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

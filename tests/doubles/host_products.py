@@ -11,6 +11,7 @@ from cudal2.launcher.loaded_kernel import LoadedKernel
 from cudal2.library.kernel_library import KernelLibrary, open_library
 from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
 from cudal2.torch.background_builds import BuildOrder
+from cudal2.torch.inductor.linear_activation import APPLIED
 from cudal2.torch.product_service import ProductService
 from cudal2_agent.contract.errors import LauncherError, LibraryError
 from cudal2_agent.contract.plan.plan import LaunchPlan, ResolvedPlan
@@ -45,7 +46,10 @@ def at(address: int, rows: int, columns: int, element: ElementType) -> torch.Ten
 
 
 class HostKernel:
-    """Computes D = A·B and adds the bias, in f32 and in the layout of the task. `launches`: the streams it was launched on."""
+    """Computes D = A·B, adds the bias and applies the activation, in f32 and in the layout of the task.
+
+    `launches`: the streams it was launched on.
+    """
 
     c_entry = None
 
@@ -62,7 +66,8 @@ class HostKernel:
         assert task.bias == bool(bias)
         added = at(bias, 1, task.n, task.element).float() if bias else 0.0
         # aten::bmm is not replaced.
-        at(d, task.m, task.n, task.element).copy_(torch.bmm(left.float()[None], right.float()[None])[0] + added)
+        sums = torch.bmm(left.float()[None], right.float()[None])[0] + added
+        at(d, task.m, task.n, task.element).copy_(sums if task.activation is None else APPLIED[task.activation](sums))
         self.launches.append(stream)
 
 
@@ -201,4 +206,10 @@ class HostProducts:
                 prepare(self.prepared, BuildOrder(entry, entry.task, self.library.path, IDENTITY.sms))
                 if smallest is not None:
                     prepare(self.prepared, BuildOrder(entry, entry.task, self.library.path, IDENTITY.sms, ranged=True))
-        self.service = ProductService(self.platform, lambda identity: self.library, self.prepared, self.builder)  # noqa: ARG005
+        self.service = ProductService(
+            self.platform,
+            lambda identity: self.library,  # noqa: ARG005
+            self.prepared,
+            self.builder,
+            has_activations=any(task.activation is not None for task in tasks),
+        )

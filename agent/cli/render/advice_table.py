@@ -43,8 +43,13 @@ def _row(one: ProductAdvice, traced: bool) -> tuple[str, ...]:
         autotuning,
         cell(one.kernel_us),
         cell(one.gain_us.value if one.gain_us else None),
-        one.reason or one.status,
+        words_of(one),
     )
+
+
+def words_of(one: ProductAdvice) -> str:
+    """What is known of a product, or why no kernel of a library computes it."""
+    return f"{one.reason or one.status}{', compiled' * one.again}"
 
 
 def _legend(advice: Advice) -> Iterator[str]:
@@ -109,7 +114,7 @@ def not_served(advice: Advice) -> Iterator[str]:
     """Calls that nothing serves, by the reason."""
     calls: dict[str, float] = defaultdict(float)
     for one in advice.products:
-        if one.status not in ("served", "padded M", "algorithm"):
+        if one.status not in ("served", "padded M", "algorithm") and not one.again:
             calls[one.reason or _WHY[one.status]] += one.calls
     for why, count in sorted(calls.items(), key=lambda item: -item[1]):
         yield f"not served: {_count(count)} of {_count(advice.whole.calls)} calls, {why}"

@@ -3,10 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from cudal2_agent.agent.cli.render.advice_table import not_served
+from cudal2_agent.agent.cli.render.advice_table import not_served, words_of
 from cudal2_agent.agent.cli.render.alignment import NONE, aligned
 from cudal2_agent.agent.cli.render.plain_console import PlainConsole
-from cudal2_agent.agent.library.advise.advice import ProductAdvice
 from cudal2_agent.agent.library.algorithms.tuned_products import TunedProduct
 from cudal2_agent.agent.model_tuning.tune_records import (
     GpuShares,
@@ -77,7 +76,7 @@ def plan_lines(plan: TunePlan) -> list[str]:
     advice = plan.advice
     rows = [("part", "shape", "operands", "calls", "")]
     rows += [
-        (one.product.part, one.product.shape, one.product.operands, f"{one.calls:g}", _state(one)) for one in advice.products
+        (one.product.part, one.product.shape, one.product.operands, f"{one.calls:g}", words_of(one)) for one in advice.products
     ]
     left = f", and {plan.left} in a later call" if plan.left else ""
     return [
@@ -123,9 +122,10 @@ def time_lines(times: tuple[PassTimes, ...]) -> list[str]:
 
 
 def _served(answer: TuneAnswer) -> Iterator[str]:
-    products = answer.advice.products
-    served = len(products) - len(answer.unserved)
-    yield f"{served} of {len(products)} matrix products are served; {answer.searched} were searched in this call"
+    served = len(answer.products) - len(answer.unserved)
+    yield f"{served} of {len(answer.products)} matrix products are served; {answer.searched} were searched in this call"
+    if again := [one.status == "served" or one.status == "padded M" for one in answer.advice.products if one.again]:
+        yield f"{sum(again)} of {len(again)} are served with their activation in compiled programs"
     if answer.ranges:
         yield f"{answer.ranges} of their kernels have a form for smaller M, too"
     if answer.dropped:
@@ -160,13 +160,10 @@ def _costs(answer: TuneAnswer) -> Iterator[str]:
     yield f"costs: {measured}{answer.disk_bytes / 2**20:.1f} MiB on disk"
 
 
-def _state(one: ProductAdvice) -> str:
-    return one.reason or one.status
-
-
 def _rival(task: GemmTask) -> str:
     """What PyTorch runs for a product."""
-    return "torch.addmm" if task.bias else "torch.mm"
+    activation = f" and {task.activation}" if task.activation is not None else ""
+    return f"{'torch.addmm' if task.bias else 'torch.mm'}{activation}"
 
 
 def _ratio(speedup: Speedup) -> str:

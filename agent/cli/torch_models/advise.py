@@ -80,7 +80,7 @@ def _recorded(file: Path | None, trace: Path | None, element: str | None, passes
     recording = record_model(file) if file else read_trace(trace or Path())
     recording = recording.model_copy(update={"passes": passes}) if passes else recording
     try:
-        return recording.in_half_precision(half) if half else recording
+        return (recording.in_half_precision(half) if half else recording).both_ways()
     except ValueError as exc:
         raise UsageError("--element changes matrix products of other elements, and this trace has GPU times of them") from exc
 

@@ -5,7 +5,9 @@ products are; no gain is computed from one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
 
 from cudal2_agent.agent.library.advise.gains import NO_GAIN, GainInterval, KernelGain, time_spared, total_gain
 from cudal2_agent.agent.library.advise.known_kernels import KnownKernels
@@ -32,7 +34,8 @@ class ProductAdvice(Record):
     `traced_us`: of the kernels in the trace. `autotuning`: of cuBLASLt-AutoTuning. `kernel_us`, `speedup`: of the known kernel.
     `gain_us`: per pass, of a served product; `heuristic_gain_us`: over cuBLASLt's heuristic choice, a difference of medians.
     `torch_gain_us`: per pass, of a product that a stored algorithm runs, whose time is `kernel_us`: over PyTorch's product, a
-    difference of medians. `reason`: why it is outside.
+    difference of medians. `reason`: why it is outside. `again`: calls that the product alone counts, in the form that compiled
+    programs run: no sum has them twice.
     """
 
     product: MatrixProduct
@@ -46,6 +49,7 @@ class ProductAdvice(Record):
     gain_us: GainInterval | None = None
     heuristic_gain_us: float | None = None
     torch_gain_us: float | None = None
+    again: Annotated[bool, Field(exclude_if=lambda again: not again)] = False
 
 
 class PartAdvice(Record):
@@ -104,8 +108,9 @@ def advise(
     passes, traced = recording.passes, recording.gpu_us is not None
     found = [_found(one, passes, kernels, searches, times) for one in recording.products]
     found.sort(key=lambda one: -(_time_us(one, traced) or 0.0) * one.calls)
-    parts = [_part(part, [one for one in found if one.product.part == part], traced) for part in PARTS]
-    whole = _part(ALL, found, traced)
+    once = [one for one in found if not one.again]
+    parts = [_part(part, [one for one in once if one.product.part == part], traced) for part in PARTS]
+    whole = _part(ALL, once, traced)
     pass_us = None if recording.gpu_us is None else recording.gpu_us / passes
     return Advice(
         source=source,
@@ -206,6 +211,7 @@ def _advised(counted: CountedProduct, passes: int, known: _Known | None, times: 
         speedup=known.speedup if known else None,
         gain_us=time_spared(served.autotuning_us, served.speedup).times(calls) if served else None,
         heuristic_gain_us=(heuristic_us - served.time_us) * calls if served and heuristic_us else None,
+        again=counted.again,
     )
 
 
@@ -250,7 +256,7 @@ def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice
 
 def _kernel(product: MatrixProduct) -> tuple[object, ...]:
     """Products of several parts may be one task, and then take the same kernel."""
-    return product.m, product.n, product.k, product.layout, product.element
+    return product.m, product.n, product.k, product.layout, product.element, product.bias, product.activation
 
 
 def _percent(gain: GainInterval, of_us: float) -> GainInterval:

@@ -60,6 +60,7 @@ def task_of(product: MatrixProduct, arch: Arch) -> GemmTask | None:
             layout=Layout(product.layout),
             arch=arch,
             bias=product.bias,
+            activation=product.activation,
         )
     except ValueError:
         return None

@@ -5,14 +5,14 @@ A recording of a model and a trace of PyTorch's profiler both give these records
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from cudal2_agent.agent.campaign.shapes import RecordedProduct, ShapeFile
 from cudal2_agent.contract.base import Record
-from cudal2_agent.contract.records.task import ElementType
+from cudal2_agent.contract.records.task import Activation, ElementType
 
 Part = Literal["forward", "dX", "dW", "backward"]
 Operator = Literal["mm", "addmm", "bmm", "baddbmm"]
@@ -32,7 +32,8 @@ ELEMENTS = {
 class MatrixProduct(Record):
     """One matrix product. `operator`: of PyTorch; `addmm` and `baddbmm` add something to it.
 
-    `bias`: that is N elements, which are added to every row, and nothing is scaled.
+    `bias`: that is N elements, which are added to every row, and nothing is scaled. `activation`: what alone its result goes
+    into, in a forward pass.
     `element`: as `ElementType` has it, else PyTorch's name. `layout`: as `Layout` has it, or `tt` where both operands are
     stored transposed. `packed`: no operand has gaps or repetitions. `batch`: matrices per call. `part`: of the pass: forward,
     dX (gradient of an input), dW (gradient of a weight), or a product of the backward pass that is neither.
@@ -48,6 +49,7 @@ class MatrixProduct(Record):
     batch: int = 1
     packed: bool = True
     bias: Annotated[bool, Field(exclude_if=lambda bias: not bias)] = False
+    activation: Annotated[Activation | None, Field(exclude_if=lambda activation: activation is None)] = None
 
     @property
     def shape(self) -> str:
@@ -55,16 +57,26 @@ class MatrixProduct(Record):
 
     @property
     def operands(self) -> str:
-        """How they are stored, such as `tn f16`, with ` bias` behind it where one is added."""
-        return f"{self.layout} {self.element}{' bias' if self.bias else ''}"
+        """How they are stored, such as `tn f16`, with ` bias` and ` gelu` behind it where these belong to the product."""
+        activation = f" {self.activation}" if self.activation is not None else ""
+        return f"{self.layout} {self.element}{' bias' if self.bias else ''}{activation}"
+
+    @property
+    def alone(self) -> "MatrixProduct":
+        """Without its activation."""
+        return self.model_copy(update={"activation": None})
 
 
 class CountedProduct(Record):
-    """`calls`: in the whole recording. `gpu_us`: time of the kernels of all these calls; None where no GPU was traced."""
+    """`calls`: in the whole recording. `gpu_us`: time of the kernels of all these calls; None where no GPU was traced.
+
+    `again`: calls that stand with the product alone too, of which this is the form that compiled programs run.
+    """
 
     product: MatrixProduct
     calls: int
     gpu_us: float | None = None
+    again: Annotated[bool, Field(exclude_if=lambda again: not again)] = False
 
 
 class Recording(Record):
@@ -80,6 +92,15 @@ class Recording(Record):
     capability: int | None = None
     gpu_us: float | None = None
 
+    def alone(self) -> "Recording":
+        """The products without their activations."""
+        return self._changed(lambda product: product.alone)
+
+    def both_ways(self) -> "Recording":
+        """The products without their activations, and those that have one with it again."""
+        with_one = (one.model_copy(update={"again": True}) for one in self.products if one.product.activation is not None)
+        return self.model_copy(update={"products": in_order((*self.alone().products, *with_one))})
+
     def in_half_precision(self, element: str) -> "Recording":
         """The same products, those of other elements as if they had this one.
 
@@ -91,11 +112,20 @@ class Recording(Record):
             raise ValueError("times of a trace belong to its element types")
         if not other:
             return self
-        changed = Counter[MatrixProduct]()
+        return self._changed(lambda one: one if one.element in half else one.model_copy(update={"element": element}))
+
+    def _changed(self, change: Callable[[MatrixProduct], MatrixProduct]) -> "Recording":
+        """Other products, with the calls and the times of equal ones added up. The same recording where nothing changes."""
+        if all(change(one.product) == one.product for one in self.products):
+            return self
+        calls, times = Counter[MatrixProduct](), dict[MatrixProduct, float | None]()
         for one in self.products:
-            kept = one.product.element in half
-            changed[one.product if kept else one.product.model_copy(update={"element": element})] += one.calls
-        return self.model_copy(update={"products": in_order(CountedProduct(product=p, calls=c) for p, c in changed.items())})
+            product = change(one.product)
+            before = times.get(product, 0.0)
+            calls[product] += one.calls
+            times[product] = None if before is None or one.gpu_us is None else before + one.gpu_us
+        found = (CountedProduct(product=one, calls=count, gpu_us=times[one]) for one, count in calls.items())
+        return self.model_copy(update={"products": in_order(found)})
 
 
 def read_product(
@@ -130,11 +160,16 @@ def read_product(
 
 def in_order(counted: Iterable[CountedProduct]) -> tuple[CountedProduct, ...]:
     """The most frequent first."""
-    return tuple(sorted(counted, key=lambda one: (-one.calls * one.product.batch, *one.product.model_dump().values())))
+
+    def place(one: CountedProduct) -> tuple[object, ...]:
+        product = one.product
+        return -one.calls * product.batch, tuple(product.alone.model_dump().values()), product.activation or ""
+
+    return tuple(sorted(counted, key=place))
 
 
 def shape_file(counted: Iterable[CountedProduct]) -> ShapeFile:
-    """The shapes for `campaign run`, the most frequent first. A batch counts once per matrix."""
+    """The shapes for `campaign run`, without activations, the most frequent first. A batch counts once per matrix."""
     counts: Counter[tuple[Part, int, int, int, str, bool]] = Counter()
     for one in counted:
         product = one.product

@@ -1,6 +1,7 @@
 """Records the matrix products of a PyTorch model from a real forward and backward pass. Only this module imports torch.
 
-Covered: mm, addmm, bmm and baddbmm, to which linear layers, matmul and einsum lead.
+Covered: mm, addmm, bmm and baddbmm, to which linear layers, matmul and einsum lead. A product of a linear layer whose result
+only goes into an activation has it named.
 Not covered: products inside fused operators such as attention, grouped products, convolutions, and what a model does outside
 PyTorch. `scaled_dot_product_attention` is not run: on a GPU it is one kernel, and elsewhere it may be several products.
 The file of the user runs in this process, with the user's rights.
@@ -27,6 +28,7 @@ from cudal2_agent.agent.library.advise.products import (
     read_product,
 )
 from cudal2_agent.contract.errors import MachineError, UsageError
+from cudal2_agent.contract.records.task import Activation, Layout
 
 
 class ModelFile(NamedTuple):
@@ -76,7 +78,10 @@ def record(name: str, make_model: Callable[[], Any], make_inputs: Callable[[], A
 
 
 def load_model_file(file: Path) -> ModelFile:
-    """Runs a file that defines `model()` and `inputs()`; it may import its neighbours. Raises: UsageError for one without."""
+    """Runs a file that defines `model()` and `inputs()`, and may import its neighbours.
+
+    Raises: UsageError for one that does not.
+    """
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
     spec = importlib.util.spec_from_file_location("recorded_model", file)
@@ -116,12 +121,27 @@ def _run(
         recorder = _recorder({_storage(one): tuple(one.shape) for one in model.parameters()})
         with recorder, _without_attention():
             answer = called(model, given)
-            recorder.backward = True
+            recorder.end_forward(tree_leaves(answer))
             outputs = [one for one in tree_leaves(answer) if isinstance(one, torch.Tensor) and one.requires_grad]
             if outputs:  # contiguous gradients, as those of a loss are
                 torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
     counted: Counter[MatrixProduct] = recorder.counted
     return counted
+
+
+class _Result:
+    """The result of a forward product, and into what it goes. `storage`: a reference that keeps its identity taken."""
+
+    def __init__(self, product: MatrixProduct, storage: Any) -> None:
+        self.product, self.storage = product, storage
+        self.uses: list[Activation | None] = []  # None for anything but an activation
+
+    @property
+    def marked(self) -> MatrixProduct:
+        """The product, with the activation that is its only use. A linear layer stores its weight transposed."""
+        if len(self.uses) != 1 or self.product.layout != Layout.TN:
+            return self.product
+        return self.product.model_copy(update={"activation": self.uses[0]})
 
 
 def _without_attention() -> Any:
@@ -141,6 +161,13 @@ def _without_attention() -> Any:
     return WithoutAttention()
 
 
+def _activation(name: str, options: Mapping[str, Any]) -> Activation | None:
+    """The activation that an operator of aten is, without the ending of its form in place."""
+    if name == "gelu":
+        return Activation.GELU_TANH if options.get("approximate") == "tanh" else Activation.GELU
+    return Activation(name) if name in ("relu", "silu") else None
+
+
 def _storage(tensor: Any) -> int:
     identity: int = tensor.untyped_storage()._cdata
     return identity
@@ -148,28 +175,60 @@ def _storage(tensor: Any) -> int:
 
 def _recorder(parameters: Mapping[int, tuple[int, ...]]) -> Any:
     """A dispatch mode that counts products. `parameters`: shapes by storage."""
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
 
     weights = {shape for shape in parameters.values() if len(shape) == 2}
 
     class Recorder(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
-        backward = False
-
         def __init__(self) -> None:
             super().__init__()
+            self.backward = False
             self.counted: Counter[MatrixProduct] = Counter()
+            self.results: dict[int, _Result] = {}  # of the forward pass, by storage
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name = func.overloadpacket.__name__
+            name, product = func.overloadpacket.__name__, None
             if func.namespace == "aten" and name in OPERATORS:
                 a, b = args[-2:]
                 added = args[0].shape if len(args) > 2 and all(one == 1 for one in (kwargs or {}).values()) else None
                 part = self._part(a, b) if self.backward else "forward"
                 element = ELEMENTS.get(str(a.dtype), str(a.dtype))
                 product = read_product(name, part, element, (a.shape, a.stride()), (b.shape, b.stride()), added)
-                if product is not None:
-                    self.counted[product] += 1
-            return func(*args, **(kwargs or {}))
+            made = func(*args, **(kwargs or {}))
+            if not self.backward and func.namespace != "prim":  # such ask for the device of a tensor
+                self._used(func, name, (args, kwargs), made)
+            if product is not None and self.backward:
+                self.counted[product] += 1
+            elif product is not None:
+                self._count(_storage(made))
+                self.results[_storage(made)] = _Result(product, StorageWeakRef(made.untyped_storage()))
+            return made
+
+        def end_forward(self, answer: list[Any]) -> None:
+            """Products are of the backward pass from now on. What the model answers has another use."""
+            self.backward = True
+            for one in answer:
+                if isinstance(one, torch.Tensor) and _storage(one) in self.results:
+                    self.results[_storage(one)].uses.append(None)
+            for storage in list(self.results):
+                self._count(storage)
+
+        def _count(self, storage: int) -> None:
+            if (found := self.results.pop(storage, None)) is not None:
+                self.counted[found.marked] += 1
+
+        def _used(self, func: Any, name: str, given: Any, made: Any) -> None:
+            """Notes what results of products go into. A view of one is the same result; in place it is one no longer."""
+            activation = _activation(name.removesuffix("_"), given[1] or {}) if func.namespace == "aten" else None
+            after = {_storage(one) for one in tree_leaves(made) if isinstance(one, torch.Tensor)}
+            for storage in {_storage(one) for one in tree_leaves(given) if isinstance(one, torch.Tensor)} & self.results.keys():
+                if activation is not None or storage not in after or func._schema.is_mutable:
+                    self.results[storage].uses.append(activation)
+                if func._schema.is_mutable:
+                    self._count(storage)
 
         def _part(self, a: Any, b: Any) -> Part:
             if _storage(a) in parameters or _storage(b) in parameters:

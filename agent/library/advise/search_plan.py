@@ -35,7 +35,7 @@ def plan_searches(advice: Advice, file: Path, write: bool) -> tuple[SearchPlan, 
     `file`: for the shapes; a second element type is added to its name. `write`: whether the files are written.
     Raises: UsageError where one cannot be written.
     """
-    missing = [one for one in advice.products if one.status == "missing"]
+    missing = [one for one in advice.products if one.status == "missing" and not one.again]
     elements = sorted({one.product.element for one in missing})
     plans = []
     for element in elements:

@@ -12,6 +12,7 @@ import torch
 
 from cudal2.launcher.loaded_kernel import LoadedKernel
 from cudal2.torch.gpu_platform import CudaPlatform, Platform
+from cudal2.torch.inductor.linear_activation import APPLIED
 from cudal2_agent.agent.library.algorithms.product_graphs import Multiply, by_torch, drawn, launches_in, operand_sets, race
 from cudal2_agent.contract.errors import Cudal2Error
 from cudal2_agent.contract.records.evaluation import TORCH
@@ -22,6 +23,7 @@ from cudal2_agent.contract.reward.speedup import median_us
 DRAWS = 3
 ROUNDS, SAMPLE_US = 15, 1000.0
 _F32_UNIT = 2.0**-24
+_STEEPEST = 1.13  # of the slopes of all activations
 _OURS = "algorithm"
 
 
@@ -73,17 +75,28 @@ def fault_of(task: GemmTask, kernel: LoadedKernel, device: str, stream: Callable
         if bias:  # as one more row of B
             a = torch.cat((a, torch.ones(len(a), 1, dtype=a.dtype, device=a.device)), 1)
             b = torch.cat((b, bias[0][None]))
-        worst = float(((out.float() - a.float() @ b.float()).abs() / _bound(a, b)).max())
+        worst = float(((out.float() - _activated(a.float() @ b.float(), task)).abs() / _bound(a, b, task)).max())
         if worst > 1:
             return f"draw {seed}: the largest error is {worst:.3g} of its bound"
     return ""
 
 
-def _bound(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Of the error of an element: one rounding of D, and f32 sums of K terms in any order, whose errors are independent."""
+def _activated(sums: torch.Tensor, task: GemmTask) -> torch.Tensor:
+    return sums if task.activation is None else APPLIED[task.activation](sums)
+
+
+def _bound(a: torch.Tensor, b: torch.Tensor, task: GemmTask) -> torch.Tensor:
+    """Of the error of an element: one rounding of D, and f32 sums of K terms in any order, whose errors are independent.
+
+    No activation is steeper than 1.13, and its own error is within 2^-18 of it and 2^-22 of the sums.
+    """
     left, right = a.float(), b.float()
+    products = left @ right
     sums = 8 * a.shape[1] ** 0.5 * _F32_UNIT * (left.abs() @ right.abs())
-    return torch.finfo(a.dtype).eps * (left @ right).abs() + sums
+    eps = torch.finfo(a.dtype).eps
+    if task.activation is None:
+        return eps * products.abs() + sums
+    return (eps + 2.0**-18) * _activated(products, task).abs() + _STEEPEST * sums + 2.0**-22 * products.abs()
 
 
 def _times_us(stored: StoredAlgorithm, kernel: LoadedKernel, platform: Platform) -> tuple[float, float]:

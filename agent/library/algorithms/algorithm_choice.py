@@ -18,6 +18,7 @@ REDUCTIONS = frozenset({"reduction none", "reduction compute_type"})
 OTHER_LAYOUT = "AutoTuning was fastest with operands that it copied into another layout"
 HALF_SUMS = "AutoTuning's algorithm adds partial sums in the type of D"
 HALF_ACCUMULATOR = "PyTorch accumulates in f32"
+EPILOGUE = "a stored algorithm adds no bias and applies no activation"
 NO_GAIN_TUNED = "no algorithm was faster than PyTorch when it was tuned"
 NO_GAIN = f"PyTorch is not {MIN_GAIN - 1:.0%} slower than AutoTuning"
 
@@ -69,6 +70,8 @@ def why_not_run(task: GemmTask, words: str) -> str:
         return OTHER_LAYOUT
     if task.accumulate is not AccumulatorType.F32:
         return HALF_ACCUMULATOR
+    if task.bias or task.activation is not None:
+        return EPILOGUE
     return "" if REDUCTIONS & set(parts) else HALF_SUMS
 
 

@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 
 from cudal2.torch.matrix_signature import DTYPE_OF
 from cudal2_agent.contract.records.evaluation import Timing
-from cudal2_agent.contract.records.task import GemmTask, Layout
+from cudal2_agent.contract.records.task import Activation, GemmTask, Layout
 
 Operands = tuple[torch.Tensor, ...]  # A and B, and a bias behind them where the task has one
 # Writes D = A B: A, B and D as M×K, K×N and M×N matrices, and a bias of N elements behind them where the task has one.
@@ -23,16 +24,19 @@ LONG_US, WARM_US = 500.0, 50_000.0
 
 
 def drawn(task: GemmTask, seed: int, device: str) -> Operands:
-    """Random operands in the layout of the task, as M×K and K×N matrices. A bias is as large as the products."""
-    dtype = DTYPE_OF[task.element]
+    """Random operands in the layout of the task, as M×K and K×N matrices. A bias is as large as the products.
+
+    Products that go into an activation have a deviation of 1, where it bends.
+    """
+    dtype, scale = DTYPE_OF[task.element], 1.0 if task.activation is None else task.k**-0.5
     generator = torch.Generator(device=device).manual_seed(seed)
 
-    def normal(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn(rows, columns, generator=generator, device=device).to(dtype)
+    def normal(rows: int, columns: int, scale: float = 1.0) -> torch.Tensor:
+        return (torch.randn(rows, columns, generator=generator, device=device) * scale).to(dtype)
 
-    a = normal(task.k, task.m).t() if task.layout is Layout.NT else normal(task.m, task.k)
+    a = normal(task.k, task.m, scale).t() if task.layout is Layout.NT else normal(task.m, task.k, scale)
     b = normal(task.n, task.k).t() if task.layout is Layout.TN else normal(task.k, task.n)
-    return (a, b, (normal(1, task.n) * task.k**0.5).reshape(-1)) if task.bias else (a, b)
+    return (a, b, normal(1, task.n, scale * task.k**0.5).reshape(-1)) if task.bias else (a, b)
 
 
 def operand_sets(task: GemmTask, device: str = "cuda:0") -> list[Operands]:
@@ -104,3 +108,24 @@ def by_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Te
         torch.mm(a, b, out=out)
     else:
         torch.addmm(bias, a, b, out=out)
+
+
+def by_torch_with(activation: Activation | None) -> Multiply:
+    """PyTorch's product, and then its activation in place, which takes no longer than one beside it."""
+    if activation is None:
+        return by_torch
+    apply = _IN_PLACE[activation]
+
+    def multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        by_torch(a, b, out, bias)
+        apply(out)
+
+    return multiply
+
+
+_IN_PLACE: dict[Activation, Callable[[torch.Tensor], object]] = {
+    Activation.RELU: torch.ops.aten.relu_,
+    Activation.GELU: torch.ops.aten.gelu_,
+    Activation.GELU_TANH: partial(torch.ops.aten.gelu_, approximate="tanh"),
+    Activation.SILU: torch.ops.aten.silu_,
+}

@@ -13,10 +13,16 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from cudal2_agent.contract.records.task import AccumulatorType, ElementType, GemmTask
+from cudal2_agent.contract.records.task import AccumulatorType, Activation, ElementType, GemmTask
 
 CONSTANTS, SECTION, END = "//@constants\n", "//@section ", "//@end\n"
 _ELEMENTS = {ElementType.F16: "__half", ElementType.BF16: "__nv_bfloat16"}
+_ACTIVATIONS = {
+    Activation.RELU: "Relu",
+    Activation.GELU: "Gelu",
+    Activation.GELU_TANH: "GeluTanh",
+    Activation.SILU: "Silu",
+}
 _REGISTERS = {AccumulatorType.F32: "float", AccumulatorType.F16: "unsigned"}
 
 
@@ -78,10 +84,12 @@ def template_of(family: str) -> SourceTemplate:
 
 
 def _types(task: GemmTask) -> list[str]:
+    activation = [f"using Activation = {_ACTIVATIONS[task.activation]};  // of the sums"] if task.activation else []
     return [
         "// ---- schedule " + "-" * 111,
         f"using Element = {_ELEMENTS[task.element]};",
         f"using Register = {_REGISTERS[task.accumulate]};  // of the accumulator: a float, or two packed halves",
+        *activation,
     ]
 
 

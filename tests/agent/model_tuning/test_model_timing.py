@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,8 @@ from cudal2_agent.agent.model_tuning.model_timing import TimedPass, time_pass
 from cudal2_agent.agent.model_tuning.tune_records import OutputErrors, PassTimes, Way
 from cudal2_agent.agent.model_tuning.tuned_model import open_model
 from cudal2_agent.contract.errors import UsageError
-from cudal2_agent.contract.records.task import GemmTask
+from cudal2_agent.contract.records.task import Activation, GemmTask, Layout
+from tests.doubles.host_products import HostProducts
 from tests.doubles.libraries import library_entry, write_entries
 
 MODEL = """
@@ -80,37 +80,87 @@ def test_a_wrong_product_shows_as_an_error(tmp_path: Path, monkeypatch: pytest.M
     assert not errors.within(1.25)
 
 
-def test_code_is_compiled_once_and_run_as_a_program_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library is enabled around runs of the code, not while it is compiled."""
+def test_code_is_compiled_once_without_the_library_and_once_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each runs as it was compiled, in turns."""
     import torch
 
     events: list[str] = []
 
     @contextmanager
     def enabled(*_: object) -> Iterator[None]:
-        events.append("enabled")
+        events.append("(")
         yield
-        events.append("disabled")
+        events.append(")")
 
-    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-        events.append("compiled")
+    def backend(name: str) -> Callable[..., Callable[..., object]]:
+        def compiled(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+            events.append(f"compiled {name}")
 
-        def run(*arguments: object) -> object:
-            events.append("run")
-            return graph(*arguments)
+            def run(*arguments: object) -> object:
+                events.append(name)
+                return graph(*arguments)
 
-        return run
+            return run
 
-    compiled = partial(torch.compile, backend=backend)
+        return compiled
+
+    monkeypatch.setattr(model_timing, "_with_library", backend("served"))
+    plain, compile_by = backend("plain"), torch.compile
+
+    def compiled(model: torch.nn.Module, backend: object = "inductor", mode: object = None) -> object:  # noqa: ARG001
+        return compile_by(model, backend=plain if backend == "inductor" else backend)
+
     monkeypatch.setattr(torch, "compile", compiled)
     monkeypatch.setattr("cudal2.enable", enabled)
-    [way] = timed(tmp_path, ways=("compile",)).ways
-    assert way.way == "compile"
-    assert events.count("compiled") == 1
-    after = events[events.index("compiled") :]
-    runs = "".join({"enabled": "(", "disabled": ")", "run": "r", "compiled": ""}[one] for one in after)
-    assert "(r" in runs, "runs with the library"
-    assert ")r" in runs, "runs without it, in turns"
+    found = timed(tmp_path, ways=("compile",))
+    assert [one.way for one in found.ways] == ["compile"], found.notes
+    assert events.count("compiled plain") == events.count("compiled served") == 1
+    depth, runs = 0, set[tuple[str, bool]]()
+    for event in events:
+        depth += {"(": 1, ")": -1}.get(event, 0)
+        if event in ("plain", "served", "compiled plain", "compiled served"):
+            runs.add((event, depth > 0))
+    assert runs == {("plain", False), ("compiled plain", False), ("served", True), ("compiled served", True)}
+
+
+ACTIVATED = """
+import torch
+def model():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.GELU()).half()
+def inputs(tokens):
+    return (torch.randn(tokens, 64).half(),)
+"""
+
+
+@pytest.mark.parametrize(("ways", "served"), [(("compile",), 1), (("eager", "compile"), 0)])
+def test_compiled_programs_run_products_with_activations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ways: tuple[Way, ...], served: int
+) -> None:
+    """On a platform that multiplies on the host. The program without the library stays as it was, in turns with the other.
+
+    The calls are those of an eager pass, unless all ways are compiled.
+    """
+    import cudal2
+    from cudal2.torch import torch_session
+
+    task = GemmTask(m=8, n=32, k=64, layout=Layout.TN, bias=True, activation=Activation.GELU)
+    products, before, enable = HostProducts(tmp_path / "small", [task]), torch_session.service(), cudal2.enable
+    torch_session.use_service(products.service)
+    monkeypatch.setattr("cudal2.enable", lambda *_: enable())
+    try:
+        found = timed(tmp_path, ACTIVATED, ways=ways)
+    finally:
+        torch_session.disable()
+        torch_session.use_service(before)
+    assert [one.way for one in found.ways] == list(ways), found.notes
+    assert (found.served, found.asked) == (served, 1)
+    runs = model_timing.ROUNDS + model_timing.WARM_RUNS
+    assert products.platform.launches > runs
+    (entry,) = products.library
+    assert products.service.counts.served() == {entry.id: products.platform.launches}
+    assert found.outputs is not None
+    assert 0 < found.outputs.library < 2e-3
 
 
 def test_a_way_that_fails_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def shapes(path: Path, tokens: tuple[int, ...] = ()) -> dict[int | None, set[tup
     return {
         count: {
             (one.product.shape, one.product.layout, one.product.element, one.calls)
-            for one in recording.products
+            for one in recording.alone().products
             if one.product.part == "forward"
         }
         for count, recording in open_model(path, tokens).recordings().items()

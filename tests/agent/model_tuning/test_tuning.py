@@ -33,7 +33,7 @@ from cudal2_agent.contract.errors import UsageError, WorkerError
 from cudal2_agent.contract.records.campaign import ShapeResult, Winner
 from cudal2_agent.contract.records.evaluation import AUTOTUNED
 from cudal2_agent.contract.records.library import LibraryEntry, MRange
-from cudal2_agent.contract.records.task import Arch, GemmTask, Layout
+from cudal2_agent.contract.records.task import Activation, Arch, GemmTask, Layout
 from cudal2_agent.contract.reward.speedup import Speedup
 from cudal2_agent.contract.settings.settings import Settings, load_settings
 from cudal2_agent.processes.child import ChildLost
@@ -440,6 +440,61 @@ def test_a_library_has_an_entry_for_what_was_found(tmp_path: Path, settings: Set
     entry = open_library(tmp_path / "tuned" / "library.jsonl.gz").find(key_of(SECOND))
     assert entry is not None
     assert entry.evaluation.speedup.ratio == 1.2
+
+
+ACTIVATED = """
+import torch
+def model():
+    layers = [torch.nn.Linear(64, 32, bias=False), torch.nn.Linear(32, 48, bias=False), torch.nn.SiLU()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(48, 16, bias=False)).half()
+def inputs(tokens):
+    return (torch.ones(tokens, 64).half(),)
+"""
+FUSED, END = SECOND.model_copy(update={"activation": Activation.SILU}), GemmTask(m=16, n=16, k=48, layout=Layout.TN)
+
+
+@pytest.mark.parametrize(
+    ("ways", "training", "searched"),
+    [
+        (("eager", "graph"), False, {SECOND, END}),
+        (("compile",), False, {FUSED, END}),
+        (("max-autotune", "compile"), False, {FUSED, END}),
+        (("graph", "compile"), False, {SECOND, FUSED, END}),
+        (("compile",), True, {SECOND, END}),
+    ],
+)
+def test_the_ways_decide_whether_products_are_searched_with_their_activations(
+    tmp_path: Path, settings: Settings, ways: tuple[str, ...], training: bool, searched: set[GemmTask]
+) -> None:
+    (tmp_path / "model.py").write_text(ACTIVATED)
+    plan = tuning(tmp_path, settings, ways=ways, training=training).plan()
+    assert {one for one in plan.wanted if one.m == 16 and one.layout is Layout.TN} == searched
+    assert any(line.endswith("missing, compiled") for line in plan_lines(plan)) == (FUSED in searched and SECOND in searched)
+
+
+def test_products_are_judged_ranged_and_held_with_their_activations(
+    tmp_path: Path, settings: Settings, proven: list[str]
+) -> None:
+    """Beside the product alone, which is slower here. The sums of the table count the calls once."""
+    (tmp_path / "model.py").write_text(ACTIVATED)
+    ScriptedGpu.ratios = {END.shape: 0.9}
+    search = found(settings, {FUSED: 1.2, END: 1.3})
+    answer, shown = run(tuning(tmp_path, settings, **WITH_TOKENS, ways=("graph", "compile")), search)
+    held = open_library(tmp_path / "tuned" / "library.jsonl.gz")
+    entry = held.find(key_of(FUSED))
+    assert entry is not None
+    assert entry.task == FUSED
+    assert (held.find(key_of(SECOND)), held.find(key_of(END))) == (None, None)
+    assert held.manifest.version == 6
+    ranged = held.range_below(entry)
+    assert ranged is None, "SECOND's width is the one that is not proven"
+    assert sorted(proven) == ["5-15x32", "5-15x48"]
+    assert answer.advice.whole.calls == 6
+    assert "1 of 2 are served with their activation in compiled programs" in shown.splitlines(), shown
+    assert "1 of 6 matrix products are served; 7 were searched in this call" in shown.splitlines(), shown
+    assert sorted(one for one in ScriptedGpu.asked if "tune" in one) == sorted(
+        f"tune {m}x{n}x{k}" for m, n, k in ((16, 48, 32), (16, 16, 48), (4, 32, 64), (4, 48, 32), (4, 16, 48))
+    )
 
 
 WITH_TOKENS = {"ranges": True, "tokens": (4, 16)}

@@ -198,7 +198,7 @@ def test_opcheck_passes_and_the_library_is_not_asked(mode: HostProducts) -> None
 
 
 def test_what_inductor_calls_asks_the_mode(mode: HostProducts) -> None:
-    from cudal2.torch.inductor_choices import cudal2_mm_out
+    from cudal2.torch.inductor.inductor_choices import cudal2_mm_out
 
     a, b = operands()
     out = torch.zeros(TASK.m, TASK.n).half()

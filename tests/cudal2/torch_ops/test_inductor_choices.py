@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cudal2
-from cudal2.torch import inductor_choices
+from cudal2.torch.inductor import inductor_choices
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.doubles.host_products import HostProducts
 

@@ -11,6 +11,9 @@
 // For small outputs, whose time is latency. A CTA loads all of its operands at once: there is no ring, and a buffer is used
 // again only where K is long. K is divided between slices of warps. A slice loads what it multiplies itself, and waits for
 // nothing else. The partial sums of slices are added in a fixed order, through shared memory.
+//@section activation
+// An activation of the complete sums is what is rounded to D.
+#include <cudal2/activation.cuh>
 //@end
 #include <cudal2/barrier.cuh>
 //@section bias
@@ -388,8 +391,14 @@ __device__ __forceinline__ int column_of(int pair, int lane) { return pair % (BL
 // pairs: lane i of the quad gets row i of {upper left, lower left, upper right, lower right}. All lanes take part.
 __device__ __forceinline__ void store_octet(Element* __restrict__ d, const Octet& octet, int pair, int lane, bool wanted,
                                             int m0, int n0, int M, int N) {
+//@section no-activation
   unsigned v[4] = {pack<Element>(octet.left.x, octet.left.y), pack<Element>(octet.left.z, octet.left.w),
                    pack<Element>(octet.right.x, octet.right.y), pack<Element>(octet.right.z, octet.right.w)};
+//@section activation
+  const float4 left = activated<Activation>(octet.left), right = activated<Activation>(octet.right);
+  unsigned v[4] = {pack<Element>(left.x, left.y), pack<Element>(left.z, left.w), pack<Element>(right.x, right.y),
+                   pack<Element>(right.z, right.w)};
+//@end
   const bool odd = lane % 2 != 0, high = lane / 2 % 2 != 0;
 #pragma unroll
   for (int half = 0; half < 4; half += 2) {
@@ -437,6 +446,9 @@ __device__ __forceinline__ void store_pairs(Element* __restrict__ d, unsigned sm
     parts[0].y += parts[part].y;
   }
   if (kGuardD && (row >= M || column >= N)) return;
+//@section activation-of-pairs
+  parts[0] = activated<Activation>(parts[0]);
+//@section cluster slices
   *reinterpret_cast<unsigned*>(to) = pack<Element>(parts[0].x, parts[0].y);
 }
 

@@ -8,6 +8,9 @@
 // (splits); partial sums are added in a fixed order. Tiles may reach past every edge of the matrices.
 //@section bias
 // The sums of the first part of K begin with the bias, of which each column of D has an element.
+//@section activation
+// An activation of the complete sums is what is rounded to D.
+#include <cudal2/activation.cuh>
 //@end
 #include <cudal2/arrival.cuh>
 //@section bias
@@ -379,6 +382,19 @@ __device__ __forceinline__ float4 sum_of_unit(const float4* slots, int unit) {
 
 //@end
 // ---- from the sums to D ---------------------------------------------------------------------------------------------------
+//@section activation-direct activation-staged
+__device__ __forceinline__ void activate(Sums& sums, const Place& place) {
+  if (kWarpsK > 1 && place.slice > 0) return;
+#pragma unroll
+  for (int i = 0; i < kMmasM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kMmasN; ++j) {
+#pragma unroll
+      for (float& sum : sums[i][j]) sum = Activation::of(sum);
+    }
+  }
+}
+
 //@section direct
 // Rounds a warp's sums and stores them straight from registers. Its rows are guarded outside the loop over columns.
 __device__ __forceinline__ void store_tile(Element* __restrict__ d, const Sums& sums, const Place& place, int m0, int n0, int M,
@@ -418,6 +434,9 @@ __device__ __forceinline__ void store_pair(Element* __restrict__ d, int row, int
 
 // Stores what this lane holds of a unit straight from registers.
 __device__ __forceinline__ void store_unit(Element* __restrict__ d, float4 sum, int unit, int m0, int n0, int M, int N) {
+//@section activation-sum-spread
+  sum = activated<Activation>(sum);
+//@section sum-spread
   const int f = unit / kTileWarps, warp = unit % kTileWarps, lane = threadIdx.x % 32;
   const int row = m0 + warp / kWarpsN * WARP_M + f / kMmasN * 16 + lane / 4;
   const int column = n0 + warp % kWarpsN * WARP_N + f % kMmasN * 8 + lane % 4 * 2;
@@ -511,6 +530,9 @@ __device__ __forceinline__ void store_cluster_sum(Element* __restrict__ d, const
       low = add(low, load_remote(remote));
       high = add(high, load_remote(remote + sizeof(float4)));
     }
+//@section activation-cluster
+    low = activated<Activation>(low), high = activated<Activation>(high);
+//@section cluster
     if constexpr (kAlignD == 8) {
       if (kGuardD && (m0 + row >= M || n0 + column >= N)) continue;
       *reinterpret_cast<uint4*>(d + (m0 + row) * N + n0 + column) =
@@ -591,6 +613,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kMinCtas)
   float4* const slots = partials + static_cast<long long>(tile) * (kSplits * kSlot);
   share_sums(sums, slots, counters + tile * kCounterPitch, place, split);
   store_share(d, slots, split, m0, n0, M, N);
+//@section activation-direct activation-staged
+  activate(sums, place);
 //@section direct
   store_tile(d, sums, place, m0, n0, M, N);
 //@section staged

@@ -113,19 +113,22 @@ def sections(geometry: Geometry) -> set[str]:
         "column-major-a" if task.layout.transposes_a else "row-major-a",
         "vectors" if geometry.copied_a > 1 else "elements",
     )
+    way_out = "cluster" if s.reduction == "cluster" else "sum-spread" if s.spread_sum else s.epilogue
     chosen = {
         a,
+        way_out,
         f"{copies_a}-a",
         f"{copies_a}-{a}",
         "vectors-b" if geometry.copied_b > 1 else "elements-b",
         "one-stage" if s.stages == 1 else "pipeline",
         "floats" if task.accumulate is AccumulatorType.F32 else "packed",
-        "cluster" if s.reduction == "cluster" else "sum-spread" if s.spread_sum else s.epilogue,
         "one-split" if s.split_k == 1 else "splits",
         "one-row" if s.group_m == 1 else "grouped",
     }
     wanted = {
         "bias": task.bias,
+        "activation": task.activation is not None,
+        f"activation-{way_out}": task.activation is not None,
         "slices": s.warps_k > 1,
         "workspace": s.reduction == "workspace",
         "sum-last": s.reduction == "workspace" and not s.spread_sum,

@@ -63,7 +63,8 @@ class Resident(Family[ResidentSchedule]):
     def parts(self, schedule: ResidentSchedule, task: GemmTask) -> KernelParts:
         ends = "drains" if schedule.cluster > 1 else "meets"
         a = "column-major-a" if task.layout.transposes_a else "row-major-a"
-        return KernelParts(plan(schedule, task), constants(schedule, task), {ends, a})
+        activation = "activation" if task.activation else "no-activation"
+        return KernelParts(plan(schedule, task), constants(schedule, task), {ends, a, activation})
 
 
 def smem_bytes_per_cycle(s: ResidentSchedule, task: GemmTask) -> float:

@@ -7,9 +7,15 @@
 // so that wgmma reads only B from shared memory. One thread keeps a ring of slots full with TMA; CTAs of a cluster share B by
 // multicast. The warpgroups of a CTA may take turns with their epilogues. M and N are arguments, the steps along K a constant;
 // rows must be multiples of 16 bytes.
+//@section activation
+// An activation of the sums is what is rounded to D.
+//@end
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+//@section activation
+#include <cudal2/activation.cuh>
+//@end
 #include <cudal2/barrier.cuh>
 #include <cudal2/cluster.cuh>
 #include <cudal2/convert.cuh>
@@ -207,7 +213,11 @@ __device__ __forceinline__ void pass_turn() {
 }
 
 __device__ __forceinline__ unsigned packed_pair(const float (&d)[BLOCK_N / 2], int pair) {
+//@section no-activation
   return pack<Element>(d[2 * pair], d[2 * pair + 1]);
+//@section activation
+  return pack<Element>(Activation::of(d[2 * pair]), Activation::of(d[2 * pair + 1]));
+//@end
 }
 __device__ __forceinline__ unsigned packed_pair(const unsigned (&d)[BLOCK_N / 4], int pair) { return d[pair]; }
 

@@ -23,10 +23,15 @@
 // A D with such rows leaves in words.
 //@section bias
 // The sums of the first part of K begin with the bias, of which each column of D has an element.
+//@section activation
+// An activation of the complete sums is what is rounded to D.
 //@end
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+//@section activation
+#include <cudal2/activation.cuh>
+//@end
 #include <cudal2/barrier.cuh>
 //@section bias
 #include <cudal2/bias.cuh>
@@ -739,10 +744,16 @@ __device__ __forceinline__ void begin_sums(Accumulators& acc, const Unit& unit, 
 //@end
 // ---- fragments ----------------------------------------------------------------------------------------------------------------
 __device__ __forceinline__ unsigned pack(float low, float high, __half) {
+//@section activation
+  low = Activation::of(low), high = Activation::of(high);
+//@end
   const __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<const unsigned*>(&pair);
 }
 __device__ __forceinline__ unsigned pack(float low, float high, __nv_bfloat16) {
+//@section activation
+  low = Activation::of(low), high = Activation::of(high);
+//@end
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const unsigned*>(&pair);
 }

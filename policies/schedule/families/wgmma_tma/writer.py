@@ -94,6 +94,7 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         bias,
         f"{d}-{bias}",
         *({"bias-of-rows" if s.turned else "bias-of-columns"} if task.bias else ()),
+        *({"activation"} if task.activation else ()),
         way,
         d,
         *(_paired_sections(s, task) if s.paired_rows else {"single-rows"}),

@@ -65,3 +65,23 @@ def test_other_elements_may_count_as_half_precision() -> None:
     assert both == {("f16", 2), ("bf16", 3)}
     with pytest.raises(ValueError, match="times of a trace"):
         recording.model_copy(update={"gpu_us": 1.0}).in_half_precision("f16")
+
+
+def test_products_with_an_activation_stand_with_the_others_and_again() -> None:
+    """Alone they add up with equal ones; the second row counts nothing twice, and `campaign run` has no activations."""
+    fused = product(activation="gelu")
+    recording = Recording(products=(CountedProduct(product=product(), calls=2), CountedProduct(product=fused, calls=3)))
+    assert recording.alone().products == (CountedProduct(product=product(), calls=5),)
+    assert recording.both_ways().products == (
+        CountedProduct(product=product(), calls=5),
+        CountedProduct(product=fused, calls=3, again=True),
+    )
+    assert recording.alone().alone() == recording.alone()
+    assert [one.count for one in shape_file(recording.products).products] == [5]
+    assert fused.operands == "nn f16 gelu"
+
+
+def test_a_stored_product_without_an_activation_is_read_and_written_as_before() -> None:
+    stored = '{"part":"forward","m":4,"n":16,"k":8,"layout":"nn","element":"f16","operator":"mm","batch":1,"packed":true}'
+    assert MatrixProduct.model_validate_json(stored).model_dump_json() == stored
+    assert CountedProduct(product=product(), calls=2).model_dump_json() == f'{{"product":{stored},"calls":2,"gpu_us":null}}'

@@ -75,6 +75,44 @@ def test_layers_forward_and_both_gradients_with_their_layouts(tmp_path: Path) ->
     }
 
 
+ACTIVATED = """
+import torch
+from torch.nn import functional
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16 * (n + 1), bias=n % 2 == 0) for n in range(8))
+    def forward(self, x, w):
+        if VALUES: float(x.sum())
+        sums = [layer(x) for layer in self.layers]
+        found = [functional.gelu(sums[0]), functional.gelu(sums[1].view(8, 32), approximate="tanh")]
+        found += [functional.silu(sums[2]), sums[3].relu_(), functional.silu(sums[4]) * sums[4]]
+        found += [functional.gelu(sums[5] + 1), sums[6].sigmoid(), torch.relu(x @ w)]
+        return [one.sum() for one in found], sums[7], functional.relu(sums[7])
+def model():
+    return Model()
+def inputs():
+    return torch.randn(2, 4, 16), torch.randn(16, 160)
+"""
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_an_activation_that_alone_takes_a_result_is_named(tmp_path: Path, values: bool) -> None:
+    """Through views and in place. Not where the sums go elsewhere too, are answered, or the weight is not a layer's."""
+    file = tmp_path / "model.py"
+    file.write_text(ACTIVATED.replace("VALUES", str(values)))
+    forward = {one.product.n: one.product for one in record_model(file).products if one.product.part == "forward"}
+    assert {n: one.activation for n, one in sorted(forward.items())} == {
+        16: "gelu",
+        32: "gelu_tanh",
+        48: "silu",
+        64: "relu",
+        **dict.fromkeys((80, 96, 112, 128, 160)),
+    }
+    assert forward[16].operands == "tn f32 bias gelu"
+    assert all(one.product.activation is None for one in record_model(file).products if one.product.part != "forward")
+
+
 def test_a_model_that_reads_values_runs_with_real_tensors(tmp_path: Path) -> None:
     assert recorded(tmp_path, READS_VALUES) == {("forward", 8, 48, 16, "tn", 1), ("dW", 48, 16, 8, "nt", 1)}
 

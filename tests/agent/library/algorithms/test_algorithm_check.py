@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cudal2.torch.gpu_platform import CudaPlatform
+from cudal2.torch.inductor.linear_activation import APPLIED
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.library.algorithms import product_graphs
 from cudal2_agent.agent.library.algorithms.algorithm_check import AlgorithmOutcome, fault_of, run_algorithm
@@ -17,7 +18,7 @@ from cudal2_agent.agent.library.entry_sample import ALGORITHM, family_of, sample
 from cudal2_agent.agent.library.library_check import CheckRow, check_algorithm, check_entries, read_rows, share_slower
 from cudal2_agent.contract.errors import LauncherError
 from cudal2_agent.contract.records.library import StoredAlgorithm
-from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
+from cudal2_agent.contract.records.task import Activation, ElementType, GemmTask, Layout
 from tests.doubles.host_products import HostKernel, at
 from tests.doubles.libraries import library_entry, small_tasks, stored_algorithm, write_entries
 from tests.doubles.scripted import ScriptedSandbox
@@ -60,6 +61,23 @@ def test_a_right_product_has_no_fault(layout: Layout, element: ElementType) -> N
 )
 def test_a_wrong_product_is_told(spoil: Callable[[torch.Tensor, torch.Tensor], object], fault: str) -> None:
     assert fault in fault_of(TASK, FaultyKernel(TASK, spoil), "cpu", lambda: 0)
+
+
+@pytest.mark.parametrize("activation", list(Activation))
+@pytest.mark.parametrize("bias", [False, True])
+def test_an_activation_is_compared_and_is_what_pytorch_runs(activation: Activation, bias: bool) -> None:
+    """A kernel that leaves it out is wrong, and so is one that computes another."""
+    task = TASK.model_copy(update={"activation": activation, "bias": bias})
+    assert fault_of(task, HostKernel(task, failing=False), "cpu", lambda: 0) == ""
+    other = next(one for one in (Activation.RELU, Activation.SILU) if one is not activation)
+    for wrong in (None, other):
+        kernel = HostKernel(task.model_copy(update={"activation": wrong}), failing=False)
+        assert "of its bound" in fault_of(task, kernel, "cpu", lambda: 0)
+    a, b, *added = product_graphs.drawn(task, 0, "cpu")
+    out = torch.empty(task.m, task.n, dtype=a.dtype)
+    product_graphs.by_torch_with(activation)(a, b, out, *added)
+    sums = torch.addmm(added[0], a, b) if bias else torch.mm(a, b)
+    assert torch.equal(out, APPLIED[activation](sums))
 
 
 def test_a_row_says_what_the_algorithm_took(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from cudal2.library.kernel_library import key_of, open_library
 from cudal2_agent.agent.campaign.result_files import read_results
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.library.algorithms.algorithm_choice import (
+    EPILOGUE,
     HALF_ACCUMULATOR,
     HALF_SUMS,
     NO_GAIN,
@@ -25,7 +26,7 @@ from cudal2_agent.contract.records.baseline import TunedBaseline
 from cudal2_agent.contract.records.campaign import ShapeResult
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, HEURISTIC, TORCH
 from cudal2_agent.contract.records.library import StoredAlgorithm
-from cudal2_agent.contract.records.task import AccumulatorType, GemmTask, Layout
+from cudal2_agent.contract.records.task import AccumulatorType, Activation, GemmTask, Layout
 from cudal2_agent.contract.settings.run_settings import RunSettings
 from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import open_store
@@ -63,6 +64,8 @@ def test_an_algorithm_says_what_its_race_measured() -> None:
         ({"words": f"layout nn, {CONFIGURATION.replace('reduction none', 'reduction output_type')}"}, HALF_SUMS),
         ({"words": f"layout nn, {CONFIGURATION.replace('reduction none', 'reduction inplace')}"}, HALF_SUMS),
         ({"task": TASK.model_copy(update={"accumulate": AccumulatorType.F16})}, HALF_ACCUMULATOR),
+        ({"task": TASK.model_copy(update={"bias": True})}, EPILOGUE),
+        ({"task": TASK.model_copy(update={"activation": Activation.RELU})}, EPILOGUE),
         ({"baselines_us": {AUTOTUNED: 6.0, HEURISTIC: 9.0, TORCH: 6.11}}, NO_GAIN),
         ({"baselines_us": {AUTOTUNED: 6.0, HEURISTIC: 6.11}}, NO_GAIN),
         ({"baselines_us": {AUTOTUNED: 6.0}}, NO_GAIN),

@@ -10,7 +10,7 @@ import pytest
 
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.candidate import Candidate
-from cudal2_agent.contract.records.task import AccumulatorType, Arch, GemmTask, Layout
+from cudal2_agent.contract.records.task import AccumulatorType, Activation, Arch, GemmTask, Layout
 from cudal2_agent.contract.records.trajectory import Attempt
 from cudal2_agent.policies.schedule.families.kernel_family import Family
 from cudal2_agent.policies.schedule.families.registry import families, rewrite
@@ -79,8 +79,10 @@ def test_what_a_family_writes_has_no_marker_left(family: Family[Any], arch: Arch
 
 def test_every_section_is_used_by_some_schedule() -> None:
     for family in families(Arch.SM_90A):
-        biased = [task.model_copy(update={"bias": True}) for task in TASKS if task.accumulate is AccumulatorType.F32]
-        supported = [task for task in (*TASKS, *LARGER, *biased) if family.supports(task)]
+        floats = [task for task in TASKS if task.accumulate is AccumulatorType.F32]
+        updates: tuple[dict[str, object], ...] = ({"bias": True}, {"activation": Activation.GELU})
+        epilogues = [task.model_copy(update=update) for task in floats for update in updates]
+        supported = [task for task in (*TASKS, *LARGER, *epilogues) if family.supports(task)]
         used = {
             name for task in supported for s in list(family.space(task, CHIP))[::7] for name in family.parts(s, task).sections
         }
