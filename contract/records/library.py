@@ -128,7 +128,7 @@ def nvrtc_in(environment: str) -> str:
 
 
 def product_words(task: GemmTask) -> str:
-    """A matrix product as a manifest names it: `512x4096x64 nn f16/f32`, behind it ` bias` and an activation, if it has them."""
+    """A matrix product as a manifest names it, such as `512x4096x64 nn f16/f32 bias gelu`, the last two where it has them."""
     return f"{task.shape} {task.layout} {task.element}/{task.accumulate}{task.epilogue}"
 
 
