@@ -53,7 +53,8 @@ class ActivationPass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
     def __init__(self, service: ProductService, operators: tuple[str, ...]) -> None:
         self._service: ProductService | None = service
         self._operators = operators
-        self._before = config.pre_grad_custom_pass
+        before = config.pre_grad_custom_pass
+        self._before: Any = before._before if isinstance(before, ActivationPass) else before  # one that another thread ended
         self._library = ""
         config.pre_grad_custom_pass = self
 
@@ -85,7 +86,7 @@ class ActivationPass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
         return self
 
     def _passes_before(self) -> tuple[Any, ...]:
-        before: Any = self._before
+        before = self._before
         if before is None:
             return ()
         return tuple(before) if isinstance(before, list | tuple) else (before,)

@@ -12,6 +12,7 @@ __device__ __forceinline__ float logistic_of_power(float t) {
   return reciprocal;
 }
 
+// It becomes part of the instruction that rounds.
 struct Relu {
   __device__ __forceinline__ static float of(float z) {
     float f;

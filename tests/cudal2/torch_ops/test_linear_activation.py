@@ -373,6 +373,22 @@ def test_the_setting_of_the_user_who_came_later_stays(serving: Serving) -> None:
         config.pre_grad_custom_pass = before
 
 
+def test_another_thread_may_disable_it(serving: Serving) -> None:
+    """The setting of this thread then does nothing, and the next pass takes its place."""
+    import torch._inductor.config as config
+
+    products = serving(task())
+    cudal2.enable()
+    thread = threading.Thread(target=cudal2.disable)
+    thread.start()
+    thread.join()
+    assert "linear_activation" not in graphs_of(FORMS["gelu"][1], *operands())
+    with cudal2.enable():
+        assert "linear_activation" in graphs_of(FORMS["gelu"][1], *operands())
+    assert config.pre_grad_custom_pass is None
+    assert products.platform.launches == 1
+
+
 def test_a_library_without_activations_leaves_inductor_alone(serving: Serving) -> None:
     import torch._inductor.config as config
 
