@@ -85,6 +85,10 @@ class ActivationPass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
         """PyTorch copies its settings."""
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Some versions of Inductor pickle their settings, to hash them or for another process, which has no such pass."""
+        return _nothing, (self.uuid(),)
+
     def _passes_before(self) -> tuple[Any, ...]:
         before = self._before
         if before is None:
@@ -120,6 +124,10 @@ class ActivationPass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
         except Cudal2Error as exc:
             service.notices.add(str(exc))
             return False
+
+
+def _nothing(_uuid: bytes | None) -> None:
+    """What a pass is elsewhere."""
 
 
 def _libraries(service: ProductService) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -417,6 +418,17 @@ def test_inductor_s_cache_tells_libraries_apart(serving: Serving) -> None:
             with cudal2.enable():
                 assert compiled() == found
         assert not compiled()
+
+
+def test_a_pass_is_pickled_by_its_name(serving: Serving) -> None:
+    """It holds a GPU and locks, which no version of Inductor that pickles its settings could hash."""
+    found = []
+    for held in (task(), task(SILU), task()):
+        serving(held)
+        with cudal2.enable():
+            found.append(pickle.dumps(config.pre_grad_custom_pass))
+    assert found[0] == found[2] != found[1]
+    assert pickle.loads(found[0]) is None
 
 
 def test_no_library_that_ships_has_activations() -> None:
