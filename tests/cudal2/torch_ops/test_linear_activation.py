@@ -422,6 +422,8 @@ def test_inductor_s_cache_tells_libraries_apart(serving: Serving) -> None:
 
 def test_a_pass_is_pickled_by_its_name(serving: Serving) -> None:
     """It holds a GPU and locks, which no version of Inductor that pickles its settings could hash."""
+    from torch._inductor import config
+
     found = []
     for held in (task(), task(SILU), task()):
         serving(held)
