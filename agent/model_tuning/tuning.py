@@ -54,7 +54,7 @@ from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.store.store import open_store
 
 # Of a time limit, kept for each pass of the model, and for each way in which it is run.
-_PASS_S, _WAY_S = 15.0, {"eager": 5.0, "graph": 5.0, "compile": 70.0, "max-autotune": 120.0}
+_PASS_S, _WAY_S = 15.0, {"eager": 5.0, "graph": 5.0, "compile": 45.0, "max-autotune": 80.0}
 _PRODUCT_S = 1.0  # of a time limit, kept for each product beside PyTorch's own
 _RANGE_S = 5.0  # of a time limit, kept for the M below each product
 # Searches tasks, each with its weight, for so many seconds; None for no limit. Under the name of a campaign.
