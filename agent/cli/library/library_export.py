@@ -1,5 +1,6 @@
 """`cudal2-agent library export`."""
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -46,6 +47,9 @@ def export(
     entries = [one for one in chosen(found, entry) if one.wins]
     if not entries:
         raise UsageError(f"{found.path} has no such entry that is faster than AutoTuning; see `cudal2-agent library list`")
+    if format is not LibraryFormat.FLASHINFER_BENCH and (activated := [one for one in entries if one.task.activation]):
+        print(f"note: {len(activated)} entries with an activation are left out: callers cannot ask for one", file=sys.stderr)
+        entries = [one for one in entries if one not in activated]
     summary: Record
     match format:
         case LibraryFormat.CPP:

@@ -54,7 +54,7 @@ class CppExport(Record):
 def export_cpp(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], manifest: LibraryManifest, folder: Path) -> CppExport:
     """Write the folder, which appears whole or not at all and must be new or empty.
 
-    Raises: UsageError where there is no kernel or one has an activation, or where the folder is in use or cannot be written.
+    Raises: UsageError where no kernel is without an activation, or where the folder is in use or cannot be written.
     """
     named = named_kernels(kernels, f"{CUBIN_FOLDER}/")
     if not named:
@@ -75,15 +75,10 @@ def export_cpp(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], manifest: Li
 def named_kernels(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], prefix: str) -> list[NamedKernel]:
     """Kernels in a fixed order, each with the file of its machine code, which is named by its hash.
 
-    Raises: UsageError for one with an activation, which no caller of the exported code can ask for.
+    Those with an activation are left out: no caller of the exported code can ask for one.
     """
-    for entry, _ in kernels:
-        if entry.task.activation is not None:
-            raise UsageError(
-                f"entry {entry.id[:8]} computes {entry.task.formula}, but exported code serves no activation; "
-                "export others by --entry"
-            )
-    ordered = sorted(kernels, key=lambda each: (each[0].task.shape, each[0].id))
+    plain = (each for each in kernels if each[0].task.activation is None)
+    ordered = sorted(plain, key=lambda each: (each[0].task.shape, each[0].id))
     return [(entry, kernel, f"{prefix}{hashlib.sha256(kernel.cubin).hexdigest()}.cubin") for entry, kernel in ordered]
 
 

@@ -31,7 +31,7 @@ PACKAGE = "cudal2_gemm"
 def export_hub(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], manifest: LibraryManifest, folder: Path) -> CppExport:
     """Write the folder, which appears whole or not at all and must be new or empty.
 
-    Raises: UsageError where no kernel sums in f32 or one has an activation, or where the folder is in use or cannot be written.
+    Raises: UsageError where no kernel sums in f32 without an activation, or where the folder is in use or cannot be written.
     """
     named = named_kernels([each for each in kernels if each[0].task.accumulate is AccumulatorType.F32], "")
     if not named:
