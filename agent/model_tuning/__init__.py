@@ -5,5 +5,5 @@ measured and answered. `tuning`: the stages; `tune_folder`: what a later call re
 and what the library holds. `range_building`, `range_stage`: kernels for M between those of the passes, built and judged;
 `range_search`: how far below its own M one is faster. `gpu_stages`: what runs on the GPU, in a child process:
 `judged_products` races kernels against PyTorch's own product, `judged_ranges` those for other M, `model_timing` times the
-whole model with and without the library, `gpu_shares` says what its GPU time is made of.
+whole model with and without the library, `gpu_shares` says what its GPU time is made of. `time_limit` divides `--minutes`.
 """

@@ -5,7 +5,6 @@ measured again.
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
@@ -33,6 +32,7 @@ from cudal2_agent.agent.model_tuning.gpu_stages import GpuStages, TimePass, surv
 from cudal2_agent.agent.model_tuning.product_choice import entries_for, tasks_of, to_search
 from cudal2_agent.agent.model_tuning.range_building import asked_ranges
 from cudal2_agent.agent.model_tuning.range_stage import measure_ranges
+from cudal2_agent.agent.model_tuning.time_limit import TimeLimit
 from cudal2_agent.agent.model_tuning.tune_folder import TuneFolder
 from cudal2_agent.agent.model_tuning.tune_records import (
     USUAL_WAYS,
@@ -53,10 +53,6 @@ from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.store.store import open_store
 
-# Of a time limit, kept for each pass of the model, and for each way in which it is run.
-_PASS_S, _WAY_S = 15.0, {"eager": 5.0, "graph": 5.0, "compile": 45.0, "max-autotune": 80.0}
-_PRODUCT_S = 1.0  # of a time limit, kept for each product beside PyTorch's own
-_RANGE_S = 5.0  # of a time limit, kept for the M below each product
 # Searches tasks, each with its weight, for so many seconds; None for no limit. Under the name of a campaign.
 Search = Callable[[str, Mapping[GemmTask, float], float | None], None]
 
@@ -112,7 +108,7 @@ class Tuning:
     ) -> None:
         self._model, self._base, self._folder, self._settings = model, base, folder, settings
         self._options, self._display, self._stages = options, display, stages
-        self._began_s = time.monotonic()
+        self._time = TimeLimit(options.minutes, options.ways, max(1, len(model.tokens)), ranges=options.ranges)
         self._known = kernels_of(base) if base is not None else _without_entries(open_kernels(None, target.name))
         self._chip = chip_of(target, self._known)
         self._passes = self._recorded(target)
@@ -169,13 +165,7 @@ class Tuning:
         return advise(self._passes.request.model, self._passes.wanted(self._options.ways), kernels, searches, times)
 
     def _search_s(self, advice: Advice) -> float:
-        """Seconds that the time limit leaves for searches; at least half of it."""
-        if self._options.minutes is None:
-            return math.inf
-        whole_s = 60 * self._options.minutes
-        product_s = _PRODUCT_S + (_RANGE_S if self._options.ranges else 0.0)
-        kept_s = product_s * len(tasks_of(advice, self._chip.arch)) + self._measuring_s()
-        return max(whole_s - kept_s, whole_s / 2) - (time.monotonic() - self._began_s)
+        return self._time.search_s(len(tasks_of(advice, self._chip.arch)))
 
     def _search(self, search: Search, identity: GpuIdentity | None) -> tuple[int, int]:
         """How many products were searched, and how many were not begun."""
@@ -238,22 +228,11 @@ class Tuning:
         asked = [one for one in asked_ranges(kept, self._tasks()) if _floor(known.get(one.entry.id)) != one.floor]
         if asked:
             self._display.stage(f"building, proving and racing {len(asked)} kernels for M between those of the passes")
-        measure_ranges(asked, gpu, identity, environment, self._settings, self._keep_range, self._ranges_end_s())
+        measure_ranges(asked, gpu, identity, environment, self._settings, self._keep_range, self._time.ranges_end_s)
         rows = self._folder.ranges(environment)
         if left := sum(_floor(rows.get(one.entry.id)) != one.floor for one in asked):
             self._note(f"smaller M of {left} products were not measured for lack of time; the same command goes on")
         return [below.m_range for one in kept if (below := rows.get(one.id)) is not None and below.m_range is not None]
-
-    def _ranges_end_s(self) -> float | None:
-        """When the last of them begin, on the monotonic clock: the time limit, less what measuring the model takes, or half."""
-        if self._options.minutes is None:
-            return None
-        whole_s = 60 * self._options.minutes
-        return self._began_s + max(whole_s - self._measuring_s(), whole_s / 2)
-
-    def _measuring_s(self) -> float:
-        """What measuring the model takes, about."""
-        return (_PASS_S + sum(_WAY_S[way] for way in self._options.ways)) * len(self._passes.passes)
 
     def _keep_range(self, entry: LibraryEntry, row: JudgedRange) -> None:
         self._folder.keep(row)
