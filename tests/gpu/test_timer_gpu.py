@@ -205,7 +205,7 @@ def test_a_wrong_activation_of_timed_launches_is_a_fault(device, honest, fault, 
     print(raised.value)
 
 
-def test_drawn_lines_cost_no_more_than_a_sample(device):
+def test_drawn_lines_are_judged_in_a_tenth_of_a_second(device):
     """Of many short launches, and of few long ones."""
     import time
 

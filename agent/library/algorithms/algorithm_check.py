@@ -19,11 +19,11 @@ from cudal2_agent.contract.records.evaluation import TORCH
 from cudal2_agent.contract.records.library import StoredAlgorithm
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.reward.speedup import median_us
+from cudal2_agent.sandbox.verification.activations import activation_bound
 
 DRAWS = 3
 ROUNDS, SAMPLE_US = 15, 1000.0
 _F32_UNIT = 2.0**-24
-_STEEPEST = 1.13  # of the slopes of all activations
 _OURS = "algorithm"
 
 
@@ -86,17 +86,15 @@ def _activated(sums: torch.Tensor, task: GemmTask) -> torch.Tensor:
 
 
 def _bound(a: torch.Tensor, b: torch.Tensor, task: GemmTask) -> torch.Tensor:
-    """Of the error of an element: one rounding of D, and f32 sums of K terms in any order, whose errors are independent.
-
-    No activation is steeper than 1.13, and its own error is within 2^-18 of it and 2^-22 of the sums.
-    """
+    """Of the error of an element: one rounding of D, and f32 sums of K terms in any order, whose errors are independent."""
     left, right = a.float(), b.float()
     products = left @ right
     sums = 8 * a.shape[1] ** 0.5 * _F32_UNIT * (left.abs() @ right.abs())
     eps = torch.finfo(a.dtype).eps
     if task.activation is None:
         return eps * products.abs() + sums
-    return (eps + 2.0**-18) * _activated(products, task).abs() + _STEEPEST * sums + 2.0**-22 * products.abs()
+    results = _activated(products, task)
+    return eps * results.abs() + activation_bound(torch, products, results, sums)
 
 
 def _times_us(stored: StoredAlgorithm, kernel: LoadedKernel, platform: Platform) -> tuple[float, float]:

@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import torch
 
 from cudal2.torch.matrix_signature import DTYPE_OF
 from cudal2_agent.contract.records.evaluation import Timing
 from cudal2_agent.contract.records.task import Activation, GemmTask, Layout
+from cudal2_agent.sandbox.cuda.baselines.torch_tensors import activate
 
 Operands = tuple[torch.Tensor, ...]  # A and B, and a bias behind them where the task has one
 # Writes D = A B: A, B and D as M×K, K×N and M×N matrices, and a bias of N elements behind them where the task has one.
@@ -114,18 +114,9 @@ def by_torch_with(activation: Activation | None) -> Multiply:
     """PyTorch's product, and then its activation in place, which takes no longer than one beside it."""
     if activation is None:
         return by_torch
-    apply = _IN_PLACE[activation]
 
     def multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         by_torch(a, b, out, bias)
-        apply(out)
+        activate(torch, activation, out)
 
     return multiply
-
-
-_IN_PLACE: dict[Activation, Callable[[torch.Tensor], object]] = {
-    Activation.RELU: torch.ops.aten.relu_,
-    Activation.GELU: torch.ops.aten.gelu_,
-    Activation.GELU_TANH: partial(torch.ops.aten.gelu_, approximate="tanh"),
-    Activation.SILU: torch.ops.aten.silu_,
-}

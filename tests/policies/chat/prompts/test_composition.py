@@ -345,8 +345,8 @@ def test_an_activation_is_told_with_its_formula_and_its_place(activation: Activa
     assert f"D = {activation}(A·B{' + bias' if bias else ''}) with M = 256" in text
     formula = {"relu": "max(z, 0)", "gelu": "z·(1 + erf(z/√2))/2", "silu": "z/(1 + exp(-z))"}
     tanh = "z·(1 + tanh(√(2/π)·(z + 0.044715·z³)))/2"
-    assert f"- {activation}(z) = {formula.get(activation, tanh)} of each f32 sum z over all of K" in text
-    assert (", the bias included, in registers right before the one rounding" in text) is bias
+    assert f"- {activation}(z) = {formula.get(activation, tanh)} of each f32 sum z. A sum is over all of K" in text
+    assert ("over all of K, the bias included. Compute it in registers, right before the one rounding" in text) is bias
     assert f"2^-18·|{activation}(z)| + 2^-22·|z|" in text
     assert "erf(" not in user(first(observe(task=GemmTask(m=256, n=256, k=256, bias=bias))))
 
