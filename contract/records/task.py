@@ -12,6 +12,7 @@ from cudal2_agent.contract.records.named_buffer import Buffer, BufferElement, Ro
 
 MAX_OPERAND_ELEMENTS = 2**31 - 1
 BIAS = "bias"  # the buffer of a task that adds one
+UP = "up"  # the buffer of a gated task: the second matrix that A is multiplied by
 
 
 class ElementType(StrEnum):
@@ -79,7 +80,8 @@ class GemmTask(Record):
     """D = activation(A·B + bias), where A is M×K and B is K×N; alpha is 1, beta is 0.
 
     `bias`: N elements of the operands' type, added to every row. `activation`: of the sums, before D is rounded; None for the
-    sums themselves.
+    sums themselves. `gated`: D = activation(A·B) · (A·up), element by element and rounded once; `up` is as B is. That is the
+    first half of a SwiGLU layer, where B is the weight of its gate.
     """
 
     kind: Literal["gemm"] = "gemm"
@@ -93,6 +95,7 @@ class GemmTask(Record):
     mode: TimingMode = TimingMode.OFFLINE
     bias: Annotated[bool, Field(exclude_if=lambda bias: not bias)] = False
     activation: Annotated[Activation | None, Field(exclude_if=lambda activation: activation is None)] = None
+    gated: Annotated[bool, Field(exclude_if=lambda gated: not gated)] = False
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -104,6 +107,10 @@ class GemmTask(Record):
             raise ValueError("a bias is added in f32 only; use accumulate f32")
         if self.activation is not None and self.accumulate is AccumulatorType.F16:
             raise ValueError("an activation is computed in f32 only; use accumulate f32")
+        if self.gated and self.activation is None:
+            raise ValueError("a gated product has an activation; name one, such as silu")
+        if self.gated and self.bias:
+            raise ValueError("a gated product adds no bias")
         return self
 
     @property
@@ -116,14 +123,20 @@ class GemmTask(Record):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of A, B, the bias and D, as the layout has them in memory."""
+        """Of A, B, the bias or `up`, and D, as the layout has them in memory."""
         a = (self.k, self.m) if self.layout.transposes_a else (self.m, self.k)
         b = (self.n, self.k) if self.layout.transposes_b else (self.k, self.n)
-        return {"A": a, "B": b, **({BIAS: (self.n,)} if self.bias else {}), "D": (self.m, self.n)}
+        third = {None: {}, BIAS: {BIAS: (self.n,)}, UP: {UP: b}}[self.third]
+        return {"A": a, "B": b, **third, "D": (self.m, self.n)}
+
+    @property
+    def third(self) -> str | None:
+        """The buffer that is read beside A and B, if any: `BIAS` or `UP`."""
+        return BIAS if self.bias else UP if self.gated else None
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """A, B, the bias and D."""
+        """A, B, the bias or `up`, and D."""
         element = BufferElement(self.element.value)
         return tuple(
             Buffer(name=name, shape=shape, element=element, role=Role.OUTPUT if name == "D" else Role.INPUT)
@@ -137,24 +150,32 @@ class GemmTask(Record):
 
     @property
     def formula(self) -> str:
-        """What D is, such as `gelu(A·B + bias)`."""
+        """What D is, such as `gelu(A·B + bias)` or `silu(A·B) · (A·up)`."""
         sums = "A·B + bias" if self.bias else "A·B"
-        return sums if self.activation is None else f"{self.activation}({sums})"
+        activated = sums if self.activation is None else f"{self.activation}({sums})"
+        return f"{activated} · (A·{UP})" if self.gated else activated
 
     @property
     def epilogue(self) -> str:
-        """What follows the product, behind other words: empty, ` bias`, ` gelu` or ` bias gelu`."""
-        return f"{' bias' if self.bias else ''}{f' {self.activation}' if self.activation else ''}"
+        """What follows the product, behind other words: empty, ` bias`, ` gelu`, ` bias gelu` or ` gated silu`."""
+        first = " bias" if self.bias else " gated" if self.gated else ""
+        return f"{first}{f' {self.activation}' if self.activation else ''}"
+
+    @property
+    def products(self) -> int:
+        """How many matrix products of M×N×K it has."""
+        return 2 if self.gated else 1
 
     @property
     def flops(self) -> int:
         """Floating-point operations; a multiply-add counts as two."""
-        return 2 * self.m * self.n * self.k
+        return 2 * self.m * self.n * self.k * self.products
 
     @property
     def operand_bytes(self) -> int:
         """Bytes of all buffers together: the minimum traffic through device memory."""
-        return 2 * (self.m * self.k + self.k * self.n + self.m * self.n + (self.n if self.bias else 0))
+        weights = self.products * self.k * self.n
+        return 2 * (self.m * self.k + weights + self.m * self.n + (self.n if self.bias else 0))
 
 
 def too_large(m: int, n: int, k: int) -> str:

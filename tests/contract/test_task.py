@@ -64,6 +64,8 @@ def test_every_field_of_a_task_is_part_of_its_id() -> None:
         base.model_copy(update={"accumulate": AccumulatorType.F16}),
         base.model_copy(update={"layout": Layout.TN}),
         base.model_copy(update={"arch": Arch.SM_80}),
+        base.model_copy(update={"activation": Activation.SILU}),
+        base.model_copy(update={"activation": Activation.SILU, "gated": True}),
     ]
     assert len({base.id, *(other.id for other in others)}) == len(others) + 1
     assert base.id == GemmTask.model_validate_json(base.model_dump_json()).id
@@ -92,15 +94,30 @@ def test_arch_numbers(arch: Arch, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bias", "activation", "formula", "epilogue"),
+    ("given", "formula", "epilogue"),
     [
-        (False, None, "A·B", ""),
-        (True, None, "A·B + bias", " bias"),
-        (False, Activation.RELU, "relu(A·B)", " relu"),
-        (True, Activation.GELU_TANH, "gelu_tanh(A·B + bias)", " bias gelu_tanh"),
+        ({}, "A·B", ""),
+        ({"bias": True}, "A·B + bias", " bias"),
+        ({"activation": "relu"}, "relu(A·B)", " relu"),
+        ({"bias": True, "activation": "gelu_tanh"}, "gelu_tanh(A·B + bias)", " bias gelu_tanh"),
+        ({"activation": "silu", "gated": True}, "silu(A·B) · (A·up)", " gated silu"),
     ],
 )
-def test_a_task_names_what_follows_the_product(bias: bool, activation: Activation | None, formula: str, epilogue: str) -> None:
-    task = GemmTask(m=1, n=2, k=3, bias=bias, activation=activation)
+def test_a_task_names_what_follows_the_product(given: dict[str, object], formula: str, epilogue: str) -> None:
+    task = GemmTask.model_validate({"m": 1, "n": 2, "k": 3, **given})
     assert (task.formula, task.epilogue) == (formula, epilogue)
-    assert task.model_dump().keys() >= {name for name in ("bias", "activation") if getattr(task, name)}
+    assert task.model_dump().keys() & {"bias", "activation", "gated"} == given.keys()
+
+
+def test_a_gated_task_reads_a_second_matrix_as_large_as_b() -> None:
+    task = GemmTask(m=8, n=16, k=32, layout=Layout.TN, activation=Activation.SILU, gated=True)
+    assert task.shapes == {"A": (8, 32), "B": (16, 32), "up": (16, 32), "D": (8, 16)}
+    assert task.third == "up"
+    assert task.flops == 2 * 2 * 8 * 16 * 32
+    assert task.operand_bytes == 2 * (8 * 32 + 2 * 16 * 32 + 8 * 16)
+
+
+@pytest.mark.parametrize(("more", "why"), [({}, "has an activation"), ({"activation": "silu", "bias": True}, "adds no bias")])
+def test_a_gated_task_that_is_none_is_refused(more: dict[str, object], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        GemmTask.model_validate({"m": 1, "n": 2, "k": 3, "gated": True, **more})
