@@ -1,5 +1,6 @@
 """Which M the entries of a model's library are built for below their own, and the kernels that take them."""
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
 from datetime import UTC, datetime
@@ -39,15 +40,23 @@ def asked_ranges(entries: Sequence[LibraryEntry], tasks: Iterable[GemmTask]) -> 
     return [AskedRange(one, floor) for one, floor in zip(entries, floors, strict=True) if floor < one.task.m]
 
 
-def build_ranges(asked: Sequence[AskedRange], environment: str, settings: Settings, sms: int) -> Iterator[BuiltRange]:
-    """Build and prove their kernels in parallel. Raises: as `prepare_range`."""
+def build_ranges(
+    asked: Sequence[AskedRange], environment: str, settings: Settings, sms: int, end_s: float | None = None
+) -> Iterator[BuiltRange]:
+    """Build and prove their kernels in parallel. `end_s`: on the monotonic clock, after which none is begun.
+
+    Raises: as `prepare_range`.
+    """
     with compiler_threads(settings.compile_jobs) as pool:
-        for done in as_completed([pool.submit(_build, one, environment, settings, sms) for one in asked]):
-            yield done.result()
+        for done in as_completed([pool.submit(_build, one, environment, settings, sms, end_s) for one in asked]):
+            if (built := done.result()) is not None:
+                yield built
 
 
-def _build(asked: AskedRange, environment: str, settings: Settings, sms: int) -> BuiltRange:
+def _build(asked: AskedRange, environment: str, settings: Settings, sms: int, end_s: float | None) -> BuiltRange | None:
     entry, floor = asked
+    if end_s is not None and time.monotonic() > end_s:
+        return None
     try:
         sha256 = source_sha256(range_candidate(entry, floor, sms))
     except LibraryError as exc:

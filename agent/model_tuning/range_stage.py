@@ -43,7 +43,7 @@ def measure_ranges(
         if end_s is not None and time.monotonic() > end_s:
             return
         entries, waiting = {one.entry.id: one.entry for one in some}, list[EntryRange]()
-        for built in build_ranges(some, environment, settings, identity.sms):
+        for built in build_ranges(some, environment, settings, identity.sms, end_s):
             if built.found is not None:
                 waiting.append(built.found)
             else:

@@ -1,4 +1,4 @@
-"""How the time of a call of `tune` is divided: searches, M between the passes, measuring the model. Unit: seconds."""
+"""How the time of a call of `tune` is divided: searches, measuring the model, M between the passes. Unit: seconds."""
 
 import math
 import time
@@ -10,7 +10,7 @@ from cudal2_agent.agent.model_tuning.tune_records import Way
 _PASS_S, _WAY_S = 15.0, {"eager": 5.0, "graph": 5.0, "compile": 45.0, "max-autotune": 80.0}
 _PRODUCT_S = 1.0  # for each product beside PyTorch's own
 _RANGE_S = 5.0  # for the M below each product
-_LEAST_SEARCHED, _LEAST_RANGED = 0.5, 0.65  # of the whole, until which both may begin where little is left
+_LEAST_SEARCHED = 0.5  # of the whole, where little is left
 
 
 class TimeLimit:
@@ -29,7 +29,5 @@ class TimeLimit:
 
     @property
     def ranges_end_s(self) -> float | None:
-        """When the last M begin to be measured, on the monotonic clock; None without a limit."""
-        if math.isinf(self._whole_s):
-            return None
-        return self._began_s + max(self._whole_s - self._measuring_s, self._whole_s * _LEAST_RANGED)
+        """When the last kernel for M between the passes is begun, on the monotonic clock; None without a limit."""
+        return None if math.isinf(self._whole_s) else self._began_s + self._whole_s

@@ -9,10 +9,10 @@ times.jsonl         the model without the library and with it
 answer.json         the answer
 """
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from cudal2.library.kernel_library import open_library
 from cudal2_agent.agent.library.algorithms.tuned_products import TunedProduct, newest, read_tuned
 from cudal2_agent.agent.library.row_file import append_row, read_row_file
 from cudal2_agent.agent.model_tuning.tune_records import (
@@ -23,7 +23,7 @@ from cudal2_agent.agent.model_tuning.tune_records import (
     TuneAnswer,
     TuneRequest,
 )
-from cudal2_agent.contract.base import Record
+from cudal2_agent.contract.base import Record, digest
 from cudal2_agent.contract.errors import UsageError
 from cudal2_agent.contract.foreign import parse_record, read_file
 from cudal2_agent.contract.whole_file import whole_file
@@ -90,8 +90,11 @@ class TuneFolder:
         append_row(files[type(row)], row)
 
     def library_sha256(self) -> str | None:
-        """None where there is no library."""
-        return hashlib.sha256(self.library.read_bytes()).hexdigest() if self.library.exists() else None
+        """Of what serves passes of the model, which ranges of M do not; None where there is no library."""
+        if not self.library.exists():
+            return None
+        manifest = open_library(self.library).manifest
+        return digest([manifest.entries, manifest.algorithms], 64)
 
     def disk_bytes(self, kernels: Iterable[Path]) -> int:
         """Of the library, and of built kernels."""

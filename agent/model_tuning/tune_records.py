@@ -140,7 +140,7 @@ class GpuShares(Record):
 
 
 class PassTimes(Record):
-    """What a pass takes with a library. `library_sha256`: of the library's file.
+    """What a pass takes with a library. `library_sha256`: of what serves passes, the ids of its entries and algorithms.
 
     `served`, `asked`: products of a pass. `outputs`, `gradients`: None where the model in float32 does not fit or is not asked.
     `start_s`: of enabling the library and loading its kernels. `memory_bytes`: of the GPU, for these kernels and their scratch.

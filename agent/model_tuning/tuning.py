@@ -1,4 +1,4 @@
-"""The stages of `tune`: record, search, judge, tune cuBLASLt, build for other M, measure.
+"""The stages of `tune`: record, search, judge, tune cuBLASLt, measure, build for other M.
 
 Each leaves what a later call resumes from. Searches are a campaign in the store. Rows of another GPU, driver or PyTorch are
 measured again.
@@ -48,7 +48,7 @@ from cudal2_agent.agent.model_tuning.tune_records import (
 from cudal2_agent.agent.model_tuning.tuned_model import TunedModel
 from cudal2_agent.contract.base import digest
 from cudal2_agent.contract.errors import UsageError, WorkerError
-from cudal2_agent.contract.records.library import LibraryEntry, MRange, product_words
+from cudal2_agent.contract.records.library import LibraryEntry, product_words
 from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.settings.settings import Settings
 from cudal2_agent.store.store import open_store
@@ -92,6 +92,19 @@ class TunePlan(NamedTuple):
     left: int
 
 
+class _Judged(NamedTuple):
+    """What the library is written of. `vain`: products searched in vain. `dropped`: ids of entries that are slower here.
+
+    `environment`: of the rows; empty where nothing was measured.
+    """
+
+    kept: Sequence[LibraryEntry]
+    vain: Sequence[str]
+    chip: str
+    environment: str = ""
+    dropped: frozenset[str] = frozenset()
+
+
 class Tuning:
     """One call of `tune`. `base`: the library that is extended; None where none ships for the chip."""
 
@@ -124,15 +137,19 @@ class Tuning:
             self._note("nothing was measured here: no GPU of this machine takes part")
             searched, left = self._search(search, None)
             entries, vain = self._entries(None)
-            self._write_library(entries, [], vain, self._chip.name)
+            self._write_library(_Judged(entries, vain, self._chip.name))
             return self._answer(None, "", searched, left, dropped=0)
         with self._stages() as gpu:
             self._display.stage("looking at the GPU")
             identity, environment = gpu.identity()
             searched, left = self._search(search, identity)
-            dropped = self._products(gpu, identity, environment)
+            judged = self._products(gpu, identity, environment)
+            self._write_library(judged)
             self._time_model(gpu, environment)
-            return self._answer(identity, environment, searched, left, dropped)
+            if self._options.ranges:
+                self._ranges(gpu, identity, environment, judged.kept)
+                self._write_library(judged)
+            return self._answer(identity, environment, searched, left, len(judged.dropped))
 
     def _recorded(self, target: Target) -> RecordedPasses:
         model = self._model
@@ -193,8 +210,8 @@ class Tuning:
         vain = [product_words(one.task) for one in choice.left_out if one.reason == NOT_FASTER]
         return list(entries_for(tasks, base, choice.entries).values()), vain
 
-    def _products(self, gpu: GpuStages, identity: GpuIdentity, environment: str) -> int:
-        """Judges kernels, tunes cuBLASLt for products without one, and writes the library. How many kernels were dropped."""
+    def _products(self, gpu: GpuStages, identity: GpuIdentity, environment: str) -> _Judged:
+        """Judges kernels, and tunes cuBLASLt for products without one."""
         entries, vain = self._entries(identity)
         built = self._built(entries, identity.sms)
         waiting = [one for one in built if one.id not in self._folder.judged(environment)]
@@ -218,12 +235,10 @@ class Tuning:
             self._folder.keep(tuned)
             self._display.tuned(tuned)
         dropped = frozenset(one.id for one in built if not rows[one.id].served)
-        ranges = self._ranges(gpu, identity, environment, kept) if self._options.ranges else []
-        self._write_library(kept, self._folder.tuned(environment), vain, identity.gpu, dropped, ranges)
-        return len(dropped)
+        return _Judged(kept, vain, identity.gpu, environment, dropped)
 
-    def _ranges(self, gpu: GpuStages, identity: GpuIdentity, environment: str, kept: Sequence[LibraryEntry]) -> list[MRange]:
-        """Builds and judges kernels for the M below those of the entries; the ranges that are faster than PyTorch."""
+    def _ranges(self, gpu: GpuStages, identity: GpuIdentity, environment: str, kept: Sequence[LibraryEntry]) -> None:
+        """Builds and judges kernels for the M below those of the entries."""
         known = self._folder.ranges(environment)
         asked = [one for one in asked_ranges(kept, self._tasks()) if _floor(known.get(one.entry.id)) != one.floor]
         if asked:
@@ -232,7 +247,6 @@ class Tuning:
         rows = self._folder.ranges(environment)
         if left := sum(_floor(rows.get(one.entry.id)) != one.floor for one in asked):
             self._note(f"smaller M of {left} products were not measured for lack of time; the same command goes on")
-        return [below.m_range for one in kept if (below := rows.get(one.id)) is not None and below.m_range is not None]
 
     def _keep_range(self, entry: LibraryEntry, row: JudgedRange) -> None:
         self._folder.keep(row)
@@ -248,24 +262,18 @@ class Tuning:
                 self._note(f"{entry.task.shape} {entry.task.layout}: its kernel was not built: {failed[entry.id]}")
         return [one for one in entries if one.id not in failed]
 
-    def _write_library(
-        self,
-        entries: Sequence[LibraryEntry],
-        rows: Sequence[TunedProduct],
-        vain: Sequence[str],
-        chip: str,
-        without: frozenset[str] = frozenset(),
-        ranges: Sequence[MRange] = (),
-    ) -> None:
+    def _write_library(self, judged: _Judged) -> None:
+        """With the ranges of M that were found faster so far."""
+        ranges = self._folder.ranges(judged.environment) if self._options.ranges else {}
         held = extend_library(
             self._base,
-            rows,
+            self._folder.tuned(judged.environment),
             self._folder.library,
-            chip,
-            entries=entries,
-            without=without,
-            no_faster=vain,
-            ranges=ranges,
+            judged.chip,
+            entries=judged.kept,
+            without=judged.dropped,
+            no_faster=judged.vain,
+            ranges=[below.m_range for one in judged.kept if (below := ranges.get(one.id)) and below.m_range is not None],
         )
         if held is None:
             self._folder.library.unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """The stages of `tune` over a scripted GPU: what is searched, judged, tuned and held, and what a later call repeats."""
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -143,7 +142,7 @@ class ScriptedGpu:
 
     def timed(self, asked: TimePass) -> PassTimes:
         self.asked.append(f"time {asked.tokens}")
-        assert hashlib.sha256(asked.library.read_bytes()).hexdigest() == asked.library_sha256
+        assert open_library(asked.library).manifest.entries
         if self.error == "lost":
             raise WorkerError("the process that ran the model ended: signal 9")
         if self.error:
@@ -534,10 +533,11 @@ def test_kernels_for_m_between_those_of_the_passes_are_measured_and_held(
     assert "1 of their kernels have a form for smaller M, too" in shown.splitlines()
     rows = TuneFolder(tmp_path / "tuned").ranges(ENVIRONMENT)
     assert sorted(row.fault for row in rows.values()) == ["", "", "wrong"]
+    assert [one.split()[0] for one in ScriptedGpu.asked if one[:4] in ("time", "rang")] == ["time", "time", "range", "range"]
     ScriptedGpu.asked.clear()
     proven.clear()
     again, _ = run(tuning(tmp_path, settings, **WITH_TOKENS), search)
-    assert (proven, [one for one in ScriptedGpu.asked if "range" in one], again.ranges) == ([], [], 1)
+    assert (proven, ScriptedGpu.asked, again.ranges, again.times) == ([], ["end"], 1, answer.times)
 
 
 def test_a_range_whose_kernel_ends_the_process_is_left_out(tmp_path: Path, settings: Settings, proven: list[str]) -> None:
