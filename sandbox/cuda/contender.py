@@ -12,7 +12,8 @@ class Operands:
     """One set of device buffers, cupy arrays as they lie in memory.
 
     Shape: a (M, K), a_nt (K, M), b_nn (K, N), b_tn (N, K), d (M, N), bias N; `up` of a gated task as B; what a contender does
-    not read may be None. `workspace`: bytes; None where the contender needs none.
+    not read may be None. `joined` (2 N, K): B and behind it `up`, where they lie so.
+    `workspace`: bytes; None where the contender needs none.
     """
 
     a: Any
@@ -24,6 +25,7 @@ class Operands:
     bias: Any | None = None
     up_nn: Any | None = None
     up_tn: Any | None = None
+    joined: Any | None = None
 
     @classmethod
     def in_layout(
