@@ -17,7 +17,10 @@ GRID_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)  # the CU
 
 
 class WantedShape(Record):
-    """A shape and how much it counts. `layout`: None for that of the command line. `bias`, `activation`: as in `GemmTask`."""
+    """A shape and how much it counts. `layout`: None for that of the command line.
+
+    `bias`, `activation`, `gated`: as in `GemmTask`.
+    """
 
     m: int
     n: int
@@ -25,6 +28,7 @@ class WantedShape(Record):
     layout: Layout | None = None
     bias: bool = False
     activation: Activation | None = None
+    gated: bool = False
     weight: float = 1.0
 
 
@@ -42,6 +46,7 @@ class RecordedProduct(Record):
     count: Annotated[int, Field(ge=0, le=2**53)]
     bias: Annotated[bool, Field(exclude_if=lambda bias: not bias)] = False
     activation: Annotated[Activation | None, Field(exclude_if=lambda activation: activation is None)] = None
+    gated: Annotated[bool, Field(exclude_if=lambda gated: not gated)] = False
 
 
 class ShapeFile(Record):
@@ -116,6 +121,7 @@ def _recorded(path: Path, text: str) -> tuple[list[WantedShape], list[str]]:
             layout=Layout(one.layout),
             bias=one.bias,
             activation=one.activation,
+            gated=one.gated,
             weight=one.count,
         )
         for one in of_known

@@ -35,6 +35,10 @@ ActivationName = Annotated[
         "--activation", help="Of each output before it is rounded: relu, gelu, gelu_tanh or silu.", show_default=False
     ),
 ]
+Gated = Annotated[
+    bool,
+    typer.Option("--gated", help="Multiply the activation of A·B with A·up, as in SwiGLU; `up` is a second matrix like B."),
+]
 LayoutName = Annotated[str, typer.Option("--layout", help="nn: A and B row-major; tn: B column-major; nt: A column-major.")]
 ArchName = Annotated[
     str | None,
@@ -74,6 +78,7 @@ def read_task(
     *,
     bias: bool = False,
     activation: str | None = None,
+    gated: bool = False,
 ) -> GemmTask:
     """The task that the flags describe. Raises: UsageError, naming the wrong flag."""
     m, n, k = parse_shape(shape)
@@ -90,6 +95,7 @@ def read_task(
             mode=choice("--mode", TimingMode, mode),
             bias=bias,
             activation=None if activation is None else choice("--activation", Activation, activation),
+            gated=gated,
         )
     except ValidationError as exc:
         raise UsageError(exc.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")) from exc

@@ -13,6 +13,7 @@ from cudal2_agent.agent.cli.arguments import (
     Bias,
     Device,
     Element,
+    Gated,
     LayoutName,
     Mode,
     TrustHost,
@@ -51,6 +52,7 @@ def bench(
     layout: LayoutName = "nn",
     bias: Bias = False,
     activation: ActivationName = None,
+    gated: Gated = False,
     arch: ArchName = None,
     mode: Mode = "offline",
     device: Device = None,
@@ -71,7 +73,8 @@ def bench(
     if problem is not None:
         raise typer.Exit(_published(files, problem, dims, arithmetic, training, arch, mode, minutes, settings, as_json))
     assert shape is not None
-    task = read_task(shape, accumulate, element, layout, arch, mode, settings, bias=bias, activation=activation)
+    kinds = accumulate, element, layout, arch, mode
+    task = read_task(shape, *kinds, settings, bias=bias, activation=activation, gated=gated)
     results = evaluate_files(files, task, settings, timed=True, host=host)
     print_times(results, as_json)
     raise typer.Exit(0 if all(result.passed for result in results) else 1)

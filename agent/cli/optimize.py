@@ -13,6 +13,7 @@ from cudal2_agent.agent.cli.arguments import (
     Bias,
     Device,
     Element,
+    Gated,
     LayoutName,
     Mode,
     NoKnowledge,
@@ -104,6 +105,7 @@ def optimize(
     layout: LayoutName = "nn",
     bias: Bias = False,
     activation: ActivationName = None,
+    gated: Gated = False,
     arch: ArchName = None,
     mode: Mode = "offline",
     policy: PolicyName = None,
@@ -136,7 +138,7 @@ def optimize(
     flags |= {"use_knowledge": False if no_knowledge else None, "profile": "off" if no_profile else None}
     flags |= {"model": model, "base_url": base_url, "chat_replies": replies, "chat_tools": chat_tools}
     flags |= {"tokens": tokens, "money": money, "schedule_prior": prior, "lm": lm}
-    kinds = accumulate, element, layout, bias, activation, arch, mode
+    kinds = accumulate, element, layout, bias, activation, gated, arch, mode
     task_flags = TaskFlags(shape, problem, task_name, dims, arithmetic, training, *kinds)
     named = task_flags.named
     if replay is not None:

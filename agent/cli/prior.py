@@ -145,6 +145,7 @@ def evaluate(
                 settings,
                 bias=one.bias,
                 activation=one.activation,
+                gated=one.gated,
             )
             for one in wanted
         ]

@@ -13,6 +13,7 @@ from cudal2_agent.agent.cli.arguments import (
     Bias,
     Device,
     Element,
+    Gated,
     LayoutName,
     Mode,
     Shape,
@@ -31,6 +32,7 @@ def profile(
     layout: LayoutName = "nn",
     bias: Bias = False,
     activation: ActivationName = None,
+    gated: Gated = False,
     arch: ArchName = None,
     mode: Mode = "offline",
     device: Device = None,
@@ -45,7 +47,8 @@ def profile(
     from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(device=device)
-    task = read_task(shape, accumulate, element, layout, arch, mode, settings, bias=bias, activation=activation)
+    kinds = accumulate, element, layout, arch, mode
+    task = read_task(shape, *kinds, settings, bias=bias, activation=activation, gated=gated)
     comparison, failures = profile_files([file, *([other] if other else [])], task, settings)
     print_comparison(comparison, task.arch, as_json)
     if failures:

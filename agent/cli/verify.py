@@ -13,6 +13,7 @@ from cudal2_agent.agent.cli.arguments import (
     Bias,
     Device,
     Element,
+    Gated,
     LayoutName,
     Mode,
     Shape,
@@ -35,6 +36,7 @@ def verify(
     layout: LayoutName = "nn",
     bias: Bias = False,
     activation: ActivationName = None,
+    gated: Gated = False,
     arch: ArchName = None,
     mode: Mode = "offline",
     device: Device = None,
@@ -49,7 +51,8 @@ def verify(
     from cudal2_agent.contract.settings.settings import load_settings
 
     settings = load_settings(device=device, verify_seed=seed)
-    task = read_task(shape, accumulate, element, layout, arch, mode, settings, bias=bias, activation=activation)
+    kinds = accumulate, element, layout, arch, mode
+    task = read_task(shape, *kinds, settings, bias=bias, activation=activation, gated=gated)
     [result] = evaluate_files([file], task, settings, timed=False)
     print_verdict(result, as_json)
     if result.evaluation.failed:

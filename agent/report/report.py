@@ -73,6 +73,8 @@ def _asked(task: Task) -> str:
 
 
 def _end(task: GemmTask) -> str:
+    if task.gated:
+        return f", gated: {task.formula}"
     return f"{', a bias' if task.bias else ''}{f', then {task.activation}' if task.activation else ''}"
 
 
@@ -310,6 +312,8 @@ def task_flags(task: Task) -> str:
         flags.append("--bias")
     if task.activation is not None:
         flags.append(f"--activation {task.activation}")
+    if task.gated:
+        flags.append("--gated")
     if task.mode is not TimingMode.OFFLINE:
         flags.append(f"--mode {task.mode}")
     return " ".join(flags)

@@ -10,7 +10,7 @@ from cudal2_agent.contract.records.task import GemmTask
 TASK: dict[str, str] = {
     "kind": "string",
     **dict.fromkeys(("m", "n", "k"), "int64"),
-    "bias": "bool",
+    **dict.fromkeys(("bias", "gated"), "bool"),
     **dict.fromkeys(
         ("element", "accumulate", "layout", "activation", "problem", "dims", "arithmetic", "arch", "mode"), "string"
     ),
@@ -20,5 +20,5 @@ TASK: dict[str, str] = {
 def task_columns(task: Task) -> dict[str, Any]:
     """The columns of `TASK`. `dims`: JSON. A module is traced again from its problem, dims and arithmetic."""
     own = task.model_dump(mode="json", include=set(TASK))
-    bias = {"bias": task.bias} if isinstance(task, GemmTask) else {}
-    return dict.fromkeys(TASK) | own | bias | ({"dims": json.dumps(own["dims"])} if "dims" in own else {})
+    end = {"bias": task.bias, "gated": task.gated} if isinstance(task, GemmTask) else {}
+    return dict.fromkeys(TASK) | own | end | ({"dims": json.dumps(own["dims"])} if "dims" in own else {})

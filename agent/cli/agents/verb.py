@@ -13,6 +13,7 @@ from cudal2_agent.agent.cli.arguments import (
     Bias,
     Device,
     Element,
+    Gated,
     LayoutName,
     Mode,
     NoKnowledge,
@@ -42,6 +43,7 @@ def serve(
     layout: LayoutName = "nn",
     bias: Bias = False,
     activation: ActivationName = None,
+    gated: Gated = False,
     arch: ArchName = None,
     mode: Mode = "offline",
     calls: Annotated[
@@ -83,7 +85,7 @@ def serve(
     flags: dict[str, Any] = {"budget": budget, "minutes": minutes, "device": device}
     flags |= {"chat_tool_calls": calls, "chat_tool_s": call_seconds}
     flags |= {"use_knowledge": False if no_knowledge else None, "profile": "off" if no_profile else None}
-    kinds = accumulate, element, layout, bias, activation, arch, mode
+    kinds = accumulate, element, layout, bias, activation, gated, arch, mode
     task = TaskFlags(shape, problem, task_name, dims, arithmetic, training, *kinds)
     if resume is None:
         task.check()

@@ -117,7 +117,7 @@ def run(
     for one in wanted:
         shape, own_layout = f"{one.m}x{one.n}x{one.k}", one.layout or layout
         kinds = accumulate, element, own_layout, chosen, mode, settings
-        tasks[read_task(shape, *kinds, bias=one.bias, activation=one.activation)] = one.weight
+        tasks[read_task(shape, *kinds, bias=one.bias, activation=one.activation, gated=one.gated)] = one.weight
     code = run_campaign(
         name=name,
         tasks=tasks,

@@ -42,6 +42,7 @@ class TaskFlags:
     layout: str
     bias: bool
     activation: str | None
+    gated: bool
     arch: str | None
     mode: str
 
@@ -64,6 +65,7 @@ class TaskFlags:
             "--layout": self.layout != "nn",
             "--bias": self.bias,
             "--activation": self.activation is not None,
+            "--gated": self.gated,
         }
         of_other_kind = [flag for flag, given in (of_module if self.shape is not None else of_product).items() if given]
         if of_other_kind:
@@ -73,8 +75,9 @@ class TaskFlags:
     def read(self, settings: "Settings") -> Task:
         """The task. A module's file is traced in a jailed child. Raises: UsageError, naming the wrong flag."""
         if self.shape is not None:
-            kinds = self.accumulate, self.element, self.layout
-            return read_task(self.shape, *kinds, self.arch, self.mode, settings, bias=self.bias, activation=self.activation)
+            kinds = self.accumulate, self.element, self.layout, self.arch, self.mode
+            bias, activation, gated = self.bias, self.activation, self.gated
+            return read_task(self.shape, *kinds, settings, bias=bias, activation=activation, gated=gated)
         from cudal2_agent.agent.cli.module_flags import read_module, read_named, read_problem
 
         text = read_problem(self.problem) if self.problem is not None else read_named(self.task_name or "", settings)

@@ -71,6 +71,7 @@ def online(
                 settings,
                 bias=one.bias,
                 activation=one.activation,
+                gated=one.gated,
             )
             for one in wanted
         ]

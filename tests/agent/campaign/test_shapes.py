@@ -79,18 +79,20 @@ def test_recorded_products_keep_their_layout_and_their_counts(tmp_path: Path) ->
 
 def test_recorded_products_keep_what_follows_them(tmp_path: Path) -> None:
     plain = RecordedProduct(m=64, n=32, k=16, layout="tn", part="forward", count=3)
-    ends = [{}, {"bias": True}, {"activation": Activation.GELU}, {"bias": True, "activation": Activation.GELU}]
+    gated = {"activation": Activation.SILU, "gated": True}
+    ends = [{}, {"bias": True}, {"activation": Activation.GELU}, gated, {"bias": True, "activation": Activation.GELU}]
     file = tmp_path / "shapes.recorded"  # a bench reads lists from .json
     file.write_text(ShapeFile(products=tuple(plain.model_copy(update=end) for end in [*ends, ends[-1]])).model_dump_json())
     assert plain.model_dump_json() == '{"m":64,"n":32,"k":16,"layout":"tn","part":"forward","count":3}', "as files of before"
     for shapes, _ in (read_shapes([str(file)]), read_bench_shapes([str(file)], None)):
-        assert [(one.bias, one.activation) for one in shapes] == [
-            (False, None),
-            (True, None),
-            (False, Activation.GELU),
-            (True, Activation.GELU),
+        assert [(one.bias, one.activation, one.gated) for one in shapes] == [
+            (False, None, False),
+            (True, None, False),
+            (False, Activation.GELU, False),
+            (False, Activation.SILU, True),
+            (True, Activation.GELU, False),
         ]
-    assert [one.weight for one in read_shapes([str(file)])[0]] == [3, 3, 3, 6]
+    assert [one.weight for one in read_shapes([str(file)])[0]] == [3, 3, 3, 3, 6]
     file.write_text(file.read_text().replace('"activation":"gelu"', '"activation":"swish"'))
     with pytest.raises(UsageError, match="'relu', 'gelu', 'gelu_tanh' or 'silu'"):
         read_shapes([str(file)])

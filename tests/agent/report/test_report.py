@@ -180,6 +180,8 @@ def test_the_command_line_names_the_task_whole() -> None:
     assert task_flags(GemmTask(m=1, n=2, k=3, layout=Layout.NT)) == "--shape 1x2x3 --arch sm_90a --layout nt"
     activated = GemmTask(m=1, n=2, k=3, bias=True, activation=Activation.SILU)
     assert task_flags(activated) == "--shape 1x2x3 --arch sm_90a --bias --activation silu"
+    gated = GemmTask(m=1, n=2, k=3, activation=Activation.SILU, gated=True)
+    assert task_flags(gated) == "--shape 1x2x3 --arch sm_90a --activation silu --gated"
     command = optimize_command(outcome_of(full()).run)
     assert command == f"cudal2-agent optimize {task_flags(TASK)} --policy scripted --seed 0 --budget 8 --minutes 2.0"
 
@@ -290,3 +292,6 @@ def test_the_report_says_how_the_time_was_taken() -> None:
     told = render_report(replace(outcome, run=activated), Path("out"))
     assert "A drawn row and column of 4900 outputs was checked" in told
     assert "f32 accumulation, layout nn, a bias, then gelu" in told
+    gated = outcome.run.model_copy(update={"task": TASK.model_copy(update={"activation": Activation.SILU, "gated": True})})
+    told = render_report(replace(outcome, run=gated), Path("out"))
+    assert "f32 accumulation, layout nn, gated: silu(A·B) · (A·up)" in told

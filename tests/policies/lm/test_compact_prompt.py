@@ -31,6 +31,11 @@ def test_a_prompt_names_what_follows_the_product() -> None:
     assert messages_of(observation)[1].content.startswith("M=64 N=64 K=64 f16 f32 nn offline bias gelu, 1 tiles")
 
 
+def test_a_prompt_names_the_gate() -> None:
+    observation = schedules_for(TASKS[0].model_copy(update={"activation": "silu", "gated": True}), CHIP)
+    assert messages_of(observation)[1].content.startswith("M=64 N=64 K=64 f16 f32 nn offline gated silu, ")
+
+
 def test_every_reply_of_the_data_is_read_as_the_schedule_it_names() -> None:
     for one in SCHEDULES.best(20):
         reply = reply_of(SCHEDULES, one.values)

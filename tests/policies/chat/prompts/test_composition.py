@@ -351,6 +351,22 @@ def test_an_activation_is_told_with_its_formula_and_its_place(activation: Activa
     assert "erf(" not in user(first(observe(task=GemmTask(m=256, n=256, k=256, bias=bias))))
 
 
+@pytest.mark.parametrize(("layout", "place"), [(Layout.NN, "up[k*N + n]"), (Layout.TN, "up[n*K + k]")])
+def test_a_gated_product_is_told_with_its_second_matrix(layout: Layout, place: str) -> None:
+    task = GemmTask(m=256, n=256, k=256, layout=layout, activation=Activation.SILU, gated=True)
+    text = user(first(observe(task=task)))
+    assert "D = silu(A·B) · (A·up) with M = 256" in text
+    assert "Elements of A, B, up and D:" in text
+    assert (
+        f'- up: a second matrix as B is, in a buffer of its own; `{place}`. A launch takes it as `{{"tensor": "up"}}`' in text
+    )
+    assert "D is silu(z)·u of the two f32 sums, in registers, rounded once" in text
+    assert "The floor counts A, B, up and D once" in text
+    plain = user(first(observe(task=task.model_copy(update={"gated": False}))))
+    assert "A·up" not in plain
+    assert "The floor counts A, B and D once" in plain
+
+
 def test_a_server_is_told_what_a_single_launch_costs() -> None:
     text = user(first(observe(task=GemmTask(m=256, n=256, k=256, mode=TimingMode.SERVER))))
     assert "0.82 µs more than one of many" in text

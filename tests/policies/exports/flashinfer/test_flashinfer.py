@@ -166,7 +166,9 @@ def test_what_no_solution_can_hold_is_skipped(tmp_path: Path, every: bool) -> No
     assert write_flashinfer([trajectory(*steps)], tmp_path / "set", {}, every=every) == BenchCounts(skipped=2 + every)
 
 
-@pytest.mark.parametrize("end", [{"bias": True}, {"activation": Activation.GELU}])
+@pytest.mark.parametrize(
+    "end", [{"bias": True}, {"activation": Activation.GELU}, {"activation": Activation.SILU, "gated": True}]
+)
 def test_what_is_no_plain_product_is_skipped(tmp_path: Path, end: dict[str, Any]) -> None:
     runs = [of(SLOW, run_id="run-1", task=TASK.model_copy(update=end)), of(SLOW, run_id="run-2")]
     counts = write_flashinfer(runs, tmp_path / "set", {}, every=True)
