@@ -62,6 +62,9 @@ class WgmmaTmaSchedule(Schedule):
 
     `constant_shape`: M, N and K are compile-time constants. `self_fed`: there is no producer; the first warp loads between its
     products. Three consumers then have registers for tiles of 256 columns.
+
+    Of a gated task `block_n`, or with `turned` `atoms`, counts weights of both: half are rows of B and half the same rows of
+    `up`. The tile of D is half as large.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -283,7 +286,9 @@ def _group_width(columns: int) -> int:
 
 
 class KernelView(NamedTuple):
-    """A task as the kernel sees it: rows and columns of what it computes, and its two operands as they are stored.
+    """A task as the kernel sees it: rows and columns of what it multiplies, and its two operands as they are stored.
+
+    Of a gated task B and `up` count as one operand, so that it multiplies twice as many columns as D has.
 
     `row_operand`: whose rows the consumers divide. `column_major_a`: it is stored K × rows. `row_major_b`: the other one is
     stored K × columns.
@@ -298,10 +303,21 @@ class KernelView(NamedTuple):
 
 
 def view_of(schedule: WgmmaTmaSchedule, task: GemmTask) -> KernelView:
-    layout = task.layout
+    layout, weights = task.layout, task.products * task.n
     if schedule.turned:
-        return KernelView(task.n, task.m, "B", "A", not layout.transposes_b, layout.transposes_a)
-    return KernelView(task.m, task.n, "A", "B", layout.transposes_a, not layout.transposes_b)
+        return KernelView(weights, task.m, "B", "A", not layout.transposes_b, layout.transposes_a)
+    return KernelView(task.m, weights, "A", "B", layout.transposes_a, not layout.transposes_b)
+
+
+def tile_of_d(schedule: WgmmaTmaSchedule, task: GemmTask) -> tuple[int, int]:
+    """Rows and columns of D, or with swap_ab of its transpose, that come out of a tile."""
+    rows, columns = schedule.block_m, schedule.block_n
+    return (rows // task.products, columns) if schedule.turned else (rows, columns // task.products)
+
+
+def store_columns(schedule: WgmmaTmaSchedule, task: GemmTask) -> int:
+    """Width of a store box of an upright kernel; at most `box_columns`, for which there is room."""
+    return _group_width(tile_of_d(schedule, task)[1]) if task.gated else schedule.box_columns
 
 
 def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
@@ -318,6 +334,8 @@ def violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     yield from _cluster_violations(s, task)
     yield from _split_violations(s, task)
     yield from _store_violations(s, task)
+    if task.gated:
+        yield from _gated_violations(s)
     if s.paired_rows and not can_pair_rows(task):
         yield "paired_rows needs unaligned operands, each of an even number of rows that are odd multiples of 8 bytes"
     if s.paired_rows and (s.self_fed or s.hinted):
@@ -396,6 +414,18 @@ def _store_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
         yield "self_fed needs persistent=false, splits=1, cluster_k=1 and four stages"
     if s.self_fed and (s.padded or s.consumers != 3 or s.atoms * s.block_n <= WIDEST_OF_THREE):
         yield f"self_fed is for three consumers and tiles of more than {WIDEST_OF_THREE} columns, a multiple of 16"
+
+
+def _gated_violations(s: WgmmaTmaSchedule) -> Iterator[str]:
+    """Of a tile that is half rows of B and half rows of `up`, whose sums must meet in one thread."""
+    if s.splits * s.cluster_k > 1 or s.self_fed:
+        yield "a gated task needs splits=1, cluster_k=1 and self_fed=false"
+    if s.turned and s.atoms != 2:
+        yield "a gated task needs atoms=2 with turned"
+    if s.turned and s.block_m % (16 * s.cluster_n):
+        yield f"a gated task needs cluster_n to divide half of the {s.block_m} rows of a tile into multiples of 8"
+    if not s.turned and (s.block_n % 32 or s.block_n % (16 * s.cluster_m)):
+        yield "a gated task needs block_n to be a multiple of 32, of which cluster_m divides half into multiples of 8"
 
 
 def _can_spread(s: WgmmaTmaSchedule, task: GemmTask) -> bool:

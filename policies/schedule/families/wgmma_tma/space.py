@@ -56,12 +56,14 @@ def _tile_shapes(task: GemmTask, chip: Chip) -> Iterator[TileShape]:
     same tile turned needs less of the chip than upright. Three consumers load for themselves where they have too few registers
     beside a producer.
     """
-    packed = 2 if task.accumulate is AccumulatorType.F32 else 4
+    packed, weights = 2 if task.accumulate is AccumulatorType.F32 else 4, task.products * task.n
     plain = [(consumers, atoms, False) for consumers, atoms in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1))]
     for consumers, atoms, pingpong in (*plain, (2, 1, True), (2, 2, True)):
         rows = 64 * atoms * (1 if pingpong else consumers)
         for turned in (False, True):
-            m, n = (task.n, task.m) if turned else (task.m, task.n)
+            if task.gated and turned and atoms != 2:
+                continue
+            m, n = (weights, task.m) if turned else (task.m, weights)
             for block_n in _widths(task, chip, rows, m, n):
                 fits = atoms * block_n // packed <= (MAX_ALTERNATING if pingpong else MAX_ACCUMULATORS)
                 worth = not turned or task.m < 64 or _holds_few_rows(block_n, task) or (consumers == 2 and block_n >= 96)
@@ -156,7 +158,7 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
             continue
         for cluster_k, splits in product((1, 2, 3, 4, 6, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
             size, parts = shared.cluster * cluster_k, cluster_k * splits
-            if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and base.pingpong):
+            if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and (base.pingpong or task.gated)):
                 continue
             if cluster_k == 1 and not base.tma_store and (base.turned or base.block_n > 64):
                 continue
