@@ -27,6 +27,7 @@ LISTS = {
     "benchmarks/results": "one file per measurement",
     "knowledge/notes": "one page per topic",
     "sandbox/include/cudal2": "one header per family of instructions",
+    "tests/gpu/attacks": "one kernel per fault",
     "tests/redteam/blind": "one kernel per attack",
 }
 

@@ -30,7 +30,7 @@ from cudal2_agent.contract.plan.plan import (
     WorkspaceArg,
 )
 from cudal2_agent.contract.records.module_task import Task
-from cudal2_agent.contract.records.task import BIAS, GemmTask
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.cuda.contender import Bound, NamedOperands, Operands
 from cudal2_agent.sandbox.cuda.driver import DriverFault, Fault, call
 from cudal2_agent.sandbox.cuda.guard.buffers import address
@@ -275,13 +275,16 @@ def scratch_sizes(plan: ResolvedPlan, task: Task) -> dict[str, int]:
 
 
 def operand_pointers(operands: Operands, task: GemmTask, workspace_bytes: int) -> dict[str, int]:
-    """Addresses of A and B in the task's layout, D, bias, workspace. Raises: ValueError where one is missing or too small."""
+    """Addresses of A, B and D, of a bias or `up`, and of the workspace, in the task's layout.
+
+    Raises: ValueError where one is missing or too small.
+    """
     a, b = operands.stored(task.layout)
     pointers = {"A": address(a), "B": address(b), "D": address(operands.d)}
-    if task.bias:
-        if operands.bias is None:
-            raise ValueError("the operands hold no bias")
-        pointers[BIAS] = address(operands.bias)
+    if task.third is not None:
+        if (third := operands.third(task)) is None:
+            raise ValueError(f"the operands hold no {task.third}")
+        pointers[task.third] = address(third)
     if workspace_bytes:
         if operands.workspace is None or operands.workspace.nbytes < workspace_bytes:
             raise ValueError(f"the operands hold no workspace of {workspace_bytes} bytes")

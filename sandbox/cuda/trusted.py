@@ -36,7 +36,7 @@ class Bystanders:
     def produce(self, late: Sequence[Any], operands: Sequence[Any], d: Any, before: Any, early_writes: Any) -> Any:
         """Enqueue the producer on the current stream: it copies `late` (A, B) into `operands` (A, B) after its dependents
         may run. `early_writes` counts the elements of D that differ from `before` when it ends, or their bytes where a bias
-        stands behind A and B. Returns what must live until it has ended.
+        or `up` stands behind A and B. Returns what must live until it has ended.
         """
         if len(late) > 2:
             pairs = [(_bytes(one), _bytes(other)) for one, other in zip(late, operands, strict=True)]

@@ -126,7 +126,7 @@ class CudaExecutor:
         guarded = self._slots[slot]
         if fill is not Fill.STALE:
             guarded.place(self._draw)
-        guarded.load(*inputs.stored(self._task.layout), inputs.bias)
+        guarded.load(*inputs.stored(self._task.layout))
         poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
             _bits(guarded.operands.d).fill(poison or 0)
@@ -149,12 +149,11 @@ class CudaExecutor:
             self._renew_workspace()
             poison = self._poisons.next()
             _bits(guarded.operands.d).fill(poison)
-        guarded.load(*inputs.stored(self._task.layout), inputs.bias)  # the inputs' expected contents afterwards
+        guarded.load(*inputs.stored(self._task.layout))  # the inputs' expected contents afterwards
         targets = tuple(guarded.targets.values())  # the producer's; the candidate may not write them
         d = _bits(guarded.operands.d)
         late, before = tuple(target.copy() for target in targets), d.copy()
-        old = *decoy.stored(self._task.layout), decoy.bias
-        for target, values in zip(targets, old[: len(targets)], strict=True):
+        for target, values in zip(targets, decoy.stored(self._task.layout), strict=True):
             target[...] = values
         early_writes, seen = cupy.zeros(1, dtype=cupy.uint64), cupy.empty_like(d)
         self._bystanders.compile()
@@ -168,11 +167,11 @@ class CudaExecutor:
         return Run(seen, self._early(int(early_writes[0])) + self._violations(guarded), poison)
 
     def library(self, inputs: Inputs) -> Array | None:
-        """cuBLAS's sums on these inputs, without an activation; None where there is no cuBLAS."""
+        """cuBLAS's sums A·B on these inputs, without an activation; None where there is no cuBLAS."""
         if self._library is None:
             return None
         guarded = self._slots[0]
-        guarded.load(*inputs.stored(self._task.layout), inputs.bias)
+        guarded.load(*inputs.stored(self._task.layout))
         guarded.poison()
         if inputs.bias is not None:  # cuBLAS adds what D held
             _bits(guarded.operands.d)[...] = inputs.bias
@@ -219,7 +218,7 @@ class CudaExecutor:
 
 
 class _Activated(LibraryContender):
-    """The activation of sums in float64, rounded once, which passes every test."""
+    """The activation of sums in float64, times those of `up` in a gated task, rounded once, which passes every test."""
 
     def __init__(self, task: GemmTask) -> None:
         super().__init__("float64", "cupy")
@@ -233,11 +232,16 @@ class _BoundActivated:
     def __init__(self, task: GemmTask, operands: Operands) -> None:
         self._task, self._d = task, _bits(operands.d)
         a, b = (_bits(array) for array in operands.stored(task.layout))
-        self._a, self._b = a.T if task.layout.transposes_a else a, b.T if task.layout.transposes_b else b
+        weights = (b, *((_bits(operands.third(task)),) if task.gated else ()))
+        self._a = a.T if task.layout.transposes_a else a
+        self._weights = [each.T if task.layout.transposes_b else each for each in weights]
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (cupy's own stream)
-        a, b = (decode_wide(cupy, bits, self._task.element) for bits in (self._a, self._b))
-        self._d[...] = encode(cupy, activated(cupy, self._task.activation, a @ b), self._task.element)
+        a, *weights = (decode_wide(cupy, bits, self._task.element) for bits in (self._a, *self._weights))
+        values = activated(cupy, self._task.activation, a @ weights[0])
+        for up in weights[1:]:
+            values = values * (a @ up)
+        self._d[...] = encode(cupy, values, self._task.element)
 
 
 @cache

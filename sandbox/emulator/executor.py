@@ -14,7 +14,7 @@ import numpy as np
 
 from cudal2_agent.contract.records.evaluation import TestResult
 from cudal2_agent.contract.records.module_task import Task
-from cudal2_agent.contract.records.task import BIAS, GemmTask
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.sandbox.emulator import addressing
 from cudal2_agent.sandbox.emulator.judgement import run_and_judge
 from cudal2_agent.sandbox.emulator.kernel import WORKSPACE, Arrays, EmulatedKernel
@@ -158,6 +158,6 @@ def allocate(task: GemmTask, workspace: np.ndarray) -> dict[str, np.ndarray]:
 
 def load(arrays: Arrays, inputs: Inputs, task: GemmTask) -> None:
     """Copy inputs into their places, as the task's layout has them in memory."""
-    arrays["A"][...], arrays["B"][...] = inputs.stored(task.layout)
-    if inputs.bias is not None:
-        arrays[BIAS][...] = inputs.bias
+    for name, bits in zip(("A", "B", task.third), inputs.stored(task.layout), strict=False):
+        assert name is not None
+        arrays[name][...] = bits

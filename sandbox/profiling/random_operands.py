@@ -19,7 +19,7 @@ class RandomOperands:
     def __init__(self, task: GemmTask, seed: int) -> None:
         self._guarded = GuardedOperands(task)
         inputs = gaussian(Draws(cupy, seed), task)
-        self._guarded.load(*inputs.stored(task.layout), inputs.bias)
+        self._guarded.load(*inputs.stored(task.layout))
 
     def operands(self, workspace: Any | None) -> Operands:
         return replace(self._guarded.operands, workspace=workspace)

@@ -23,6 +23,7 @@ from cudal2_agent.sandbox.verification.elements import FORMATS
 
 LAMBDA = 8.0
 TRUNCATION = 1.0
+_UNEVEN_SIZES = 16
 ROUNDOFF = {AccumulatorType.F32: 2.0**-24, AccumulatorType.F16: 2.0**-11}
 
 
@@ -45,11 +46,22 @@ def rounding_floor(task: GemmTask, reference_rms: float, elements: int) -> float
     """RMS error that any honest kernel may have: output rounding, and one accumulator rounding per 8 products.
 
     Rounding to nearest spreads evenly over an interval, so its RMS is its bound over sqrt(3); a chain of n roundings of a
-    growing sum gives sqrt(n/2) of one. Few elements scatter around the RMS, hence the allowance.
+    growing sum gives sqrt(n/2) of one. Few elements scatter around the RMS, hence the allowance. An output of a gated task
+    has the errors of two sums, which count in full each.
     """
     form = FORMATS[task.element]
     output = math.hypot(form.roundoff * reference_rms, form.tiny / 2)
-    chain = ROUNDOFF[task.accumulate] * reference_rms * math.sqrt(task.k / 16)
-    drift = ROUNDOFF[AccumulatorType.F32] * reference_rms * task.k / 16 if task.accumulate is AccumulatorType.F32 else 0.0
-    allowance = 1 + 2 / math.sqrt(max(elements, 1))
+    sums_rms = task.products * reference_rms
+    chain = ROUNDOFF[task.accumulate] * sums_rms * math.sqrt(task.k / 16)
+    drift = ROUNDOFF[AccumulatorType.F32] * sums_rms * task.k / 16 if task.accumulate is AccumulatorType.F32 else 0.0
+    allowance = 1 + 2 / math.sqrt(max(effective_count(task, elements), 1))
     return (math.hypot(output, chain) / math.sqrt(3) + drift) * allowance
+
+
+def effective_count(task: GemmTask, elements: int) -> float:
+    """How many of the outputs make most of an RMS over all.
+
+    Those of a gated task vary much in size: of f(s) u, with s and u normal, the fourth moment is about 16 times the square of
+    the second.
+    """
+    return elements / _UNEVEN_SIZES if task.gated else float(elements)

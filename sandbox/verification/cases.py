@@ -93,10 +93,10 @@ class PreparedCase:
         return compare_bounded(self._xp, task, output, self.reference, self.case.growth, slack, poison=poison)
 
     def library_comparison(self, run: Callable[[Inputs], Array | None]) -> Comparison | None:
-        """cuBLAS's result on these inputs, without an activation, compared; None where there is no cuBLAS."""
+        """cuBLAS's sums A·B on these inputs, without an activation, compared; None where there is no cuBLAS."""
         if self._library is None:
             output = run(self.inputs)
-            plain = self._task.model_copy(update={"activation": None})
+            plain = self._task.model_copy(update={"activation": None, "gated": False})
             self._library = None if output is None else self._compared(plain, output)
         return self._library
 

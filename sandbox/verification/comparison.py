@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from cudal2_agent.contract.records.task import ElementType, GemmTask
-from cudal2_agent.sandbox.verification.activations import INFINITE, activated, activation_bound
 from cudal2_agent.sandbox.verification.bounds import Growth, accumulation_factor
 from cudal2_agent.sandbox.verification.elements import FORMATS, POISON, Array, decode_wide, encode
 from cudal2_agent.sandbox.verification.reference import BLOCK_ELEMENTS, Block, Reference
+from cudal2_agent.sandbox.verification.wanted import wanted
 
 NEGATIVE_ZERO = 0x8000
 INFINITY_BITS = {ElementType.F16: 0x7C00, ElementType.BF16: 0x7F80}
@@ -67,7 +67,7 @@ class Comparison:
 def compare_exact(xp: Any, task: GemmTask, output: Array, reference: Reference, *, poison: int | None = POISON) -> Comparison:
     """Bit for bit against the reference rounded once, any NaN for a NaN. Shape: output (M, N) bit patterns.
 
-    With an activation, whose value is not known to the bit, within the bound of `activations`.
+    With an activation, whose value is not known to the bit, within the bound of `wanted`.
 
     A sum that is exactly zero may be either zero: its sign depends on the order of the additions, and tensor cores do not
     define it. A sum that only rounds to zero keeps its sign. `poison`: what D held before the run; no written output holds
@@ -93,7 +93,7 @@ def compare_exact(xp: Any, task: GemmTask, output: Array, reference: Reference, 
 def compare_patterns(xp: Any, task: GemmTask, output: Array, wanted: Array) -> Comparison:
     """Bit for bit against the bit patterns of sums; +0 equals -0. Shape: output and wanted (M, N).
 
-    With an activation, against that of the sums, within the bound of `activations`.
+    With an activation, against that of the sums, within the bound of `wanted`. Not for a gated task, which has two of each.
     """
     found, rows = Comparison(), max(1, BLOCK_ELEMENTS // task.n)
     if task.activation is not None:
@@ -151,13 +151,10 @@ def _compare_blocks(
 def _compare_block(
     xp: Any, task: GemmTask, found: Comparison, output: Array, block: Block, factor: float, slack: float, poison: int | None
 ) -> None:
-    form, activation = FORMATS[task.element], task.activation
+    form, right = FORMATS[task.element], wanted(xp, task, block, factor)
     got_bits = output[block.start : block.start + len(block.product)]
-    got, want = decode_wide(xp, got_bits, task.element), activated(xp, activation, block.product)
-    error = factor * block.row_norms * block.column_norms
-    if activation is not None:
-        error = activation_bound(xp, block.product, want, error)
-    bound = form.roundoff * xp.abs(want) + form.tiny / 2 + error
+    got, want = decode_wide(xp, got_bits, task.element), right.values
+    bound = form.roundoff * xp.abs(want) + form.tiny / 2 + right.error
     bound = xp.where(xp.isfinite(want), bound * SLACK, 0.0)
     magnitude = xp.abs(want)
     may_overflow = magnitude + slack * bound >= form.overflow
@@ -166,22 +163,22 @@ def _compare_block(
     comparable = xp.isfinite(got) & xp.isfinite(want) & ~must_overflow
     right_number = comparable & (error <= slack * bound)
     right_infinity = xp.isinf(got) & may_overflow & (xp.sign(got) == xp.sign(want))
-    right = xp.where(xp.isnan(want), xp.isnan(got), right_number | right_infinity)
-    if activation is not None:  # of -inf, it may be the limit or what its formula gives
-        right |= (block.product <= -INFINITE) & (xp.isnan(got) | (got == 0))
+    correct = xp.where(xp.isnan(want), xp.isnan(got), right_number | right_infinity)
+    if task.activation is not None:
+        correct |= right.allows(xp, got)
     ratio = xp.where(comparable, error / xp.where(bound > 0, bound, 1.0), 0.0)
     found.worst = max(found.worst, float(ratio.max()))
     found.error_squares += float(xp.where(comparable, error * error, 0.0).sum())
     found.reference_squares += float(xp.where(comparable, want * want, 0.0).sum())
     found.finite += int(comparable.sum())
-    _tally(xp, task, found, replace(block, product=want), got_bits, right, poison)
+    _tally(xp, task, found, replace(block, product=want), got_bits, correct, poison)
 
 
-def near_activation(xp: Any, task: GemmTask, bits: Array, sums: Array) -> Array:
-    """Which outputs are the activations of finite sums that are exact. Shape: bits and sums alike."""
-    want, form = activated(xp, task.activation, sums), FORMATS[task.element]
-    bound = form.roundoff * xp.abs(want) + form.tiny / 2 + activation_bound(xp, sums, want, 0.0)
-    return xp.abs(decode_wide(xp, bits, task.element) - want) <= bound * SLACK
+def near_wanted(xp: Any, task: GemmTask, bits: Array, block: Block) -> Array:
+    """Which outputs are right where the sums are finite and exact. Shape: bits (rows, N)."""
+    right, form = wanted(xp, task, block, 0.0), FORMATS[task.element]
+    bound = form.roundoff * xp.abs(right.values) + form.tiny / 2 + right.error
+    return xp.abs(decode_wide(xp, bits, task.element) - right.values) <= bound * SLACK
 
 
 def is_nan(xp: Any, task: GemmTask, bits: Array) -> Array:

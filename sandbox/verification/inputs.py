@@ -13,6 +13,7 @@ from cudal2_agent.sandbox.verification.elements import FORMATS, Array, decode, e
 
 EXPECTED_ONES = 32
 WIDE_PAIRS = 768
+_WIDE_UP = 2.0**-6
 HEAVY_PAIRS, HEAVY = 4, 520.0  # of them; the magnitudes of all products together stay below 2^23
 # Of each element type: the exponents of the largest binade and of the smallest subnormal, and the bits behind the point.
 _RANGE = {ElementType.F16: (15, -24, 10), ElementType.BF16: (127, -133, 7)}
@@ -25,26 +26,33 @@ _LEADS = (1, 16)  # large elements at the beginning of an uneven row
 _LEAST_BF16_PATTERN = 33  # biased exponent
 SPECIAL_VALUES = (math.inf, math.nan, -math.inf)
 _LARGEST_WHOLE_BIAS = 8
+Mark = tuple[int, int, float]  # line, position in K, value
 MET_ZEROS = 1 / 3  # of the elements that a NaN or an infinity is multiplied by
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Operands as bit patterns. Shape: a (M, K), b (K, N), bias (N,), whatever the task's layout in memory."""
+    """Operands as bit patterns. Shape: a (M, K), b and up (K, N), bias (N,), whatever the task's layout in memory."""
 
     a: Array
     b: Array
     bias: Array | None = None
+    up: Array | None = None
 
-    def stored(self, layout: Layout) -> tuple[Array, Array]:
-        """A and B as a layout has them in memory. A transposed operand is a view that is not contiguous."""
-        return self.a.T if layout.transposes_a else self.a, self.b.T if layout.transposes_b else self.b
+    def stored(self, layout: Layout) -> tuple[Array, ...]:
+        """A, B, and a bias or `up`, as a layout has them in memory. A transposed operand is a view that is not contiguous."""
+        a, *weights = self.a, self.b, *(() if self.up is None else (self.up,))
+        weights = [each.T if layout.transposes_b else each for each in weights]
+        return a.T if layout.transposes_a else a, *weights, *(() if self.bias is None else (self.bias,))
 
 
-def _encoded(source: Draws, task: GemmTask, a: Array, b: Array, bias: Array | None = None) -> Inputs:
-    """`bias`: of a task that has one; zeros where None."""
+def _encoded(source: Draws, task: GemmTask, a: Array, b: Array, third: Array | None = None) -> Inputs:
+    """`third`: a bias, of a task that has one, zeros where None; `up` of a gated one."""
     xp, element = source.xp, task.element
-    return with_bias(xp, task, Inputs(encode(xp, a, element), encode(xp, b, element)), bias)
+    inputs = Inputs(encode(xp, a, element), encode(xp, b, element))
+    if task.gated:
+        return replace(inputs, up=encode(xp, third, element))
+    return with_bias(xp, task, inputs, third)
 
 
 def with_bias(xp: Any, task: GemmTask, inputs: Inputs, bias: Array | None = None) -> Inputs:
@@ -80,10 +88,30 @@ def normal_scale(k: int) -> float:
     return 2.0 ** -max(0, math.ceil(math.log2(k / 4096) / 2))
 
 
+def sum_scale(task: GemmTask, size: float) -> float:
+    """A power of two for B and `up` of a gated task, whose sums would have a size: it brings them to between 1 and 2.
+
+    There an activation bends, so that both factors show in each output, and no product of both overflows. 1 for other tasks.
+    """
+    return 2.0 ** -math.floor(math.log2(size)) if task.gated else 1.0
+
+
+def weight_scale(task: GemmTask) -> float:
+    """Of normal numbers in B and `up`, where those of A have the scale of `normal_scale`."""
+    scale = normal_scale(task.k)
+    return scale * sum_scale(task, scale**2 * math.sqrt(task.k))
+
+
 def sparse_ones(source: Draws, task: GemmTask) -> Inputs:
-    """Zeros and ones. Every partial sum is a small whole number, exact in any order and in every accumulator."""
+    """Zeros and ones. Every partial sum is a small whole number, exact in any order and in every accumulator.
+
+    Ones in B and `up` of a gated task have either sign, else A·B would pass through the activation unchanged.
+    """
     left, right = _shapes(task)
     density = density_of_ones(task.k)
+    if task.gated:
+        a, b, up = (source.hits(shape, density) for shape in (left, right, right))
+        return _encoded(source, task, a, b * source.signs(right), up * source.signs(right))
     return _encoded(source, task, source.hits(left, density), source.hits(right, density), _whole_bias(source, task))
 
 
@@ -93,7 +121,8 @@ def wide(source: Draws, task: GemmTask) -> Inputs:
     Every partial sum is a whole number under 2^23, so an f32 accumulator holds it in any order of K and under any split. A
     narrower accumulator must hold odd numbers past 2048 after its first instruction or its first product, in whatever order
     it traverses K: the partner that cancels them lies at a position it cannot predict. Products of a few pairs are beyond
-    65504 each, so that partial sums are lost where they are kept in F16, whatever the scale.
+    65504 each, so that partial sums are lost where they are kept in F16, whatever the scale. Those of `up` have other signs and
+    a 64th of the size, so that outputs do not overflow.
     """
     xp, (left, right) = source.xp, _shapes(task)
     a, b = xp.zeros(left, dtype=xp.float32), xp.zeros(right, dtype=xp.float32)
@@ -108,6 +137,10 @@ def wide(source: Draws, task: GemmTask) -> Inputs:
     a[:, minus[:heavy]] = -a[:, plus[:heavy]]
     weights[:heavy] = HEAVY * source.signs((heavy, task.n))
     b[plus, :], b[minus, :] = weights, weights
+    if task.gated:
+        up, weights = xp.zeros(right, dtype=xp.float32), weights * source.signs(weights.shape) * _WIDE_UP
+        up[plus, :], up[minus, :] = weights, weights
+        return _encoded(source, task, a, b, up)
     return _encoded(source, task, a, b, _whole_bias(source, task))
 
 
@@ -115,14 +148,24 @@ def gaussian(source: Draws, task: GemmTask) -> Inputs:
     """A bias is as large as the products, so that one that is added to a rounded product shows."""
     left, right = _shapes(task)
     scale = normal_scale(task.k)
+    if task.gated:
+        a, b, up = source.normal(left), source.normal(right), source.normal(right)
+        return _encoded(source, task, a * scale, b * weight_scale(task), up * weight_scale(task))
     a, b = source.normal(left) * scale, source.normal(right) * scale
     return _encoded(source, task, a, b, _normal_bias(source, task, scale**2 * math.sqrt(task.k)))
 
 
 def uniform(source: Draws, task: GemmTask) -> Inputs:
-    """Positive values: sums grow steadily, so that an accumulator that truncates or stagnates drifts."""
+    """Positive values: sums grow steadily, so that an accumulator that truncates or stagnates drifts.
+
+    Columns of `up` have either sign.
+    """
     left, right = _shapes(task)
     scale = normal_scale(task.k)
+    if task.gated:
+        a, b, up = source.uniform(left), source.uniform(right), source.uniform(right) * source.signs((1, task.n))
+        of_weights = scale * sum_scale(task, scale**2 * task.k / 4)
+        return _encoded(source, task, a * scale, b * of_weights, up * of_weights)
     a, b = source.uniform(left) * scale, source.uniform(right) * scale
     return _encoded(source, task, a, b, _normal_bias(source, task, scale**2 * math.sqrt(task.k)))
 
@@ -135,14 +178,27 @@ def cancellation(source: Draws, task: GemmTask) -> Inputs:
     a[:, minus] = -a[:, plus]
     b[minus, :] = b[plus, :] * (1 + xp.float32(2**-7) * source.normal((len(plus), task.n)))
     scale = normal_scale(task.k)
+    if task.gated:
+        up = source.normal(right)
+        up[minus, :] = up[plus, :] * (1 + xp.float32(2**-7) * source.normal((len(plus), task.n)))
+        of_weights = scale * sum_scale(task, scale**2 * max(math.sqrt(task.k) * 2**-7, task.k % 2))
+        return _encoded(source, task, a * scale, b * of_weights, up * of_weights)
     return _encoded(source, task, a * scale, b * scale, _normal_bias(source, task, scale**2 * math.sqrt(task.k) * 2**-7))
 
 
 def large(source: Draws, task: GemmTask) -> Inputs:
-    """Rows with results of a tenth, half and three times the largest number, of both signs; the last must overflow."""
+    """Rows with results of a tenth, half and three times the largest number, of both signs; the last must overflow.
+
+    Both sums of a gated task have the root of that size, and in each column a sign of their own.
+    """
     xp, (left, right) = source.xp, _shapes(task)
     targets = source.xp.asarray(source.host.choice([0.1, 0.5, 3.0], size=(task.m, 1)), dtype=xp.float32)
     mean_product = 0.75**2
+    if task.gated:
+        scale = xp.float32(math.sqrt(math.sqrt(3.0 * FORMATS[task.element].overflow) / (mean_product * task.k)))
+        a = (0.5 + 0.5 * source.uniform(left)) * xp.sqrt(targets / 3) * source.signs((task.m, 1)) * scale
+        b, up = ((0.5 + 0.5 * source.uniform(right)) * source.signs((1, task.n)) * scale for _ in range(2))
+        return _encoded(source, task, a, b, up)
     scale = math.sqrt(3.0 / (mean_product * task.k)) * math.sqrt(FORMATS[task.element].overflow)
     a = (0.5 + 0.5 * source.uniform(left)) * (targets / 3) * source.signs((task.m, 1)) * xp.float32(scale)
     return _encoded(source, task, a, (0.5 + 0.5 * source.uniform(right)) * xp.float32(scale))
@@ -154,22 +210,27 @@ def extremes(source: Draws, task: GemmTask) -> Inputs:
     A large number is at most that of the type (65504 in F16), a small one 2^-e down to the smallest subnormal. All products
     are near 1/512 (F16) or 1/64 (BF16), and every partial sum is exact in each accumulator and any order. So a number that is
     scaled, clamped, converted by way of a narrower range, or flushed makes a wrong output. A quarter of the rows of A, and of
-    the columns of B, hold one large number alone, with all its bits.
+    the columns of B, hold one large number alone, with all its bits. Small numbers in `up` are larger, so that their products
+    are near 1: two sums near 1/512 would make outputs of few bits.
     """
     xp, in_a = source.xp, source.half(task.k)
     exponents = _exponents(source, task)
     places = [source.host.permutation(np.flatnonzero(large))[:_LONE_POSITIONS] for large in (in_a, ~in_a)]
     for positions in places:
         exponents[positions[:1]] = _RANGE[task.element][0]
-    a = _extreme_lines(source, task, task.m, in_a, exponents)
-    b = _extreme_lines(source, task, task.n, ~in_a, exponents)
-    both = (a, b, places[0]), (b, a, places[1])
-    for _, other, positions in both:  # no zeros where a lone number meets it
-        small = np.ldexp(1.0, _product_exponent(task) - exponents[positions])
+    product = _product_exponent(task)
+    a = _extreme_lines(source, task, task.m, in_a, exponents, product)
+    b = _extreme_lines(source, task, task.n, ~in_a, exponents, product)
+    both = [(a, b, places[0], product), (b, a, places[1], product)]
+    up = _extreme_lines(source, task, task.n, ~in_a, exponents, 0) if task.gated else None
+    if up is not None:
+        both.append((a, up, places[0], 0))
+    for _, other, positions, exponent in both:  # no zeros where a lone number meets it
+        small = np.ldexp(1.0, exponent - exponents[positions])
         other[:, xp.asarray(positions)] = source.signs((len(other), len(positions))) * xp.asarray(small)
-    for own, _, positions in both:
+    for own, positions in ((a, places[0]), (b, places[1]), *(((up, places[1]),) if up is not None else ())):
         _hold_lone(source, task, own, positions, exponents)
-    return _encoded(source, task, a, b.T)
+    return _encoded(source, task, a, b.T, None if up is None else up.T)
 
 
 def _product_exponent(task: GemmTask) -> int:
@@ -184,12 +245,15 @@ def _exponents(source: Draws, task: GemmTask) -> np.ndarray:
     return np.where(host.random(task.k) < 1 / 2, most - host.integers(4, size=task.k), host.integers(1, most + 1, task.k))
 
 
-def _extreme_lines(source: Draws, task: GemmTask, lines: int, large: np.ndarray, exponents: np.ndarray) -> Array:
-    """Mostly zeros; else of either sign, large at some positions in K and small at the others. Shape: (lines, K), f64."""
+def _extreme_lines(source: Draws, task: GemmTask, lines: int, large: np.ndarray, exponents: np.ndarray, product: int) -> Array:
+    """Mostly zeros; else of either sign, large at some positions in K and small at the others. Shape: (lines, K), f64.
+
+    `product`: the exponent of small numbers times the large ones of the other operand.
+    """
     xp, shape, few = source.xp, (lines, task.k), 2**_FEW_BITS
     numbers = source.hits(shape, density_of_ones(task.k)) * source.signs(shape)
     digits = 1 + xp.floor(few * source.uniform(shape)) / few * xp.asarray(large.astype(np.float32))
-    return numbers * digits * xp.asarray(np.ldexp(1.0, np.where(large, exponents, _product_exponent(task) - exponents)))
+    return numbers * digits * xp.asarray(np.ldexp(1.0, np.where(large, exponents, product - exponents)))
 
 
 def _hold_lone(source: Draws, task: GemmTask, lines: Array, positions: np.ndarray, exponents: np.ndarray) -> None:
@@ -211,13 +275,18 @@ def subnormal_results(source: Draws, task: GemmTask) -> Inputs:
     """Normal inputs whose products are small multiples of the smallest subnormal, and zero where results are flushed.
 
     With an f32 accumulator the products of half of the rows are an eighth of that. They are rounded to a subnormal, or to
-    the zero of their sign.
+    the zero of their sign. Of a gated task one sum is as small, in each column that of B or that of `up`; the other is a small
+    number.
     """
     left, right = _shapes(task)
     of_a, of_b = _FACTORS[task.element]
     a, b = _signed_small(source, task, left), _signed_small(source, task, right)
     eighths = 0.0 if task.accumulate is AccumulatorType.F16 else 0.5
     a = a * (1 - source.hits((task.m, 1), eighths) * (7 / 8))
+    if task.gated:
+        up, in_b = _signed_small(source, task, right), source.hits((1, task.n), 0.5)
+        of_small, of_other = (chosen * of_b + (1 - chosen) / of_a for chosen in (in_b, 1 - in_b))
+        return _encoded(source, task, a * of_a, b * of_small, up * of_other)
     return _encoded(source, task, a * of_a, b * of_b)
 
 
@@ -232,12 +301,25 @@ def patterns(source: Draws, task: GemmTask) -> Inputs:
 
     Half of the rows of A hold patterns in one half of K, and half of the columns of B choose one of them each. The other rows
     choose a pattern each of B's other columns, in the other half of K. All else is zero. BF16 leaves out numbers below 2^-94,
-    which a kernel may lose where it scales or adds by atomics; `extremes` has them.
+    which a kernel may lose where it scales or adds by atomics; `extremes` has them. Of a gated task each column has its
+    patterns in one of B and `up`, and the sum of the other is 1.
     """
     (k_a, k_b), (rows, choosing_rows), (columns, choosing_columns) = (source.halves(size) for size in (task.k, task.m, task.n))
     a = _patterns_and_choices(source, task, task.m, (rows, k_a), (choosing_rows, k_b))
     b = _patterns_and_choices(source, task, task.n, (columns, k_b), (choosing_columns, k_a))
+    if task.gated:
+        return _patterns_in_either(source, task, a, b)
     return with_bias(source.xp, task, Inputs(a, source.xp.ascontiguousarray(b.T)))
+
+
+def _patterns_in_either(source: Draws, task: GemmTask, a: Array, lines: Array) -> Inputs:
+    """`lines` in B or in `up`; in the other a one, which a column of ones in A multiplies. Shape: a (M, K), lines (N, K)."""
+    xp, place = source.xp, int(source.host.integers(task.k))
+    ones, in_b = xp.zeros_like(lines), source.hits((task.n, 1), 0.5) > 0
+    a[:, place] = ones[:, place] = encode(xp, xp.ones(1, dtype=xp.float32), task.element)[0]
+    lines[:, place] = 0
+    b, up = (xp.ascontiguousarray(xp.where(chosen, lines, ones).T) for chosen in (in_b, ~in_b))
+    return Inputs(a, b, up=up)
 
 
 def _patterns_and_choices(
@@ -271,7 +353,8 @@ def uneven(source: Draws, task: GemmTask) -> Inputs:
     first = min(int(source.host.choice(_LEADS)), task.k)
     in_a = source.half(task.k)
     a, b = (_uneven_lines(source, task, lines, own, first) for lines, own in ((task.m, in_a), (task.n, ~in_a)))
-    return _encoded(source, task, a, xp.ascontiguousarray(b.T), _whole_bias(source, task))
+    third = _uneven_lines(source, task, task.n, ~in_a, first).T if task.gated else _whole_bias(source, task)
+    return _encoded(source, task, a, xp.ascontiguousarray(b.T), third)
 
 
 def _uneven_lines(source: Draws, task: GemmTask, lines: int, own: np.ndarray, first: int) -> Array:
@@ -290,11 +373,12 @@ def nonfinite(source: Draws, task: GemmTask) -> Inputs:
 
     Some rows hold their value at two positions in K: infinities cancel to NaN where B differs in sign there. Others hold one
     NaN, at positions that differ modulo 16, the K of an instruction. Some of the values they are multiplied by are zero,
-    which makes a NaN of each. At one position infinities of either sign meet. A bias has a NaN and infinities too.
+    which makes a NaN of each. At one position infinities of either sign meet. A bias has a NaN and infinities too. Of a gated
+    task a column has them in B or in `up`.
     """
     left, right = _shapes(task)
     scale = normal_scale(task.k)
-    a, b = source.normal(left) * scale, source.normal(right) * scale
+    a, b = source.normal(left) * scale, source.normal(right) * weight_scale(task)
     rows = _marks(source, task.m, task.k)
     columns = _marks(source, task.n, task.k)
     for _, k, _ in rows:
@@ -303,11 +387,19 @@ def nonfinite(source: Draws, task: GemmTask) -> Inputs:
         a[:, k] = a[:, k] * (1 - source.hits((task.m,), MET_ZEROS))
     for row, k, value in rows:
         a[row, k] = value
-    for column, k, value in columns:
-        b[k, column] = value
+    up = None
+    if task.gated:
+        up = source.normal(right) * weight_scale(task)
+        for _, k, _ in rows:
+            up[k] = up[k] * (1 - source.hits((task.n,), MET_ZEROS))
+    for weights, own in zip((b, up), _divided(columns, task), strict=False):
+        for column, k, value in own:
+            weights[k, column] = value
     meeting = int(source.host.integers(task.k))
     for sign, row, column in zip((1, -1), _unmarked(source, task.m, rows), _unmarked(source, task.n, columns), strict=False):
         a[row, meeting] = b[meeting, column] = sign * math.inf
+    if up is not None:
+        return _encoded(source, task, a, b, up)
     bias = _normal_bias(source, task, scale**2 * math.sqrt(task.k))
     if bias is not None:
         finite = [column for column in source.indices(task.n, task.n) if column not in {marked for marked, _, _ in columns}]
@@ -320,8 +412,8 @@ def zero_times(source: Draws, task: GemmTask) -> Inputs:
     """Zero times NaN and infinity: A is zero in one half of K and of M, B in the other half of K and in a half of N.
 
     All finite products are zero. A few rows of A and columns of B hold NaN or an infinity where the other operand is zero
-    throughout, so that D is NaN there and zero elsewhere. Not covered: a kernel that skips only blocks of
-    zeros as large as both half of K and half of the other size.
+    throughout, so that D is NaN there and zero elsewhere. `up` is as B is, with those values in other columns. Not covered: a
+    kernel that skips only blocks of zeros as large as both half of K and half of the other size.
     """
     left, right = _shapes(task)
     a, b = source.normal(left), source.normal(right)
@@ -330,12 +422,26 @@ def zero_times(source: Draws, task: GemmTask) -> Inputs:
     b[k_b], b[:, n_zero] = b[k_b] * 0, b[:, n_zero] * 0
     for row, k, value in _spread(source, range(task.m)[m_rest], range(task.k)[k_b]):
         a[row, k] = value
-    for column, k, value in _spread(source, range(task.n)[n_rest], range(task.k)[k_a]):
-        b[k, column] = value
-    return _encoded(source, task, a, b)
+    up = None
+    if task.gated:
+        up = source.normal(right)
+        up[k_b], up[:, n_zero] = up[k_b] * 0, up[:, n_zero] * 0
+    for weights, own in zip((b, up), _divided(_spread(source, range(task.n)[n_rest], range(task.k)[k_a]), task), strict=False):
+        for column, k, value in own:
+            weights[k, column] = value
+    return _encoded(source, task, a, b, up)
 
 
-def _marks(source: Draws, size: int, depth: int) -> list[tuple[int, int, float]]:
+def _divided(marks: list[Mark], task: GemmTask) -> tuple[list[Mark], ...]:
+    """The marks of columns, those of B and those of `up`: each has all three values. All are B's where there is no `up`."""
+    if not task.gated:
+        return (marks,)
+    lines = list(dict.fromkeys(line for line, _, _ in marks))
+    of_up = {line for index, line in enumerate(lines) if index // len(SPECIAL_VALUES) % 2}
+    return [mark for mark in marks if mark[0] not in of_up], [mark for mark in marks if mark[0] in of_up]
+
+
+def _marks(source: Draws, size: int, depth: int) -> list[Mark]:
     """(line, position in K, value) of NaNs and infinities: at most half of the lines, a few of them with two positions."""
     chosen = source.edges(size, min(SPECIAL_LINES + NAN_LINES, max(1, size // 2)))
     twice = min(SPECIAL_LINES, max(len(SPECIAL_VALUES), len(chosen) - NAN_PERIOD))
@@ -349,13 +455,13 @@ def _marks(source: Draws, size: int, depth: int) -> list[tuple[int, int, float]]
     return marks
 
 
-def _unmarked(source: Draws, size: int, marks: list[tuple[int, int, float]]) -> list[int]:
+def _unmarked(source: Draws, size: int, marks: list[Mark]) -> list[int]:
     """Two lines without a mark, where there are so many."""
     marked = {line for line, _, _ in marks}
     return [line for line in source.indices(size, len(marked) + 2) if line not in marked][:2]
 
 
-def _spread(source: Draws, lines: range, places: range) -> list[tuple[int, int, float]]:
+def _spread(source: Draws, lines: range, places: range) -> list[Mark]:
     """(line, position in K, value): each line with one position, drawn from all positions."""
     chosen = source.edges(len(lines), SPECIAL_LINES) if lines and places else []
     drawn = [(index + source.host.random()) * len(places) / len(chosen) for index in range(len(chosen))]
@@ -363,12 +469,15 @@ def _spread(source: Draws, lines: range, places: range) -> list[tuple[int, int, 
     return [(lines[line], places[int(place)], value) for line, place, value in found]
 
 
-FlippedOperand = Literal["a", "b", "bias"]
+FlippedOperand = Literal["a", "b", "bias", "up"]
 
 
 @dataclass(frozen=True)
 class Flip:
-    """Zero-one inputs with one element inverted, and the D that follows from the previous D. Shape: d (M, N)."""
+    """Zero-one inputs with one element inverted, and the D that follows from the previous D. Shape: d (M, N).
+
+    `d`: of a gated task, whose D follows from more than the previous one, that one.
+    """
 
     inputs: Inputs
     d: Array
@@ -383,17 +492,23 @@ def flip_one(source: Draws, task: GemmTask, inputs: Inputs, d: Array, operand: F
     xp = source.xp
     if operand == "bias":
         return _flip_bias(source, task, inputs, d)
-    changed, other = (inputs.a, inputs.b.T) if operand == "a" else (inputs.b.T, inputs.a)
+    weights = inputs.up if operand == "up" else inputs.b
+    changed, other = (inputs.a, weights.T) if operand == "a" else (weights.T, inputs.a)
     used = xp.flatnonzero(other.any(axis=0))
     k = int(used[int(source.host.integers(len(used)))]) if len(used) else 0
     line = int(source.host.integers(len(changed)))
     one = int(encode(xp, xp.ones(1, dtype=xp.float32), task.element)[0])
     changed, d = changed.copy(), d.copy()
-    changed[line, k] = one - int(changed[line, k])
+    before = float(decode(xp, changed[line, k : k + 1], task.element)[0])
+    changed[line, k] = 0 if before else one
+    after = changed if operand == "a" else xp.ascontiguousarray(changed.T)
+    flipped = replace(inputs, **{operand: after})
+    if task.gated:
+        return Flip(flipped, d)
     sums = d if operand == "a" else d.T
-    step = decode(xp, other[:, k], task.element) * (1 if int(changed[line, k]) else -1)
+    step = decode(xp, other[:, k], task.element) * ((0 if before else 1) - before)
     sums[line] = encode(xp, decode(xp, sums[line], task.element) + step, task.element)
-    return Flip(replace(inputs, a=changed) if operand == "a" else replace(inputs, b=xp.ascontiguousarray(changed.T)), d)
+    return Flip(flipped, d)
 
 
 def _flip_bias(source: Draws, task: GemmTask, inputs: Inputs, d: Array) -> Flip:

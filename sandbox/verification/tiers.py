@@ -24,11 +24,12 @@ from cudal2_agent.sandbox.verification.cases import (
     caveat,
     not_promised,
 )
-from cudal2_agent.sandbox.verification.comparison import Comparison, compare_patterns
+from cudal2_agent.sandbox.verification.comparison import Comparison, compare_exact, compare_patterns
 from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import Array, encode
 from cudal2_agent.sandbox.verification.executor import Executor, Fill, Run, Traits
-from cudal2_agent.sandbox.verification.inputs import FlippedOperand, Inputs, flip_one, gaussian, sparse_ones
+from cudal2_agent.sandbox.verification.inputs import Flip, FlippedOperand, Inputs, flip_one, gaussian, sparse_ones
+from cudal2_agent.sandbox.verification.reference import Reference
 from cudal2_agent.sandbox.verification.tiered_proof import REPEATS, TieredProof
 
 TIERS = ("exact", "accuracy", "special", "guards", "freshness", "repeatability", "programmatic")
@@ -109,7 +110,7 @@ class Proof(TieredProof[Case, Run, Comparison]):
         )
 
     def _one_element(self) -> TestResult:
-        """The same buffers with one element of A, of B and of a bias changed in turn, D and workspace left as they were."""
+        """The same buffers with one element of each operand changed in turn, D and workspace left as they were."""
         xp, slot, name = self._executor.xp, self._slot(), "one-element-changed"
         prepared = PreparedCase(xp, self._task, SPARSE, self._draw(), keep=False)
         fill = self._random.choice(list(Fill))
@@ -118,15 +119,22 @@ class Proof(TieredProof[Case, Run, Comparison]):
         inputs, source, sums = prepared.inputs, Draws(xp, self._draw()), run.output
         if self._task.activation is not None:
             sums = encode(xp, prepared.reference.whole().product, self._task.element)
-        operands: list[FlippedOperand] = ["a", "b", "bias"] if self._task.bias else ["a", "b"]
+        more: list[FlippedOperand] = ["bias"] if self._task.bias else ["up"] if self._task.gated else []
+        operands: list[FlippedOperand] = ["a", "b", *more]
         for operand in self._random.sample(operands, len(operands)):
             if failed is not None:
                 return failed
             changed = flip_one(source, self._task, inputs, sums, operand)
             run = self._run(changed.inputs, slot, Fill.STALE, fresh=False)
             inputs, sums = changed.inputs, changed.d
-            failed = self._failure("freshness", name, run, compare_patterns(xp, self._task, run.output, changed.d))
+            failed = self._failure("freshness", name, run, self._compared_flip(run, changed))
         return failed or TestResult(tier="freshness", name=name, passed=True)
+
+    def _compared_flip(self, run: Run, flip: Flip) -> Comparison:
+        xp, task = self._executor.xp, self._task
+        if not task.gated:
+            return compare_patterns(xp, task, run.output, flip.d)
+        return compare_exact(xp, task, run.output, Reference(xp, task, flip.inputs, keep=False), poison=run.poison)
 
     def _equal_runs(self) -> Iterator[tuple[Run, int, int]]:
         prepared = self._store.prepare(GAUSSIAN, self._options.seed)

@@ -172,6 +172,28 @@ def test_an_activation_that_is_left_out_or_another_one_shows(sandbox: LocalSandb
     assert isinstance(outcome, Wrong), outcome
 
 
+@pytest.mark.parametrize("fault", range(9))
+def test_the_factors_of_a_gated_product_are_told_apart(sandbox: LocalSandbox, arch: Arch, fault: int) -> None:
+    task = GemmTask(arch=arch, layout="tn", activation="silu", gated=True, **SHAPE)
+    outcome = verify(sandbox, task, "gated", flags=(f"-DFAULT={fault}",))
+    if not fault:
+        assert isinstance(outcome, Unmeasured), outcome
+        assert all(test.passed for test in outcome.tests)
+        return
+    assert isinstance(outcome, Wrong), outcome
+    named = {
+        1: "B and up are exchanged",
+        2: "B is read in place of up",
+        3: "silu is not computed there",
+        4: "silu is of the product of both",
+        5: "A·up of the next column",
+        6: "the factor A·up is left out",
+    }
+    if fault in named:
+        assert outcome.test.symptoms is not None
+        assert any(named[fault] in words for words in outcome.test.symptoms.values), outcome.test
+
+
 def test_illegal_address_crashes_and_the_next_candidate_runs(sandbox: LocalSandbox, arch: Arch) -> None:
     task = GemmTask(arch=arch, **SHAPE)
     outcome = verify(sandbox, task, "illegal_address")

@@ -205,6 +205,94 @@ def test_a_wrong_activation_of_timed_launches_is_a_fault(device, honest, fault, 
     print(raised.value)
 
 
+GATED_SHAPES = [(248, 520, 264), (40, 56, 23)]  # `up` behind its B, and each alone because it would not be aligned
+
+
+@pytest.mark.parametrize("shape", GATED_SHAPES)
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("element", ElementType)
+@pytest.mark.parametrize("activation", Activation)
+def test_baselines_compute_the_gated_product(device, activation, element, layout, shape):
+    """By PyTorch in float64. The bound allows both sums to be rounded, also those of parts of K."""
+    import cupy
+    import torch
+
+    from cudal2_agent.sandbox.cuda.baselines.library_baselines import LibraryBaselines
+    from cudal2_agent.sandbox.cuda.timing.operand_pools import are_joined
+    from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
+    from cudal2_agent.sandbox.cuda.timing.track import Track
+    from cudal2_agent.sandbox.verification.elements import decode
+
+    m, n, k = shape
+    task = GemmTask(m=m, n=n, k=k, layout=layout, element=element, arch=device.arch, activation=activation, gated=True)
+    assert are_joined(task) is (shape == GATED_SHAPES[0])
+    track, draw = Track(task, device, BRIEF), random.Random(3)
+    track.pools.renew(draw)
+    made = track.pools.made_again((0, 0))
+    a, b, other = (decode(cupy, bits, element).astype(cupy.float64) for bits in (made.a, made.b, made.up))
+    gate, up = (torch.from_dlpack(a @ each) for each in (b, other))
+    activated = FUNCTIONS[activation](torch, gate)
+    want = activated * up
+    off = [ROUNDOFF[element] * (1.2 * each.abs() + 8 * each.std()) for each in (gate, up)]
+    bound = ROUNDOFF[element] * want.abs() + 1.13 * off[0] * up.abs() + (activated.abs() + off[0]) * off[1]
+
+    def run(contender) -> float:
+        track.refill(None, draw)
+        (bound_to,) = track.bind(contender, [TimedLaunch(0, 0, 0)], None)
+        bound_to.enqueue(device.stream.ptr)
+        device.synchronize()
+        d = decode(cupy, track.ring.slot(0).view(cupy.uint16).reshape(task.m, task.n), element).astype(cupy.float64)
+        assert float(((torch.from_dlpack(d) - want).abs() / bound).max()) <= 1, contender.detail
+        return 1.0
+
+    baselines = LibraryBaselines(task, run).open(BASELINES)
+    assert set(baselines.contenders) == set(BASELINES), baselines.notes
+    track.close()
+
+
+@pytest.mark.parametrize("activation", Activation)
+def test_the_timer_takes_gated_baselines(device, activation):
+    """Its own judge finds them right."""
+    from cudal2_agent.sandbox.cuda.timing.timer import Timer
+
+    task = GemmTask(
+        m=512, n=768, k=256, layout="tn", element=ElementType.BF16, activation=activation, gated=True, arch=device.arch
+    )
+    timer = Timer(task, device)
+    timer.track_for(BRIEF)
+    opened = timer.open_baselines(BRIEF.model_copy(update={"all_baselines": True}))
+    assert set(opened.contenders) == set(BASELINES), opened.notes
+    assert not any(note.startswith("not a baseline") for note in opened.notes), opened.notes
+    for contenders in opened.contenders.values():
+        for one in contenders:
+            lane = timer.library_lane(one)
+            print(f"{one.name}: {lane.sample_us():.2f} us, {one.detail}")
+            judged = timer._track.judge.project(lane.launches, random.Random(1), library=True)
+            assert judged.fault is None, one.detail
+    timer.close()
+
+
+@pytest.mark.parametrize("mode", ["offline", "server"])
+def test_a_right_gated_product_is_timed(device, honest, mode):
+    from cudal2_agent.sandbox.cuda.timing.timer import Timer
+
+    task = GemmTask(m=200, n=168, k=64, layout="tn", mode=mode, activation="silu", gated=True, arch=device.arch)
+    measurement = Timer(task, device).measure(honest(task, "gated", ("-DFAULT=0",)), BRIEF)
+    assert [timing.name for timing in measurement.baselines] == list(BASELINES), measurement.notes
+    assert measurement.ruler.projected == BRIEF.rounds * measurement.ruler.launches
+
+
+@pytest.mark.parametrize("fault", [1, 2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("mode", ["offline", "server"])
+def test_a_wrong_gated_product_of_timed_launches_is_a_fault(device, honest, fault, mode):
+    from cudal2_agent.sandbox.cuda.timing.timer import Timer
+    from cudal2_agent.sandbox.cuda.timing.watch import WrongWhileTimed
+
+    task = GemmTask(m=200, n=168, k=64, layout="tn", mode=mode, activation="silu", gated=True, arch=device.arch)
+    with pytest.raises(WrongWhileTimed, match=r"silu\(A·B\) · \(A·up\) of their operands"):
+        Timer(task, device).measure(honest(task, "gated", (f"-DFAULT={fault}",)), BRIEF)
+
+
 def test_drawn_lines_are_judged_in_a_tenth_of_a_second(device):
     """Of many short launches, and of few long ones."""
     import time
@@ -497,14 +585,21 @@ def test_a_library_that_leaves_out_a_part_of_k_is_no_baseline(device, m, n, k):
     timer.close()
 
 
-@pytest.mark.parametrize(("activation", "name", "flags"), [(None, "honest", ()), ("gelu", "activated", ("-DFAULT=0",))])
-def test_a_cold_worker_s_first_candidate_waits_for_no_compiler(device, honest, activation, name, flags):
+@pytest.mark.parametrize(
+    ("end", "name", "flags"),
+    [
+        ({}, "honest", ()),
+        ({"activation": "gelu"}, "activated", ("-DFAULT=0",)),
+        pytest.param({"activation": "silu", "gated": True, "layout": "tn"}, "gated", ("-DFAULT=0",), id="gated"),
+    ],
+)
+def test_a_cold_worker_s_first_candidate_waits_for_no_compiler(device, honest, end, name, flags):
     """What the sandbox compiles and tunes happens before a candidate's clock starts."""
     import time
 
     from cudal2_agent.sandbox.cuda.verifier import Verifier
 
-    task = GemmTask(m=128, n=96, k=64, activation=activation, arch=device.arch)
+    task = GemmTask(m=128, n=96, k=64, arch=device.arch, **end)
     verifier = Verifier(task, device)
     verifier.prepare(VerifyOptions())
     candidate, seconds = honest(task, name, flags), []

@@ -37,8 +37,8 @@ def _handle(math_mode: int) -> int:
 class CublasGemm(LibraryContender):
     """`strict`: sums between splits of K in the accumulator's type too, as candidates must; else cuBLAS chooses.
 
-    For a task with a bias it adds what D holds, which the caller has to be a bias in every row. An activation is left out.
-    Raises: Unavailable.
+    For a task with a bias it adds what D holds, which the caller has to be a bias in every row. An activation is left out,
+    and the `up` of a gated one. Raises: Unavailable.
     """
 
     def __init__(self, task: GemmTask, layout: Layout, *, strict: bool = False) -> None:

@@ -250,6 +250,8 @@ class BoundLt:
 
 def suggestion(task: GemmTask, detail: str) -> LtGemm:
     """The suggestion whose configuration is recorded in words. Raises: Unavailable where the library has no such one now."""
+    if task.gated:
+        raise Unavailable("a baseline of a gated product has two kernels; the profiler takes one")
     words = detail.partition(";")[0]  # behind it stands how it was chosen
     layout = words.removeprefix("layout ").partition(",")[0]
     if layout not in set(Layout):

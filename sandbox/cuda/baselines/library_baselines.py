@@ -2,7 +2,7 @@
 
 cuBLAS and cuBLASLt multiply the same numbers in the layouts `nn`, `tn` and the task's own, and the fastest counts
 (`competing_layouts`). So a kernel for `nt` is compared with products whose operands are stored more conveniently, too.
-torch.matmul has the task's own layout only.
+torch.matmul has the task's own layout only. Of a gated task all multiply with B and `up` by columns (`gated.py`).
 
 Tuning narrows the library's suggestions down in three passes: all of them by one brief sample, the best `SHORTLIST` by two,
 the best `FINALISTS` by whole samples. The winner is decided by whole samples only, so that no brief one that happened to be
@@ -21,8 +21,10 @@ from cudal2_agent.contract.records.task import GemmTask, Layout
 from cudal2_agent.contract.settings.options import TimeOptions
 from cudal2_agent.sandbox.cuda.baselines.cublas import CublasGemm
 from cudal2_agent.sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
+from cudal2_agent.sandbox.cuda.baselines.gated import Gate, GatedBaseline, GatedLt, library_task
 from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable, WrongProduct, competing_layouts
 from cudal2_agent.sandbox.cuda.baselines.torch_matmul import TorchMatmul
+from cudal2_agent.sandbox.cuda.timing.operand_pools import are_joined
 from cudal2_agent.sandbox.cuda.timing.sample_plan import brief_launches
 
 SHORTLIST, FINALISTS = 16, 4
@@ -35,6 +37,7 @@ MAX_BRIEF_LAUNCHES = 32
 Sample = Callable[[LibraryContender], float]
 # The same with that many launches.
 BriefSample = Callable[[LibraryContender, int], float]
+Suggestion = LtGemm | GatedLt
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,9 @@ class LibraryBaselines:
         floor_us: float = 1.0,
     ) -> None:
         self._task, self._sample, self._environment, self._floor_us = task, sample, environment, floor_us
+        self._gate = Gate(task, joined=are_joined(task)) if task.gated else None
+        self._product = library_task(task, joined=are_joined(task)) if task.gated else task  # what the libraries compute
+        self._layouts = (Layout.TN,) if task.gated else competing_layouts(task)
         self._brief: BriefSample = brief or (lambda contender, _launches: sample(contender))
         self.known: TunedBaseline | None = None
         self.tuned: TunedBaseline | None = None
@@ -109,14 +115,22 @@ class LibraryBaselines:
             return exc
 
     def _torch(self) -> tuple[LibraryContender, ...]:
-        return self._running([TorchMatmul(self._task)])
+        return self._running([self._gated(TorchMatmul(self._product))])
 
     def _cublas(self) -> tuple[LibraryContender, ...]:
         if self._task.bias:
             raise Unavailable("cuBLAS adds no bias; cuBLASLt does")
-        if self._task.activation is not None:
+        if self._product.activation is not None:
             raise Unavailable("cuBLAS computes no activation; cuBLASLt does")
-        return self._running([CublasGemm(self._task, layout) for layout in competing_layouts(self._task)])
+        return self._running([self._gated(CublasGemm(self._product, layout)) for layout in self._layouts])
+
+    def _gated(self, product: LibraryContender) -> LibraryContender:
+        """With the kernel that gates behind it, of a gated task."""
+        return product if self._gate is None else GatedBaseline(self._gate, product)
+
+    def _suggestion(self, name: str, product: LtProduct, algorithm: int) -> Suggestion:
+        found = LtGemm(name, product, algorithm)
+        return found if self._gate is None else GatedLt(self._gate, found)
 
     def _first_suggestions(self) -> tuple[LibraryContender, ...]:
         """For each layout the first suggestion that is right."""
@@ -125,7 +139,7 @@ class LibraryBaselines:
         for product in self._lt_products:
             for algorithm in product.suggestions:
                 try:
-                    found += self._running([LtGemm(HEURISTIC, product, algorithm)])
+                    found += self._running([self._suggestion(HEURISTIC, product, algorithm)])
                 except WrongProduct as exc:
                     refusals.append(exc)
                     continue
@@ -142,7 +156,9 @@ class LibraryBaselines:
             with contextlib.suppress(Unavailable):
                 return self._running([self._restored(self.known)])
         suggestions = [
-            LtGemm(AUTOTUNED, product, algorithm) for product in self._lt_products for algorithm in product.suggestions
+            self._suggestion(AUTOTUNED, product, algorithm)
+            for product in self._lt_products
+            for algorithm in product.suggestions
         ]
         narrowed, ranked, wrong = self._narrowed(suggestions), [], len(self._wrong)
         for start in range(0, len(narrowed), FINALISTS):  # the first ones, unless all of them are wrong
@@ -167,7 +183,7 @@ class LibraryBaselines:
         best.detail = detail
         return (best,)
 
-    def _narrowed(self, suggestions: Sequence[LtGemm]) -> list[LtGemm]:
+    def _narrowed(self, suggestions: Sequence[Suggestion]) -> list[Suggestion]:
         """The suggestions that run, the fastest of brief samples first."""
         launches = max(1, min(MAX_BRIEF_LAUNCHES, round(BRIEF_US / self._floor_us)))
         first = self._fastest(suggestions, 1, lambda one: self._brief(one, launches))
@@ -178,10 +194,10 @@ class LibraryBaselines:
         again = brief_launches(best_us, MIDDLE_US)
         return [one for one, _ in self._fastest(shortlist, 2, lambda one: self._brief(one, again))]
 
-    def _restored(self, known: TunedBaseline) -> LtGemm:
+    def _restored(self, known: TunedBaseline) -> Suggestion:
         """Raises: Unavailable where the record is not of this library."""
-        product = LtProduct(self._task, Layout(known.layout))
-        gemm = LtGemm(AUTOTUNED, product, product.restore(known.algorithm))
+        product = LtProduct(self._product, Layout(known.layout))
+        gemm = self._suggestion(AUTOTUNED, product, product.restore(known.algorithm))
         gemm.detail = known.detail
         return gemm
 
@@ -189,9 +205,9 @@ class LibraryBaselines:
     def _lt_products(self) -> list[LtProduct]:
         """Products of the layouts with suggestions. Raises: Unavailable where none has one."""
         products, refusal = [], None
-        for layout in competing_layouts(self._task):
+        for layout in self._layouts:
             try:
-                product = LtProduct(self._task, layout)
+                product = LtProduct(self._product, layout)
                 if product.suggestions:
                     products.append(product)
             except Unavailable as exc:
@@ -219,10 +235,10 @@ class LibraryBaselines:
             self._wrong[f"{contender.name}: {contender.detail}"] = f"{contender.name}: {why}"
 
     def _fastest(
-        self, suggestions: Sequence[LtGemm], samples: int, sample: Callable[[LtGemm], float]
-    ) -> list[tuple[LtGemm, float]]:
+        self, suggestions: Sequence[Suggestion], samples: int, sample: Callable[[Suggestion], float]
+    ) -> list[tuple[Suggestion, float]]:
         """The suggestions that run with their medians, fastest first; sampled in turns, so that drift affects all alike."""
-        times: dict[LtGemm, list[float]] = {suggestion: [] for suggestion in suggestions}
+        times: dict[Suggestion, list[float]] = {suggestion: [] for suggestion in suggestions}
         for _ in range(samples):
             for suggestion in list(times):
                 try:

@@ -1,6 +1,6 @@
 """Operands between canary bands, which show stray writes and the byte they hit.
 
-Covered: writes up to a band's width on either side of every buffer; any change of A, B or a bias. On a GPU each buffer
+Covered: writes up to a band's width on either side of every buffer; any change of A, B, a bias or `up`. On a GPU each buffer
 lies in a mapping of its own (`mapping.py`), where `placement.py` draws: bands fill its pages, and accesses beyond them fault,
 reads too.
 Not covered: reads within the pages of a buffer (the emulator detects those).
@@ -17,7 +17,7 @@ from typing import Any, Literal
 import cupy
 import numpy as np
 
-from cudal2_agent.contract.records.task import BIAS, ElementType, GemmTask
+from cudal2_agent.contract.records.task import BIAS, UP, ElementType, GemmTask
 from cudal2_agent.sandbox.cuda.contender import Operands
 from cudal2_agent.sandbox.cuda.guard.comparing import WORD_BYTES, differ
 from cudal2_agent.sandbox.cuda.guard.mapping import Mapping
@@ -32,7 +32,7 @@ POISON = 0xFF  # four of them are a NaN in f32, two of them one in f16 and in bf
 
 @dataclass(frozen=True)
 class BufferViolation:
-    """A violation of the buffers' rules: a band written, or an input changed. `buffer`: A, B, bias, D or workspace."""
+    """A violation of the buffers' rules: a band written, or an input changed. `buffer`: A, B, bias, up, D or workspace."""
 
     kind: Literal["canary", "input"]
     buffer: str
@@ -106,8 +106,8 @@ class Guarded:
 class GuardedOperands:
     """One guarded set of a task's operands. `operands`: what a contender binds; A and B lie in the task's layout only.
 
-    `make`: makes the guarded bytes of a buffer from its name and size; plain memory where None. `targets`: A, B and a bias as
-    the sandbox writes them.
+    `make`: makes the guarded bytes of a buffer from its name and size; plain memory where None. `targets`: A, B, and a
+    bias or `up`, as the sandbox writes them.
     """
 
     def __init__(
@@ -143,16 +143,20 @@ class GuardedOperands:
         views = {name: guards[name].payload.view(dtype).reshape(shape) for name, shape in self._shapes.items()}
         inputs = [each.name for each in self._task.buffers if not each.role.written]
         self.targets = {name: guards[name].target.view(xp.uint16).reshape(self._shapes[name]) for name in inputs}
-        self.operands = Operands.in_layout(self._task.layout, views["A"], views["B"], views["D"], bias=views.get(BIAS))
+        third = {"bias": views.get(BIAS), "up": views.get(UP)}
+        self.operands = Operands.in_layout(self._task.layout, views["A"], views["B"], views["D"], **third)
         if "workspace" in guards:
             self.operands = replace(self.operands, workspace=guards["workspace"].payload)
 
-    def load(self, a: Any, b: Any, bias: Any | None = None) -> None:
+    def load(self, a: Any, b: Any, third: Any | None = None) -> None:
         """Copy inputs in. The given arrays stay the originals that `violations` compares with, bit for bit.
 
+        `third`: a bias, or `up`.
         Shape: as the task's layout has them in memory, contiguous or not. Raises: ValueError for another shape.
         """
-        for name, source in (("A", a), ("B", b), *(((BIAS, bias),) if bias is not None else ())):
+        for name, source in (("A", a), ("B", b), (self._task.third, third)):
+            if name is None or source is None:
+                continue
             target = self.targets[name]
             if source.shape != target.shape:
                 raise ValueError(f"{name} should be {target.shape}, not {source.shape}")

@@ -1,4 +1,4 @@
-"""A drawn row and a drawn column of each output, compared with the activation of their sums.
+"""A drawn row and a drawn column of each output, compared with the activation of their sums, times those of `up` if gated.
 
 No projection passes through an activation, so that outputs of a task with one are compared element by element. The sums of a
 column are A times that column of B, those of a row are B's transpose times that row of A: what a projection reads, and no more.
@@ -12,7 +12,7 @@ Not covered: a few wrong outputs. They show in the outputs that are drawn for a 
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from cudal2_agent.sandbox.cuda.timing.trusted_timing import Matrices, TrustedTim
 from cudal2_agent.sandbox.verification.bounds import Growth, accumulation_factor
 from cudal2_agent.sandbox.verification.comparison import Comparison, compare_bounded
 from cudal2_agent.sandbox.verification.elements import FORMATS, decode
-from cudal2_agent.sandbox.verification.inputs import normal_scale
+from cudal2_agent.sandbox.verification.inputs import normal_scale, weight_scale
 from cudal2_agent.sandbox.verification.reference import Block, Reference
 
 LEAST_DRAWS = 32
@@ -75,48 +75,59 @@ class DrawnLines:
         task, each = self._task, max(1, GATHERED // (2 * self._task.k + self._task.m + self._task.n))
         parts = [slice(start, start + each) for start in range(0, len(draws.launch), each)]
         lines = [self._column(draws, part) for part in parts] + [self._row(draws, part) for part in parts]
-        got, sums = (cupy.concatenate([line[which].reshape(-1) for line in lines]) for which in range(2))
+        got, *sums = (cupy.concatenate([line[which].reshape(-1) for line in lines]) for which in range(len(lines[0])))
         return compare_bounded(cupy, task, got[:, None], _Sums(task, sums, rounded_sums), Growth.WALK, slack)
 
-    def _column(self, draws: DrawnPlaces, part: slice) -> tuple[Any, Any]:
-        """Outputs and sums. Shape: both (draws, M)."""
+    def _column(self, draws: DrawnPlaces, part: slice) -> tuple[Any, ...]:
+        """Outputs, their sums, and those of `up` if gated. Shape: each (draws, M)."""
         pools, a, b, column = self._pools, draws.a[part], _upright(draws.b[part]), _upright(draws.column[part])
-        factors = self._decoded(pools.b_tn.at(b, column, cupy.arange(self._task.k)))
-        sums = self._trusted.project(pools.a, factors, *_chosen(a), bf16=self._bf16)
+        sums = []
+        for weights in self._weights():
+            factors = self._decoded(weights.at(b, column, cupy.arange(self._task.k)))
+            sums.append(self._trusted.project(pools.a, factors, *_chosen(a), bf16=self._bf16))
         if pools.bias is not None:
-            sums = sums + self._decoded(pools.bias.at(b, 0, column))
-        return self._outputs.at(_upright(draws.slot[part]), cupy.arange(self._task.m), column), sums
+            sums[0] = sums[0] + self._decoded(pools.bias.at(b, 0, column))
+        return self._outputs.at(_upright(draws.slot[part]), cupy.arange(self._task.m), column), *sums
 
-    def _row(self, draws: DrawnPlaces, part: slice) -> tuple[Any, Any]:
-        """Outputs and sums. Shape: both (draws, N)."""
+    def _row(self, draws: DrawnPlaces, part: slice) -> tuple[Any, ...]:
+        """Outputs, their sums, and those of `up` if gated. Shape: each (draws, N)."""
         pools, b, row, columns = self._pools, draws.b[part], _upright(draws.row[part]), cupy.arange(self._task.n)
         factors = self._decoded(pools.a.at(_upright(draws.a[part]), row, cupy.arange(self._task.k)))
-        sums = self._trusted.project(pools.b_tn, factors, *_chosen(b), bf16=self._bf16)
+        sums = [self._trusted.project(weights, factors, *_chosen(b), bf16=self._bf16) for weights in self._weights()]
         if pools.bias is not None:
-            sums = sums + self._decoded(pools.bias.at(_upright(b), 0, columns))
-        return self._outputs.at(_upright(draws.slot[part]), row, columns), sums
+            sums[0] = sums[0] + self._decoded(pools.bias.at(_upright(b), 0, columns))
+        return self._outputs.at(_upright(draws.slot[part]), row, columns), *sums
+
+    def _weights(self) -> list[Matrices]:
+        """B, and `up` if gated, by columns."""
+        pools = self._pools
+        return [pools.b_tn] if pools.up_tn is None else [pools.b_tn, pools.up_tn]
 
     def _decoded(self, bits: Any) -> Any:
         return decode(cupy, bits, self._task.element)
 
 
 class _Sums(Reference):
-    """Sums in f32 that were computed elsewhere, one a row. Shape: sums (outputs,).
+    """Sums in f32 that were computed elsewhere, one a row, and those of `up` if gated. Shape: sums, each (outputs,).
 
     Their norms are those of typical rows and columns. What may be `rounded` counts as if norms were that much larger.
     """
 
-    def __init__(self, task: GemmTask, sums: Any, rounded: bool) -> None:
+    def __init__(self, task: GemmTask, sums: Sequence[Any], rounded: bool) -> None:
         self._form, self._sums = FORMATS[task.element], sums
-        self._norms = normal_scale(task.k) ** 2 * task.k * (math.sqrt(2) if task.bias else 1.0)
+        self._norms = normal_scale(task.k) * weight_scale(task) * task.k * (math.sqrt(2) if task.bias else 1.0)
         self._part = PARTIAL * self._norms / math.sqrt(task.k)
         self._rounded = 1 / accumulation_factor(task, Growth.WALK) if rounded else 0.0
 
     def blocks(self) -> Iterator[Block]:
-        for start in range(0, len(self._sums), COMPARED):
-            sums = self._sums[start : start + COMPARED, None].astype(cupy.float64)
-            rounding = self._form.roundoff * (abs(sums) + self._part) + self._form.tiny / 2
-            yield Block(start, sums, self._norms + self._rounded * rounding, cupy.ones((1, 1)))
+        for start in range(0, len(self._sums[0]), COMPARED):
+            sums = [each[start : start + COMPARED, None].astype(cupy.float64) for each in self._sums]
+            norms = [self._of(each) for each in sums]
+            yield Block(start, sums[0], cupy.ones((1, 1)), norms[0], *sums[1:], *norms[1:])
+
+    def _of(self, sums: Any) -> Any:
+        rounding = self._form.roundoff * (abs(sums) + self._part) + self._form.tiny / 2
+        return self._norms + self._rounded * rounding
 
 
 def _upright(numbers: np.ndarray) -> Any:

@@ -9,14 +9,15 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cudal2_agent.contract.records.task import BIAS, ElementType, GemmTask
+from cudal2_agent.contract.records.task import BIAS, UP, ElementType, GemmTask
 from cudal2_agent.sandbox.cuda.guard.buffers import storage_type
 from cudal2_agent.sandbox.cuda.guard.mapping import Mapping
 from cudal2_agent.sandbox.cuda.guard.placement import ALIGNMENT_BYTES, scatter, slot_bytes
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import Matrices, Numbers, TrustedTiming
-from cudal2_agent.sandbox.verification.inputs import Inputs, density_of_ones, normal_scale
+from cudal2_agent.sandbox.verification.inputs import Inputs, density_of_ones, normal_scale, weight_scale
 
-_KEYS = ("A", "B", BIAS)
+_KEYS = {"A": 0, "B": 1, BIAS: 2, UP: 2}
+JOINED = "B or up"  # the mapping that holds both
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,19 @@ class _Pool:
     transposed: bool
 
 
+def are_joined(task: GemmTask) -> bool:
+    """Whether B and `up` of a gated task, by columns, lie one behind the other: where `up` is then as aligned as B."""
+    return task.gated and 2 * task.n * task.k % ALIGNMENT_BYTES == 0
+
+
 class OperandPools:
-    """`count` matrices A and `count` matrices B, each B with a bias where the task has one. The layouts of an operand hold the
-    same numbers.
+    """`count` matrices A and `count` matrices B, each B with the bias or the `up` that the task has. The layouts of an operand
+    hold the same numbers.
 
     B lies there by rows and by columns, A by rows and, where the task's layout asks for it, by columns. The baselines read
-    the others. The judge of outputs reads A by rows, and B by rows too, or by columns where the task has an activation.
+    the others. The judge of outputs reads A by rows, and B by rows too, or by columns where the task has an activation. Of a
+    gated task B and `up` lie there by columns, one behind the other where that aligns both (`are_joined`), as programs hold
+    such weights; by rows for a task's own layout only.
     A pool is one mapping in its own address range, of `least_bytes` at least; its matrices lie at places of their own draw
     (`placement.py`). The numbers have verification's scale. They follow from keys that `renew` draws, so that any matrix can be
     made again whatever happened to the pool. Raises: MemoryError.
@@ -49,11 +57,19 @@ class OperandPools:
     ) -> None:
         self._task, self._trusted = task, trusted
         self._bf16, self._scale = task.element is ElementType.BF16, normal_scale(task.k)
-        self._pools = {name: self._pool(count, device, draw, least_bytes, *stored) for name, stored in _stored(task).items()}
-        self.a, self.b_nn, self.b_tn = (self._pools[name].matrices for name in ("a", "b_nn", "b_tn"))
-        self.read_only = all(pool.mapping.read_only for pool in self._pools.values())
-        self.spread_bytes = min(pool.mapping.size_bytes for pool in self._pools.values())
+        self._pools: dict[str, _Pool] = {}
+        self._joined: Matrices | None = None
+        if are_joined(task):
+            self._join(count, device, draw, least_bytes)
+        for name, described in _stored(task).items():
+            if name not in self._pools:
+                self._pools[name] = self._pool(count, device, draw, least_bytes, *described)
+        self._mappings = tuple(dict.fromkeys(pool.mapping for pool in self._pools.values()))
+        self.a, self.b_tn = (self._pools[name].matrices for name in ("a", "b_tn"))
+        self.read_only = all(mapping.read_only for mapping in self._mappings)
+        self.spread_bytes = min(mapping.size_bytes for mapping in self._mappings)
         self.bias = self._pools[BIAS].matrices if task.bias else None
+        self.up_tn = self._pools["up_tn"].matrices if task.gated else None
         self._keys = (0, 0, 0)
         self._check_key = 0
         self._views: dict[tuple[str, int], Any] = {}
@@ -61,6 +77,10 @@ class OperandPools:
 
     def __len__(self) -> int:
         return len(self.a)
+
+    @property
+    def b_nn(self) -> Matrices:
+        return self._pools["b_nn"].matrices
 
     def renew(self, draw: random.Random) -> None:
         """New numbers in every matrix."""
@@ -71,24 +91,32 @@ class OperandPools:
 
     def operands(self, pair: tuple[int, int]) -> dict[str, Any]:
         """A pair's matrices in every layout, by their names in `Operands`."""
-        return {name: self._matrix(name, pair[_of_pair(pool.key)]) for name, pool in self._pools.items()}
+        found = {name: self._matrix(name, pair[_of_pair(pool.key)], pool.matrices) for name, pool in self._pools.items()}
+        if self._joined is not None:
+            found["joined"] = self._matrix("joined", pair[1], self._joined)
+        return {"b_nn": None, **found}
 
     def changed(self) -> str | None:
         """Which input differs from what it was made of, None where none does."""
-        for pool, before, now in zip(self._pools.values(), self._checksums, self._sums(), strict=True):
+        for mapping, before, now in zip(self._mappings, self._checksums, self._sums(), strict=True):
             if before != now:
-                return f"input {pool.mapping.name} was changed"
+                return f"input {mapping.name} was changed"
         return None
 
     def made_again(self, pair: tuple[int, int]) -> Inputs:
         """A pair's numbers made again from their keys, in memory that no candidate knows."""
-        task, made = self._task, []
-        shapes = (task.m, task.k), (task.k, task.n), *(((1, task.n),) if task.bias else ())
+        task = self._task
+        made: list[Any] = []
+        third = {None: (), BIAS: ((1, task.n),), UP: ((task.k, task.n),)}[task.third]
+        shapes = (task.m, task.k), (task.k, task.n), *third
         for key, (rows, columns) in enumerate(shapes):
             one = Matrices(cupy.empty(2 * rows * columns, cupy.uint8), [0], rows, columns)
             self._trusted.fill_operands(one, self._numbers_of(key, transposed=False), first=pair[_of_pair(key)])
             made.append(one[0])
-        return Inputs(*made[:2], *(bias.reshape(-1) for bias in made[2:]))
+        a, b, *more = made
+        if task.gated:
+            return Inputs(a, b, up=more[0])
+        return Inputs(a, b, *(bias.reshape(-1) for bias in more))
 
     def make_old(self, pair: tuple[int, int], draw: random.Random) -> None:
         """Other numbers in the pair's matrices, in the task's layout: normal ones, or zeros and ones, as tests draw them."""
@@ -106,26 +134,30 @@ class OperandPools:
 
     def demote(self) -> None:
         """Make every L2 line of the pools an ordinary one, whatever policy it was read under."""
-        for pool in self._pools.values():
-            self._trusted.demote(pool.mapping.bytes())
+        for mapping in self._mappings:
+            self._trusted.demote(mapping.bytes())
 
     def close(self) -> None:
         self._views.clear()
-        for pool in self._pools.values():
-            pool.mapping.close()
+        for mapping in self._mappings:
+            mapping.close()
 
     def _own(self) -> list[_Pool]:
-        """The pools of A and of B in the task's layout, and of a bias."""
-        layout = self._task.layout
-        names = "a_nt" if layout.transposes_a else "a", "b_tn" if layout.transposes_b else "b_nn", BIAS
+        """The pools of A and of B in the task's layout, and of a bias or `up`."""
+        layout, of_b = self._task.layout, "tn" if self._task.layout.transposes_b else "nn"
+        names = "a_nt" if layout.transposes_a else "a", f"b_{of_b}", BIAS, f"up_{of_b}"
         return [self._pools[name] for name in names if name in self._pools]
 
     def _numbers(self, pool: _Pool) -> Numbers:
         return self._numbers_of(pool.key, transposed=pool.transposed)
 
     def _numbers_of(self, key: int, *, transposed: bool) -> Numbers:
-        """A bias is as large as the products."""
-        scale = self._scale if key < _KEYS.index(BIAS) else self._scale**2 * math.sqrt(self._task.k)
+        """A bias is as large as the products; B and `up` have the scale of the tests."""
+        task = self._task
+        if key == _KEYS[BIAS] and task.bias:
+            scale = self._scale**2 * math.sqrt(task.k)
+        else:
+            scale = self._scale if key == _KEYS["A"] else weight_scale(task)
         return Numbers(self._keys[key], transposed=transposed, bf16=self._bf16, scale=scale)
 
     def _pool(
@@ -137,38 +169,53 @@ class OperandPools:
         name: str,
         shape: tuple[int, int],
         transposed: bool,
+        called: str = "",
     ) -> _Pool:
         starts, size_bytes = scatter(count, 2 * shape[0] * shape[1], draw, least_bytes)
-        mapping = Mapping(size_bytes, device, name, sealed=True)
+        mapping = Mapping(size_bytes, device, called or name, sealed=True)
         self._trusted.fill_ring(mapping.writer(), draw.getrandbits(64))  # what lies between matrices
         read, written = (Matrices(memory, starts, *shape) for memory in (mapping.bytes(), mapping.writer()))
-        return _Pool(mapping, read, written, key=_KEYS.index(name), transposed=transposed)
+        return _Pool(mapping, read, written, key=_KEYS[name], transposed=transposed)
 
-    def _matrix(self, name: str, index: int) -> Any:
+    def _join(self, count: int, device: int, draw: random.Random, least_bytes: int) -> None:
+        """B and `up` by columns, each `up` behind its B in one mapping."""
+        task = self._task
+        both, half = (2 * task.n, task.k), (task.n, task.k)
+        pool = self._pool(count, device, draw, least_bytes, "B", both, transposed=True, called=JOINED)
+        self._joined = pool.matrices
+        for name, key, behind in (("b_tn", "B", 0), ("up_tn", UP, 2 * task.n * task.k)):
+            starts = [start + behind for start in pool.matrices.starts]
+            read, written = (Matrices(each.memory, starts, *half) for each in (pool.matrices, pool.writer))
+            self._pools[name] = _Pool(pool.mapping, read, written, key=_KEYS[key], transposed=True)
+
+    def _matrix(self, name: str, index: int, matrices: Matrices) -> Any:
         """One matrix of a pool as its elements; made once, because thousands of launches use it."""
         if (name, index) not in self._views:
-            self._views[name, index] = self._pools[name].matrices[index].view(storage_type(self._task.element))
+            self._views[name, index] = matrices[index].view(storage_type(self._task.element))
         return self._views[name, index]
 
     def _sums(self) -> list[int]:
         """Checksums of the pools; waits for the GPU once."""
-        sums = [self._trusted.checksum(pool.mapping.bytes(), self._check_key) for pool in self._pools.values()]
+        sums = [self._trusted.checksum(mapping.bytes(), self._check_key) for mapping in self._mappings]
         return [int(total) for total in cupy.concatenate(sums).get()]
 
 
 def _stored(task: GemmTask) -> dict[str, tuple[str, tuple[int, int], bool]]:
     """Operand, shape in memory and whether that is transposed, by names in `Operands`."""
-    found = {
-        "a": ("A", (task.m, task.k), False),
-        "b_nn": ("B", (task.k, task.n), False),
-        "b_tn": ("B", (task.n, task.k), True),
-    }
+    by_rows, by_columns = (task.k, task.n), (task.n, task.k)
+    found = {"a": ("A", (task.m, task.k), False)}
+    if not task.gated or not task.layout.transposes_b:
+        found["b_nn"] = ("B", by_rows, False)
+    found["b_tn"] = ("B", by_columns, True)
+    if task.gated:
+        found |= {"up_tn": (UP, by_columns, True)}
+        found |= {} if task.layout.transposes_b else {"up_nn": (UP, by_rows, False)}
     found |= {"a_nt": ("A", (task.k, task.m), True)} if task.layout.transposes_a else {}
     return found | ({BIAS: (BIAS, (1, task.n), False)} if task.bias else {})
 
 
 def _of_pair(key: int) -> int:
-    """Which matrix of a pair a key belongs to: a bias to its B."""
+    """Which matrix of a pair a key belongs to: a bias, or `up`, to its B."""
     return min(key, 1)
 
 

@@ -26,7 +26,7 @@ from cudal2_agent.sandbox.cuda.timing.drawn_lines import DrawnLines, DrawnPlaces
 from cudal2_agent.sandbox.cuda.timing.operand_pools import OperandPools, Ring
 from cudal2_agent.sandbox.cuda.timing.sample_plan import TimedLaunch
 from cudal2_agent.sandbox.cuda.timing.trusted_timing import Matrices, TrustedTiming
-from cudal2_agent.sandbox.verification.bounds import LAMBDA, Growth, accumulation_factor, rounding_floor
+from cudal2_agent.sandbox.verification.bounds import LAMBDA, Growth, accumulation_factor, effective_count, rounding_floor
 from cudal2_agent.sandbox.verification.comparison import Comparison, compare_bounded
 from cudal2_agent.sandbox.verification.elements import FORMATS
 from cudal2_agent.sandbox.verification.inputs import normal_scale
@@ -55,7 +55,8 @@ def error_limit(task: GemmTask, judged: "OutputJudgement", baseline_rms: float) 
     The RMS of a few rows scatters around that of all, hence the allowance.
     """
     floor = rounding_floor(task, judged.size_rms, judged.rows * task.n)
-    return max(VerifyOptions().error_ratio * baseline_rms, floor) * (1 + SCATTER / math.sqrt(2 * judged.rows))
+    scatter = SCATTER / math.sqrt(2 * effective_count(task, judged.rows))
+    return max(VerifyOptions().error_ratio * baseline_rms, floor) * (1 + scatter)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,12 @@ class TimedLaunch(NamedTuple):
 
 
 def set_bytes(task: GemmTask) -> int:
-    """Device memory of one A and one B. B lies there in both layouts; A in its own and by rows."""
-    return 2 * task.k * ((2 if task.layout.transposes_a else 1) * task.m + 2 * task.n)
+    """Device memory of one A and one B. B lies there in both layouts; A in its own and by rows.
+
+    B and `up` of a gated task lie there by columns, and by rows where the task's layout asks for it.
+    """
+    of_b = (1 if task.layout.transposes_b else 2) * task.products if task.gated else 2
+    return 2 * task.k * ((2 if task.layout.transposes_a else 1) * task.m + of_b * task.n)
 
 
 def count_sets(task: GemmTask, launches: int, l2_bytes: int, free_bytes: int) -> int:
@@ -51,8 +55,8 @@ def count_sets(task: GemmTask, launches: int, l2_bytes: int, free_bytes: int) ->
 
 
 def read_bytes(task: GemmTask) -> int:
-    """Bytes of A and B that one launch reads."""
-    return 2 * task.k * (task.m + task.n)
+    """Bytes of A, B and `up` that one launch reads."""
+    return 2 * task.k * (task.m + task.products * task.n)
 
 
 def spread_bytes(l2_bytes: int, free_bytes: int) -> int:

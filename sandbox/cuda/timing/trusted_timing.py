@@ -111,7 +111,7 @@ class TrustedTiming:
     def late_operands(
         self, inputs: Sequence[tuple[Matrices, Numbers, int]], d: Any, before: Any, early: Any, delay_ns: int
     ) -> None:
-        """Enqueue a predecessor that fills one matrix of A, of B and of a bias, if there is one, after its dependents may run.
+        """Enqueue a predecessor that fills one matrix of A, of B and of a third operand, if any, after its dependents may run.
 
         `early`: counts the elements of D that differ from `before` when it ends.
         """

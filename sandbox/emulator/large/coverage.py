@@ -61,7 +61,7 @@ def is_small(task: GemmTask) -> bool:
 
 def work_of(task: GemmTask) -> int:
     """Multiply-adds of a whole grid, its outputs counted as `OUTPUT_WORK` each."""
-    return task.m * task.n * (task.k + OUTPUT_WORK)
+    return task.m * task.n * (task.products * task.k + OUTPUT_WORK)
 
 
 def reduced_task(task: GemmTask, plan: LaunchPlan) -> GemmTask | None:
@@ -91,20 +91,20 @@ def _lengths(plan: LaunchPlan, task: GemmTask, tile: Tile, tiles: int, long_k: i
     splits = (_ctas(plan, task) or 1) // (math.ceil(task.m / tile.rows) * math.ceil(task.n / tile.columns))
     outputs = _reduced(task.m, tile.rows, tiles) * _reduced(task.n, tile.columns, tiles)
     lengths = [k for k in range(least, task.k + 1, long_k) if k <= least + long_k * (splits - 1)]
-    affordable = [k for k in lengths if outputs * (k + OUTPUT_WORK) <= REDUCED_WORK]
+    affordable = [k for k in lengths if outputs * (task.products * k + OUTPUT_WORK) <= REDUCED_WORK]
     return list(reversed(affordable or lengths[:1]))
 
 
 def _grown(task: GemmTask, tile: Tile, tiles: int, k: int) -> GemmTask:
     """So many tiles or more along M and N with the task's residues, then more of them, while there is little work."""
-    most = min(REDUCED_WORK, work_of(task) // 2)
+    most, depth = min(REDUCED_WORK, work_of(task) // 2), task.products * k + OUTPUT_WORK
     m, n = _reduced(task.m, tile.rows, tiles), _reduced(task.n, tile.columns, tiles)
     while True:
         more = [
             (min(task.m, m + math.lcm(tile.rows, _VECTOR)), n),
             (m, min(task.n, n + math.lcm(tile.columns, _VECTOR))),
         ]
-        more = [size for size in more if size != (m, n) and size[0] * size[1] * (k + OUTPUT_WORK) <= most]
+        more = [size for size in more if size != (m, n) and size[0] * size[1] * depth <= most]
         if not more:
             return task.model_copy(update={"m": m, "n": n, "k": k})
         m, n = min(more, key=lambda size: max(size[0] / tile.rows, size[1] / tile.columns))

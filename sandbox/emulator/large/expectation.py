@@ -12,8 +12,8 @@ from cudal2_agent.sandbox.verification.reference import Block, Reference
 
 # Inputs whose reference is that of a small product, although all rows of A and all columns of B differ: row i of A is row
 # i mod P of a small matrix times s(i), column j of B is column j mod P times t(j), so that D[i,j] is s(i)·t(j) times the small
-# product's. P is a prime; the factors are signs and, where the case's sums leave room, powers of two: exact in every step of
-# a sum. All of them follow from a seed.
+# product's. `up` has the factors of B. P is a prime; the factors are signs and, where the case's sums leave room, powers of
+# two: exact in every step of a sum. All of them follow from a seed.
 PERIODS = (223, 227, 229, 233, 239, 241, 251)
 _SIGN = np.uint16(0x8000)
 _SMALLEST_NORMAL = {ElementType.F16: 0x0400, ElementType.BF16: 0x0080}
@@ -92,9 +92,14 @@ class Gathered(Reference):
             rows, columns = np.divmod(self._places[start : start + PIECE], expected.task.n)
             down, across = self._factors[0][rows, None], self._factors[1][columns, None]
             rows, columns = expected.rows.index[rows], expected.columns.index[columns]
+            gated = {}
+            if block.up is not None and block.up_norms is not None:
+                gated["up"] = block.up[rows, columns, None] * down * across
+                gated["up_norms"] = block.up_norms[0, columns, None] * np.abs(across)
             yield Block(
                 start=start,
                 product=block.product[rows, columns, None] * down * across,
                 row_norms=block.row_norms[rows] * np.abs(down),
                 column_norms=block.column_norms[0, columns, None] * np.abs(across),
+                **gated,
             )

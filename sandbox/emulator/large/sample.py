@@ -79,7 +79,7 @@ class Sample:
         self._launch = kernel.plan.launches[self._target]
         self._writers = [Writers(launch, self._prober(i)) for i, launch in enumerate(kernel.plan.launches[: self._target])]
         self._clusters = math.prod(self._launch.grid) // math.prod(self._launch.cluster)
-        self._work = self._task.m * self._task.n * self._task.k
+        self._work = self._task.m * self._task.n * self._task.k * self._task.products
         self._places = places_of(self._task, tile)
         self._rasters = list(rasters(self._task, tile, self._clusters))
         self._element_bytes = kernel.buffers["D"].element.bytes
@@ -186,9 +186,11 @@ class Sample:
         )
         if task.bias:  # which no factor of a row may multiply
             rows = rows.plain()
-        b = columns.spread(np.ascontiguousarray(inputs.b.T), task.element).T
-        bias = None if inputs.bias is None else columns.spread(inputs.bias, task.element)
-        load(bound.arrays, Inputs(rows.spread(inputs.a, task.element), b, bias), task)
+        b, bias, up = (
+            None if each is None else columns.spread(np.ascontiguousarray(each.T), task.element).T
+            for each in (inputs.b, inputs.bias, inputs.up)
+        )
+        load(bound.arrays, Inputs(rows.spread(inputs.a, task.element), b, bias, up), task)
         return Expected(case, task, Reference(np, small, inputs, keep=False).whole(), rows, columns)
 
     def _case(self, expected: Expected, part: str, points: Iterator[tuple[int, ...]]) -> TestResult:

@@ -14,20 +14,29 @@ import numpy as np
 from cudal2_agent.contract.records.task import ElementType, GemmTask
 from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import Array, encode
-from cudal2_agent.sandbox.verification.inputs import Inputs, with_bias
+from cudal2_agent.sandbox.verification.inputs import Inputs, sum_scale, with_bias
 
 Operand = Literal["a", "b"]
 K_BLOCK = 16  # a step of every half-precision tensor-core instruction
 BASE = {ElementType.F16: 1024, ElementType.BF16: 128}  # digits plus one are exact
+_MEAN_SQUARE = 2.5  # of 1 and 2
 _COVERED = 64  # lines in which the one-hot positions come close to every k
 
 
 def spread(source: Draws, task: GemmTask) -> Inputs:
-    """Small whole numbers of both signs, such that few outputs of another place, or of a part of K, are equal."""
-    shapes = (task.m, task.k), (task.k, task.n), (task.n,)
-    a, b, *bias = (source.signs(shape) * (1 + source.hits(shape, 0.5)) for shape in shapes[: 3 if task.bias else 2])
+    """Small whole numbers of both signs, such that few outputs of another place, or of a part of K, are equal.
+
+    B and `up` of a gated task are scaled, so that its activation bends and outputs do not overflow.
+    """
+    third: tuple[tuple[int, ...], ...] = ((task.n,),) if task.bias else ((task.k, task.n),) if task.gated else ()
+    shapes = (task.m, task.k), (task.k, task.n), *third
+    a, b, *more = (source.signs(shape) * (1 + source.hits(shape, 0.5)) for shape in shapes)
+    if task.gated:
+        small = sum_scale(task, math.sqrt(_MEAN_SQUARE**2 * task.k))
+        bits = [encode(source.xp, each, task.element) for each in (a, b * small, more[0] * small)]
+        return Inputs(bits[0], bits[1], up=bits[2])
     inputs = Inputs(encode(source.xp, a, task.element), encode(source.xp, b, task.element))
-    return with_bias(source.xp, task, inputs, *bias)
+    return with_bias(source.xp, task, inputs, *more)
 
 
 def positions(lines: int, k: int) -> Array:

@@ -1,7 +1,7 @@
 """Why a result is wrong: a few more runs, on inputs that show where wrong outputs are and what they were made of.
 
 Covered: elements read from or stored to other places, blocks of K that are missing or added twice, outputs never written,
-sums that were not cleared. Through an activation: where, and whether it is missing.
+sums that were not cleared. Through an activation: where, and which formula was computed in place of the task's.
 Not covered: faults that only some inputs or only some orders of warps show; wrong rounding.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from cudal2_agent.contract.records.evaluation import TestResult
 from cudal2_agent.contract.records.symptoms import Symptoms, WrongPlaces
 from cudal2_agent.contract.records.task import GemmTask
-from cudal2_agent.sandbox.verification.comparison import near_activation
+from cudal2_agent.sandbox.verification.comparison import near_wanted
 from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import Array, decode_wide, encode
 from cudal2_agent.sandbox.verification.executor import Executor
@@ -21,6 +21,7 @@ from cudal2_agent.sandbox.verification.inputs import Inputs
 from cudal2_agent.sandbox.verification.probes import probe_inputs
 from cudal2_agent.sandbox.verification.probes.line_maps import describe_values
 from cudal2_agent.sandbox.verification.probes.misreads import Reads, counted, mapped
+from cudal2_agent.sandbox.verification.probes.mistaken import agreement, mistaken_formulas
 from cudal2_agent.sandbox.verification.probes.probe_inputs import Operand, ProbeInputs, blocks_of, positions
 from cudal2_agent.sandbox.verification.probes.wrong_outputs import wrong_places
 from cudal2_agent.sandbox.verification.reference import Reference
@@ -59,7 +60,7 @@ class ProbeRuns:
             return None if run.violations else Symptoms(values=(RIGHT_NOW,))
         places = wrong_places(self._xp, wrong)
         if self._task.activation is not None:
-            return Symptoms(places=places, values=self._without_activation(got, inputs, wrong))
+            return Symptoms(places=places, values=self._formula(got, inputs, wrong))
         self._window = _window(places)
         corner = (self._window[0].start, self._window[1].start)
         values = describe_values(*self._values(got, inputs), poison=run.poison, element=self._task.element, corner=corner)
@@ -72,21 +73,19 @@ class ProbeRuns:
         for block in Reference(xp, task, inputs, keep=False).blocks():
             rows = slice(block.start, block.start + len(block.product))
             if task.activation is not None:
-                wrong[rows] = ~near_activation(xp, task, got[rows], block.product)
+                wrong[rows] = ~near_wanted(xp, task, got[rows], block)
                 continue
             want, have = encode(xp, block.product, task.element), got[rows]
             wrong[rows] = (have != want) & ~((block.product == 0) & ((have & xp.uint16(0x7FFF)) == 0))
         return wrong
 
-    def _without_activation(self, got: Array, inputs: Inputs, wrong: Array) -> tuple[str, ...]:
-        """Whether wrong outputs are the sums themselves. What they were made of does not show through an activation."""
-        same = self._xp.zeros(got.shape, dtype=bool)
-        for block in Reference(self._xp, self._task, inputs, keep=False).blocks():
-            rows = slice(block.start, block.start + len(block.product))
-            same[rows] = got[rows] == encode(self._xp, block.product, self._task.element)
-        share = float((same & wrong).sum() / wrong.sum())
-        words = f"{share:.0%} are the sums themselves: {self._task.activation} is not computed there"
-        return (words,) if share >= _NOTABLE else ()
+    def _formula(self, got: Array, inputs: Inputs, wrong: Array) -> tuple[str, ...]:
+        """What wrong outputs are. What they were made of does not show through an activation."""
+        blocks = Reference(self._xp, self._task, inputs, keep=False).blocks()
+        formulas = mistaken_formulas(self._xp, self._task)
+        shares = agreement(self._xp, self._task, blocks, got, wrong, formulas)
+        words = max(shares, key=lambda each: shares[each])
+        return (f"{shares[words]:.0%} are {words}",) if shares[words] >= _NOTABLE else ()
 
     def _values(self, got: Array, inputs: Inputs) -> tuple[np.ndarray, np.ndarray]:
         """D as bit patterns and the exact product, in the window. Shape: both (rows, columns)."""

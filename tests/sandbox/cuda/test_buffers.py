@@ -1,6 +1,7 @@
 """Canary bands and unchanged inputs in numpy: every byte around a buffer is checked."""
 
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from cudal2_agent.sandbox.cuda.guard.buffers import (
     address,
     storage_type,
 )
+from cudal2_agent.sandbox.cuda.launcher import operand_pointers
 from cudal2_agent.sandbox.verification.inputs import Inputs
 
 TASK = GemmTask(m=5, n=7, k=3)
@@ -122,6 +124,21 @@ def test_inputs_are_stored_as_the_layout_says(layout):
     assert [violation.buffer for violation in made.violations()] == ["A"]
     made.repair()
     assert made.violations() == ()
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_up_of_a_gated_task_is_stored_and_guarded_as_b_is(layout):
+    task, rng = GemmTask(m=5, n=7, k=3, layout=layout, activation="silu", gated=True), np.random.default_rng(2)
+    a, b, up = (rng.integers(0, 2**15, shape, dtype=np.uint16) for shape in ((5, 3), (3, 7), (3, 7)))
+    made = GuardedOperands(task, xp=np)
+    made.load(*Inputs(a, b, up=up).stored(layout))
+    held = made.operands.third(task).view(np.uint16)
+    assert (held.T if layout.transposes_b else held).tolist() == up.tolist()
+    assert operand_pointers(made.operands, task, 0).keys() == {"A", "B", "up", "D"}
+    held[0, 0] ^= 1
+    assert [violation.message for violation in made.violations()] == ["input up was changed in 1 element(s)"]
+    with pytest.raises(ValueError, match="the operands hold no up"):
+        operand_pointers(replace(made.operands, up_nn=None, up_tn=None), task, 0)
 
 
 @pytest.mark.parametrize(("name", "told"), [("a", "input A was changed in 1"), ("b_nn", "input B was changed in 1")])

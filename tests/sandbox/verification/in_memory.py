@@ -29,6 +29,7 @@ class Memory:
     d: Array
     d_band: Array
     bias: Array | None = None
+    up: Array | None = None
     workspace: dict[str, Any] = field(default_factory=dict)
 
 
@@ -79,13 +80,16 @@ class InMemoryExecutor:
         band = np.full(task.m * task.n + 2 * BAND, CANARY, dtype=np.uint16)
         d = band[BAND:-BAND].reshape(task.m, task.n)
         a, b = (np.zeros(shape, dtype=np.uint16) for shape in ((task.m, task.k), (task.k, task.n)))
-        return Memory(a, b, d, band, np.zeros(task.n, dtype=np.uint16) if task.bias else None)
+        up = np.zeros_like(b) if task.gated else None
+        return Memory(a, b, d, band, np.zeros(task.n, dtype=np.uint16) if task.bias else None, up)
 
     def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
         memory = self._slots[slot]
         memory.a[:], memory.b[:] = inputs.a, inputs.b
         if memory.bias is not None:
             memory.bias[:] = inputs.bias
+        if memory.up is not None:
+            memory.up[:] = inputs.up
         poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
             memory.d[:] = poison or 0
