@@ -15,6 +15,7 @@ from cudal2_agent.policies.schedule.policy import SchedulePolicy
 from cudal2_agent.policies.schedule.prior import Columns, predict_us, rates_us
 from tests.policies.schedule.gated_trial import WRONG, faults_of
 from tests.sandbox.emulator.compiled import PtxCompiler
+from tests.sandbox.emulator.proving import Build
 
 H200 = REFERENCE_CHIPS[Arch.SM_90A]
 FAMILY = WgmmaTma()
@@ -133,6 +134,23 @@ def test_a_plan_whose_maps_are_swapped_is_refused(compiler: PtxCompiler) -> None
     swapped = launch.model_copy(update={"args": (first, up, weights, *others)})
     twin = candidate.model_copy(update={"plan": candidate.plan.model_copy(update={"launches": (swapped,)})})
     assert WRONG in faults_of(compiler, twin, task)[0]
+
+
+@pytest.mark.parametrize(
+    ("axes", "task"),
+    [
+        (upright(cluster_m=2, persistent=True, block_n=128), gated(264, 136, 136, element="bf16", activation="gelu")),
+        (turned(consumers=2, evict_a="first"), gated(13, 264, 200)),
+        (upright(cluster_m=2, persistent=True, block_n=256, stages=4), gated(2048, 1024, 1024, element="bf16")),
+    ],
+    ids=["upright", "turned", "of full size"],
+)
+def test_a_kernel_of_it_is_built_and_proved_in_all_tiers(build: Build, axes: dict[str, object], task: GemmTask) -> None:
+    from tests.sandbox.emulator.proving import TIERS, passed, prove
+
+    candidate = written(task, axes)
+    tiers, _ = passed(prove(build(candidate.source, candidate.plan, task), task, timeout_s=300))
+    assert tiers == TIERS | {"programmatic"}
 
 
 REFUSED: tuple[tuple[dict[str, object], str], ...] = (
