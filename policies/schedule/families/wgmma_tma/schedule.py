@@ -176,10 +176,7 @@ class WgmmaTmaSchedule(Schedule):
         Boxes of 8 times an odd number of columns need no swizzle. A CTA with one tile has room for the widest, whose rows lie
         in the fewest lines; tiles of other widths have boxes of at most 128 bytes.
         """
-        if self.block_n % 16:
-            narrow = (width for width in (56, 40, 24) if self.persistent and self.block_n % width == 0)
-            return next(narrow, self.block_n)
-        return _group_width(self.block_n)
+        return _box_width(self.block_n, persistent=self.persistent)
 
     @property
     def padded(self) -> bool:
@@ -239,13 +236,8 @@ class WgmmaTmaSchedule(Schedule):
         return self.box_bytes if self.turned else 4 * self.box_bytes
 
     @property
-    def smem_bytes(self) -> int:
-        """Dynamic shared memory: ring, store buffers, barriers, the split flag, and slack to align to 1024."""
-        return max(self.needed_smem_bytes, EXCLUSIVE_SMEM_BYTES if self.exclusive else 0)
-
-    @property
     def needed_smem_bytes(self) -> int:
-        """The part of it that the kernel uses."""
+        """Shared memory that the kernel uses: ring, store buffers, barriers, the split flag, and slack to align to 1024."""
         return self._smem_without_sums + (self.received_bytes if self.receives_apart else 0)
 
     @property
@@ -285,6 +277,13 @@ def _group_width(columns: int) -> int:
     return next(width for width in (64, 32, 16) if columns % width == 0)
 
 
+def _box_width(columns: int, *, persistent: bool) -> int:
+    """Width of the store boxes of so many columns of a tile."""
+    if columns % 16:
+        return next((width for width in (56, 40, 24) if persistent and columns % width == 0), columns)
+    return _group_width(columns)
+
+
 class KernelView(NamedTuple):
     """A task as the kernel sees it: rows and columns of what it multiplies, and its two operands as they are stored.
 
@@ -316,8 +315,17 @@ def tile_of_d(schedule: WgmmaTmaSchedule, task: GemmTask) -> tuple[int, int]:
 
 
 def store_columns(schedule: WgmmaTmaSchedule, task: GemmTask) -> int:
-    """Width of a store box of an upright kernel; at most `box_columns`, for which there is room."""
-    return _group_width(tile_of_d(schedule, task)[1]) if task.gated else schedule.box_columns
+    """Width of a store box of an upright kernel: `box_columns` of the tile of D."""
+    return _box_width(tile_of_d(schedule, task)[1], persistent=schedule.persistent)
+
+
+def smem_bytes(schedule: WgmmaTmaSchedule, task: GemmTask) -> int:
+    """Dynamic shared memory of the kernel. The store boxes of a gated task have the width of its tile of D."""
+    needed = schedule.needed_smem_bytes
+    if task.gated and schedule.tma_store and schedule.persistent and not schedule.turned:
+        boxes = 4 * schedule.consumers * schedule.store_boxes
+        needed += boxes * 16 * 2 * (store_columns(schedule, task) - schedule.box_columns)
+    return max(needed, EXCLUSIVE_SMEM_BYTES if schedule.exclusive else 0)
 
 
 def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
@@ -346,8 +354,8 @@ def _limit_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     """Of shared memory and registers."""
     limits = LIMITS[Arch.SM_90A]
     room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // s.ctas_per_sm - 1024)
-    if s.smem_bytes > room:
-        yield f"stages, block_k and the tile take {s.smem_bytes} bytes of shared memory; ctas_per_sm leaves {room}"
+    if (taken := smem_bytes(s, task)) > room:
+        yield f"stages, block_k and the tile take {taken} bytes of shared memory; ctas_per_sm leaves {room}"
     if s.exclusive and s.ctas_per_sm > 1:
         yield "exclusive needs ctas_per_sm=1"
     instruction = s.block_n // (2 if task.accumulate is AccumulatorType.F32 else 4)
@@ -424,8 +432,8 @@ def _gated_violations(s: WgmmaTmaSchedule) -> Iterator[str]:
         yield "a gated task needs atoms=2 with turned"
     if s.turned and s.block_m % (16 * s.cluster_n):
         yield f"a gated task needs cluster_n to divide half of the {s.block_m} rows of a tile into multiples of 8"
-    if not s.turned and (s.block_n % 32 or s.block_n % (16 * s.cluster_m)):
-        yield "a gated task needs block_n to be a multiple of 32, of which cluster_m divides half into multiples of 8"
+    if not s.turned and s.block_n % (16 * s.cluster_m):
+        yield "a gated task needs cluster_m to divide half of block_n into multiples of 8"
 
 
 def _can_spread(s: WgmmaTmaSchedule, task: GemmTask) -> bool:

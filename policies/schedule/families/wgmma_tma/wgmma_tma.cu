@@ -114,7 +114,7 @@ constexpr int kColumnGroups = kStoredN / kColumns;
 //@section padded-boxes
 constexpr int kBoxColumns = BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;  // width of a store box
 constexpr int kBoxSwizzle = 2 * kBoxColumns;
-//@section gated-upright
+//@section gated-upright-whole
 constexpr int kBoxColumns = kColumnsOfD % 64 == 0 ? 64 : kColumnsOfD % 32 == 0 ? 32 : 16;  // width of a store box
 constexpr int kBoxSwizzle = 2 * kBoxColumns;
 //@end
@@ -155,12 +155,14 @@ static_assert(kRestsBytes <= kRestRoom, "the rests fit behind the tiles");
 constexpr bool kStoreInPlace = !kPersistent;
 //@section upright
 constexpr int kBoxes = BLOCK_N / kColumns;
-//@section boxes-of-all
+//@section upright-whole-of-all
 constexpr int kBoxes = BLOCK_N / kBoxColumns;
-//@section gated-upright
+//@section gated-upright-whole
 constexpr int kBoxes = kColumnsOfD / kBoxColumns;
-//@section upright-odd
+//@section upright-odd-of-all
 constexpr int kBoxes = BLOCK_N / kStoreColumns;
+//@section gated-upright-odd
+constexpr int kBoxes = kColumnsOfD / kStoreColumns;
 //@section upright upright-whole upright-odd
 constexpr int kStoreBuffers = kStoreInPlace ? kAtoms * kBoxes : kStoreBoxes;
 //@section upright
@@ -207,7 +209,7 @@ static_assert(kStageBytes % 1024 == 0, "stages start on 1024 bytes, the period o
 //@section exact-groups whole-groups
 static_assert(BLOCK_M / kClusterN % 8 == 0 && BLOCK_N / kClusterM % 8 == 0, "multicast slices are whole 8-row swizzle groups");
 //@section gated-upright
-static_assert(kColumnsOfD % 16 == 0 && kColumnsOfD / kClusterM % 8 == 0, "so are those of each half, and boxes are whole");
+static_assert(kColumnsOfD % (8 * kClusterM) == 0, "multicast slices of each half are whole 8-row swizzle groups");
 //@section gated-turned
 static_assert(kRowsOfD / kClusterN % 8 == 0, "multicast slices of each half are whole 8-row swizzle groups");
 //@section padded

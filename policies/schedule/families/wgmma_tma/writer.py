@@ -24,6 +24,7 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
     packed_operands,
     paired_operands,
     slot_bytes,
+    smem_bytes,
     store_columns,
     tile_of_d,
     view_of,
@@ -59,7 +60,7 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kPingpong", s.pingpong, "warpgroups take turns over whole tiles"),
         KernelConstant("kRowMajorB", view.row_major_b),
         KernelConstant("kTmaStore", s.tma_store),
-        KernelConstant("kStoreColumns", s.box_columns, "width of a store box"),
+        KernelConstant("kStoreColumns", store_columns(s, task), "width of a store box"),
         KernelConstant("kStoreBoxes", s.store_boxes, "a warp's boxes in flight, in a persistent CTA"),
         KernelConstant("kBoxRows", s.box_rows, "rows of D in a store box"),
         KernelConstant("kCtasPerSm", s.ctas_per_sm),
@@ -86,7 +87,7 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
     loads = "paired-loads" if s.paired_rows else "hinted-loads" if s.hinted else "plain-loads"
     groups = "padded" if s.padded else "whole-groups" if s.whole_groups else "exact-groups"
     whole = task.gated or groups != "exact-groups"  # boxes have a width of their own
-    upright = "upright-odd" if s.block_n % 16 else "upright-whole" if whole else "upright"
+    upright = "upright-odd" if tile_of_d(s, task)[1] % 16 else "upright-whole" if whole else "upright"
     way_out = "turned" if s.turned else upright
     units = "turned-units" if s.turned else "upright-units"
     stores = "plain-stores" if s.evict_d == "normal" else "hinted-stores"
@@ -98,7 +99,7 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         f"{d}-{bias}",
         *({"bias-of-rows" if s.turned else "bias-of-columns"} if task.bias else ()),
         *({"activation"} if task.activation else ()),
-        *(_gated_sections(s) if task.gated else _sections_of_one_product(s, task)),
+        *(_gated_sections(s, way_out) if task.gated else _sections_of_one_product(s, task)),
         way,
         d,
         *(_paired_sections(s, task) if s.paired_rows else {"single-rows"}),
@@ -131,7 +132,7 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         groups,
         *(() if s.padded else {f"{a}-exact"}),
         *({"padded-boxes"} if s.padded and way_out == "upright-whole" else ()),
-        *({"boxes-of-all"} if way_out == "upright-whole" and not task.gated else ()),
+        *({f"{way_out}-of-all"} if way_out in ("upright-whole", "upright-odd") and not task.gated else ()),
         *(() if s.padded or (task.gated and not s.turned) else {"b-alone"}),
         *({"turned-atoms-aligned-d"} if s.turned and not task.gated and d == "aligned-d" else ()),
         "of-turned" if s.turned else f"of-{a}",
@@ -140,10 +141,10 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
     }
 
 
-def _gated_sections(s: WgmmaTmaSchedule) -> set[str]:
+def _gated_sections(s: WgmmaTmaSchedule, way_out: str) -> set[str]:
     if s.turned:
         return {"gated", "gated-turned"}
-    return {"gated", "gated-upright", "row-major-a-alone", "atoms-together"}
+    return {"gated", "gated-upright", f"gated-{way_out}", "row-major-a-alone", "atoms-together"}
 
 
 def _sections_of_one_product(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
@@ -214,7 +215,7 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 grid=(grid, 1, 1),
                 block=(s.threads, 1, 1),
                 cluster=(s.cluster, 1, 1),
-                dynamic_smem=s.smem_bytes,
+                dynamic_smem=smem_bytes(s, task),
                 programmatic=s.programmatic,
                 args=(
                     TensorMapArg(tensor_map=_loaded(s, task, view.row_operand, places, box_a, 128)),
