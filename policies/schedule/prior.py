@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS, Chip
-from cudal2_agent.contract.records.task import Arch, GemmTask, TimingMode
+from cudal2_agent.contract.records.task import Activation, Arch, GemmTask, TimingMode
 from cudal2_agent.contract.reward.roofline import memory_us, tensor_flops_per_us
 from cudal2_agent.policies.schedule.families.kernel_family import Work, cluster_sms
 
@@ -41,6 +41,7 @@ SINGLE_LAUNCH_US = 0.82
 COLD_CLUSTER_US = 0.2
 SCATTERED = 3.0  # times the time of a store; fitted as LOADED_TRIP_US was
 CROWDING = 4.0  # CTAs of the busiest SM at most, for each that an even distribution gives it, where CTAs may share SMs
+ACTIVATED_PER_US = 8 * 1755.0  # outputs of one SM: an exponential and a reciprocal each, of which it does 16 a clock
 SOFTNESS = 8.0  # exponent of the norm over the times; 1 would add them, infinity would take the maximum
 
 
@@ -75,6 +76,7 @@ class Columns:
     """The fields of many works as columns, and how their units are distributed over the chip.
 
     `units`: output tiles times parts of K. `rounds`: units of the busiest SM; `resident`: how many of them run together.
+    Of a gated task tiles are those of both products, side by side.
     """
 
     def __init__(self, works: Sequence[Work], task: GemmTask, chip: Chip) -> None:
@@ -84,14 +86,16 @@ class Columns:
         self.persistent, self.programmatic, self.efficiency, self.alternating, self.lines, self.step_us = table[11:17]
         self.read_bytes, self.staged_bytes, self.spread_sums, self.exchanged_bytes, self.pushed, crowded = table[17:23]
         self.scattered, self.overlapped_us, self.store_lines = table[23:]
-        self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
+        self.tiles = np.ceil(task.m / self.m) * np.ceil(task.products * task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)
         self.sms = np.array([cluster_sms(chip, int(size)) for size in self.cluster], dtype=np.float64)
         even = np.ceil(self.units / self.sms)
         crowd = np.minimum(np.minimum(ctas_per_sm, CROWDING * even), self.units)
         self.rounds = np.where(crowded > 0, np.maximum(even, crowd), even)
-        self.stored = self.m * self.n / np.where(self.pushed > 0, self.cluster, 1.0)  # elements of D that a CTA stores
+        # Elements of D that a CTA stores.
+        self.stored = self.m * self.n / task.products / np.where(self.pushed > 0, self.cluster, 1.0)
+        self.gate_us = self.stored / ACTIVATED_PER_US * (task.gated and task.activation is not Activation.RELU)
         self.resident = np.minimum(ctas_per_sm, self.rounds)
         self.turns = np.ceil(self.rounds / self.resident)
 
@@ -167,8 +171,9 @@ def _store_us(c: Columns) -> Floats:
 
 
 def _tile_store_us(c: Columns) -> Floats:
+    """Of the outputs of a tile: their way out, and of a gated task what makes them of its sums."""
     cost = np.where(c.scattered > 0, SCATTERED, 1.0)
-    store: Floats = STORE_US + 2.0 * c.stored * cost / STORE_BYTES_PER_US
+    store: Floats = STORE_US + 2.0 * c.stored * cost / STORE_BYTES_PER_US + c.gate_us
     return store
 
 

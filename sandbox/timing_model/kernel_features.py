@@ -31,8 +31,8 @@ def features_of(
         **_of_bytes(counted, time_us, task, chip),
         **_of_outside(launches, counted, longest, time_us, chip),
         **_of_instructions(counted[launches.index(longest)], longest, time_us, rates),
-        "all tensor cores": task.m * task.n * task.k / (chip.sms * rates.tensor_rate * rates.clock_mhz * time_us),
-        "products": _log2(sum(each.macs for each in counted) / (task.m * task.n * task.k)),
+        "all tensor cores": task.flops // 2 / (chip.sms * rates.tensor_rate * rates.clock_mhz * time_us),
+        "products": _log2(sum(each.macs for each in counted) / (task.flops // 2)),
     }
 
 
@@ -95,7 +95,7 @@ def _of_bytes(counted: Sequence[_Counted], time_us: float, task: GemmTask, chip:
     loaded = max(bulk + copies + loads, 1.0)
     filled = bulk + copies + total("amounts", KIND.BULK_TARGET)
     stores, bulk_stores = total("amounts", KIND.STORE), total("amounts", KIND.BULK_STORE)
-    smaller, larger = sorted((2.0 * task.k * task.m, 2.0 * task.k * task.n))
+    smaller, larger = sorted((2.0 * task.k * task.m, 2.0 * task.k * task.n * task.products))
     second = 1e-6 * chip.dram_tbps * 1e12 * time_us  # bytes that DRAM moves in that time
     return {
         "loaded": _log2(loaded / second),

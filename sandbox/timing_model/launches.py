@@ -88,7 +88,7 @@ class ModelledLaunch:
         busy = min(self.clusters * self.size / (self.even * self._chip.sms), 1.0)
         loads = self.traced.of(KIND.BULK_LOAD, KIND.LOAD, KIND.COPY)
         loaded = float(self.traced.rows["amount"][loads].sum()) * self.clusters / self.traced.clusters
-        operands = 2.0 * self._task.k * (self._task.m + self._task.n)
+        operands = 2.0 * self._task.k * (self._task.m + self._task.products * self._task.n)
         shares = Shares(
             l2=rates.l2_bytes_per_us / active,
             dram=rates.dram_bytes_per_us / active,
@@ -108,7 +108,7 @@ class ModelledLaunch:
     @property
     def _work(self) -> float:
         """Multiply-adds that the traced clusters would have, were all alike and all in D."""
-        return self._task.m * self._task.n * self._task.k * self.traced.clusters / self.clusters
+        return self._task.flops // 2 * self.traced.clusters / self.clusters
 
     @cached_property
     def edge(self) -> float:

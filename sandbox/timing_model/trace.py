@@ -19,6 +19,7 @@ import numpy as np
 
 from cudal2_agent.contract.plan.plan import ResolvedLaunch
 from cudal2_agent.contract.plan.resolve import operand_shape
+from cudal2_agent.contract.records.task import UP
 from cudal2_agent.sandbox.emulator.core_module import core
 from cudal2_agent.sandbox.emulator.kernel import WARP_LANES, WORKSPACE, BoundKernel, EmulatedKernel
 from cudal2_agent.sandbox.emulator.large.points import first_cta
@@ -186,7 +187,7 @@ def _spread(size: int, count: int) -> list[int]:
 def _with_other(kernel: EmulatedKernel, bound: BoundKernel, index: int, first: Traced, clusters: int) -> Traced:
     """The trace of the first cluster, with that of another one that reads beyond the operands, or else of the last one."""
     task = kernel.product
-    uneven = first.products * clusters / (task.m * task.n * task.k) - 1.0
+    uneven = first.products * clusters / (task.flops // 2) - 1.0
     if clusters < 2 or not first.whole or not first.products or abs(uneven) < UNEVEN or first.count > MAX_OTHER_ROWS:
         return first
     others: list[Traced] = []
@@ -243,7 +244,7 @@ def _outside(rows: Mapping[str, np.ndarray], kernel: EmulatedKernel, bound: Boun
     made = np.zeros((len(rows["kind"]), 2))
     bulk = np.flatnonzero(rows["kind"] == KIND.BULK_LOAD)
     addresses = rows["address"][bulk].astype(np.int64)
-    for name in ("A", "B"):
+    for name in ("A", "B", *((UP,) if kernel.product.gated else ())):
         (count, width), base = operand_shape(kernel.task, name), bound.machine.addresses[name]
         ends = [place for place in bound.machine.addresses.values() if place > base]
         within = (addresses >= base) & (addresses < min(ends, default=1 << 62))

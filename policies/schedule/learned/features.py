@@ -2,6 +2,8 @@
 
 A column is a size of the task, a rate of the chip, a quantity of the analytic prior, or an axis of a family. Sizes and times
 are logarithms to base 2. `FINGERPRINT` names the columns: weights are for one fingerprint only.
+
+No shipped prior has learned from a gated task. It has the features of the product that it loads and multiplies, M×2N×K.
 """
 
 from collections.abc import Sequence
@@ -59,7 +61,7 @@ def features_of(entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> tup
 
 
 def _of_task(task: GemmTask, chip: Chip) -> dict[str, Any]:
-    sizes = {f"task.{name}": np.log2(size) for name, size in (("m", task.m), ("n", task.n), ("k", task.k))}
+    sizes = {f"task.{name}": np.log2(size) for name, size in (("m", task.m), ("n", task.products * task.n), ("k", task.k))}
     kinds = {f"task.{layout.value}": float(task.layout is layout) for layout in Layout}
     kinds["task.f16_sums"] = float(task.accumulate is AccumulatorType.F16)
     kinds["task.bf16"] = float(task.element is ElementType.BF16)
@@ -78,12 +80,12 @@ def _of_work(work: Columns, task: GemmTask, chip: Chip) -> dict[str, Any]:
 
 def _of_waves(work: Columns, task: GemmTask) -> dict[str, Any]:
     """How full the last wave is, and what hangs over the edges of D and K."""
-    waves = work.units / (work.sms * work.resident)
+    waves, n = work.units / (work.sms * work.resident), task.products * task.n
     return {
         "waves": np.log2(waves),
         "wave_use": waves / np.ceil(waves),
         "edge_m": np.log2(np.ceil(task.m / work.m) * work.m / task.m),
-        "edge_n": np.log2(np.ceil(task.n / work.n) * work.n / task.n),
+        "edge_n": np.log2(np.ceil(n / work.n) * work.n / n),
         "edge_k": np.log2(work.parts * work.k_blocks * work.k / task.k),
     }
 

@@ -13,7 +13,7 @@ from cudal2_agent.contract.plan.resolve import resolve
 from cudal2_agent.contract.records.candidate import Candidate, Origin
 from cudal2_agent.contract.records.evaluation import Prediction
 from cudal2_agent.contract.records.inspection import Inspection, KernelResources
-from cudal2_agent.contract.records.task import Arch, GemmTask, TimingMode
+from cudal2_agent.contract.records.task import Activation, Arch, GemmTask, Layout, TimingMode
 from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.sandbox.emulator.kernel import EmulatedKernel
 from cudal2_agent.sandbox.timing_model.costs import Shares, steps_of
@@ -113,6 +113,21 @@ def test_a_trace_counts_the_products_and_the_bytes_of_its_cluster(compiler: PtxC
     assert loaded == 2 * 512 * (128 + 128 + 128)  # A of each CTA, B once for both
     stored = rows["amount"][rows["kind"] == KIND.BULK_STORE].sum()
     assert stored == 2 * 2 * 128 * 128
+
+
+def test_a_gated_product_takes_as_long_as_one_of_twice_the_columns(compiler: PtxCompiler) -> None:
+    plain = task(520, 1056, 512).model_copy(update={"layout": Layout.TN})
+    gated = plain.model_copy(update={"n": 528, "activation": Activation.SILU, "gated": True})
+    own, both = (trace(kernel(compiler, of))[0] for of in (gated, plain))
+    assert own.products == both.products
+    assert own.outside[:, 1].sum() == both.outside[:, 1].sum()
+    for of in (own, both):
+        assert of.other is not None
+    assert own.other.outside[:, 1].sum() == both.other.outside[:, 1].sum() > 0
+    ours, theirs = predicted(compiler, gated), predicted(compiler, plain)
+    assert ours.terms["tensor cores"] == pytest.approx(theirs.terms["tensor cores"], rel=0.01)
+    assert ours.terms["stores"] == pytest.approx(theirs.terms["stores"] / 2, rel=0.1)
+    assert ours.predicted_us == pytest.approx(theirs.predicted_us, rel=0.15)
 
 
 def test_rows_are_found_by_their_kind_in_order(compiler: PtxCompiler) -> None:

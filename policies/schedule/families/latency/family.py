@@ -22,8 +22,8 @@ class Latency(Family[LatencySchedule]):
     schedule = LatencySchedule
 
     def supports(self, task: GemmTask) -> bool:
-        """Rows of A, B and D, as they are stored, must be multiples of 16 bytes."""
-        return task.arch in ARCHS and has_tma_rows(task)
+        """Rows of A, B and D, as they are stored, must be multiples of 16 bytes. No gated tasks."""
+        return task.arch in ARCHS and has_tma_rows(task) and not task.gated
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[LatencySchedule]:
         if self.supports(task):

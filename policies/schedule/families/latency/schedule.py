@@ -141,6 +141,8 @@ def _contradictions(s: LatencySchedule) -> Iterator[str]:
 def _task_violations(s: LatencySchedule, task: GemmTask) -> Iterator[str]:
     if task.arch not in ARCHS or not has_tma_rows(task):
         yield f"the family needs one of {', '.join(ARCHS)}, and rows that are multiples of 16 bytes"
+    if task.gated:
+        yield "the family computes no gated tasks"
     if task.k > s.capacity_k:
         yield f"the CTAs of a tile load at most {s.capacity_k} of K"
     if task.layout.transposes_a and s.block_m > 8 * 32 * s.warps_m * s.warps_n:

@@ -32,10 +32,11 @@ class MmaSync(Family[MmaSyncSchedule]):
     schedule = MmaSyncSchedule
 
     def supports(self, task: GemmTask) -> bool:
-        return task.arch in MMA_SYNC_RATE
+        return task.arch in MMA_SYNC_RATE and not task.gated
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]:
-        return enumerate_schedules(task, chip)
+        if self.supports(task):
+            yield from enumerate_schedules(task, chip)
 
     def work(self, schedule: MmaSyncSchedule, task: GemmTask, chip: Chip) -> Work:
         geometry = Geometry(schedule, task)
@@ -64,7 +65,10 @@ class MmaSync(Family[MmaSyncSchedule]):
         return schedule.spread_sum
 
     def violations(self, schedule: MmaSyncSchedule, task: GemmTask) -> Iterator[str]:
-        return Geometry(schedule, task).violations()
+        if task.gated:
+            yield "the family computes no gated tasks"
+            return
+        yield from Geometry(schedule, task).violations()
 
     def summation(self, schedule: MmaSyncSchedule, task: GemmTask) -> str | None:
         """One warp adds all of K for its elements, 16 at a time. Zeros behind the end of K add nothing."""

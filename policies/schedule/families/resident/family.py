@@ -19,8 +19,11 @@ class Resident(Family[ResidentSchedule]):
     schedule = ResidentSchedule
 
     def supports(self, task: GemmTask) -> bool:
-        """TMA needs rows of A, B and D, as stored, that are multiples of 16 bytes, A's registers end at K = 512. No bias."""
-        return task.arch is Arch.SM_90A and has_tma_rows(task) and task.k <= MAX_K and not task.bias
+        """TMA needs rows of A, B and D, as stored, that are multiples of 16 bytes. A's registers end at K = 512.
+
+        No bias, no gate.
+        """
+        return task.arch is Arch.SM_90A and has_tma_rows(task) and task.k <= MAX_K and task.third is None
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[ResidentSchedule]:
         if self.supports(task):
@@ -56,7 +59,7 @@ class Resident(Family[ResidentSchedule]):
 
     def violations(self, schedule: ResidentSchedule, task: GemmTask) -> Iterator[str]:
         if not self.supports(task):
-            yield f"the family needs sm_90a, rows that are multiples of 16 bytes, and K of at most {MAX_K}"
+            yield f"the family needs sm_90a, rows that are multiples of 16 bytes, K of at most {MAX_K}, no bias and no gate"
             return
         yield from violations(schedule, task)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from cudal2_agent.contract.plan.chip import Chip
 from cudal2_agent.contract.plan.resolve import operand_shape
-from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.task import Arch, GemmTask, Layout
 from cudal2_agent.policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms, has_tma_rows
 from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
     WgmmaTmaSchedule,
@@ -15,6 +15,8 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
     packed_operands,
     paired_operands,
     slot_bytes,
+    store_columns,
+    tile_of_d,
     view_of,
     violations,
 )
@@ -22,6 +24,7 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.space import enumerate_sc
 from cudal2_agent.policies.schedule.families.wgmma_tma.writer import constants, plan, sections
 
 SECTOR_BYTES = 32  # of L2: what a load of 16 bytes takes
+GATED = ", and for a gated task layout tn with N and K that are multiples of 8"
 
 
 class WgmmaTma(Family[WgmmaTmaSchedule]):
@@ -31,7 +34,8 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
     schedule = WgmmaTmaSchedule
 
     def supports(self, task: GemmTask) -> bool:
-        return task.arch is Arch.SM_90A
+        """Of gated tasks those whose weights lie along K, in rows that TMA reads."""
+        return task.arch is Arch.SM_90A and not (task.gated and (task.layout is not Layout.TN or not has_tma_rows(task)))
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
         if not self.supports(task):
@@ -65,12 +69,12 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
             programmatic=s.programmatic,
             mma_efficiency=_mma_efficiency(s),
             lines=_lines(s, task),
-            store_lines=_store_lines(s) if has_tma_rows(task, "D") else 0,
+            store_lines=_store_lines(s, task) if has_tma_rows(task, "D") else 0,
             alternating=s.pingpong,
             smem_read_bytes=_smem_read_bytes(s) + _shifted_bytes(s, task),
             spread_sums=s.spread_sum,
             scattered=not (s.tma_store or s.push or s.splits > 1),
-            staged_bytes=2 * s.block_m * s.block_n if s.tma_store else 0,
+            staged_bytes=2 * s.block_m * s.block_n // task.products if s.tma_store else 0,
         )
 
     def unmeasured(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
@@ -88,7 +92,7 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
 
     def violations(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
         if not self.supports(task):
-            yield "the family needs sm_90a"
+            yield f"the family needs sm_90a{GATED if task.gated else ''}"
             return
         yield from violations(schedule, task)
 
@@ -115,10 +119,14 @@ def _lines(s: WgmmaTmaSchedule, task: GemmTask) -> int:
     return max(rows_a + rows_b, requested) + _rest_rows(s, task)
 
 
-def _store_lines(s: WgmmaTmaSchedule) -> int:
+def _store_lines(s: WgmmaTmaSchedule, task: GemmTask) -> int:
     if not s.tma_store:
         return 0
-    return s.block_n * s.block_m // 64 if s.turned else s.block_m * (s.block_n // s.box_columns) * ceil_div(s.box_columns, 64)
+    rows, columns = tile_of_d(s, task)
+    if s.turned:
+        return columns * rows // 64
+    width = store_columns(s, task)
+    return rows * (columns // width) * ceil_div(width, 64)
 
 
 def _lines_per_row(s: WgmmaTmaSchedule, task: GemmTask, name: str) -> int:

@@ -62,6 +62,9 @@ class WgmmaTmaSchedule(Schedule):
 
     `constant_shape`: M, N and K are compile-time constants. `self_fed`: there is no producer; the first warp loads between its
     products. Three consumers then have registers for tiles of 256 columns.
+
+    Of a gated task `block_n`, or with `turned` `atoms`, counts weights of both: half are rows of B and half the same rows of
+    `up`. The tile of D is half as large.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -173,10 +176,7 @@ class WgmmaTmaSchedule(Schedule):
         Boxes of 8 times an odd number of columns need no swizzle. A CTA with one tile has room for the widest, whose rows lie
         in the fewest lines; tiles of other widths have boxes of at most 128 bytes.
         """
-        if self.block_n % 16:
-            narrow = (width for width in (56, 40, 24) if self.persistent and self.block_n % width == 0)
-            return next(narrow, self.block_n)
-        return _group_width(self.block_n)
+        return _box_width(self.block_n, persistent=self.persistent)
 
     @property
     def padded(self) -> bool:
@@ -236,13 +236,8 @@ class WgmmaTmaSchedule(Schedule):
         return self.box_bytes if self.turned else 4 * self.box_bytes
 
     @property
-    def smem_bytes(self) -> int:
-        """Dynamic shared memory: ring, store buffers, barriers, the split flag, and slack to align to 1024."""
-        return max(self.needed_smem_bytes, EXCLUSIVE_SMEM_BYTES if self.exclusive else 0)
-
-    @property
     def needed_smem_bytes(self) -> int:
-        """The part of it that the kernel uses."""
+        """Shared memory that the kernel uses: ring, store buffers, barriers, the split flag, and slack to align to 1024."""
         return self._smem_without_sums + (self.received_bytes if self.receives_apart else 0)
 
     @property
@@ -282,8 +277,17 @@ def _group_width(columns: int) -> int:
     return next(width for width in (64, 32, 16) if columns % width == 0)
 
 
+def _box_width(columns: int, *, persistent: bool) -> int:
+    """Width of the store boxes of so many columns of a tile."""
+    if columns % 16:
+        return next((width for width in (56, 40, 24) if persistent and columns % width == 0), columns)
+    return _group_width(columns)
+
+
 class KernelView(NamedTuple):
-    """A task as the kernel sees it: rows and columns of what it computes, and its two operands as they are stored.
+    """A task as the kernel sees it: rows and columns of what it multiplies, and its two operands as they are stored.
+
+    Of a gated task B and `up` count as one operand, so that it multiplies twice as many columns as D has.
 
     `row_operand`: whose rows the consumers divide. `column_major_a`: it is stored K × rows. `row_major_b`: the other one is
     stored K × columns.
@@ -298,10 +302,30 @@ class KernelView(NamedTuple):
 
 
 def view_of(schedule: WgmmaTmaSchedule, task: GemmTask) -> KernelView:
-    layout = task.layout
+    layout, weights = task.layout, task.products * task.n
     if schedule.turned:
-        return KernelView(task.n, task.m, "B", "A", not layout.transposes_b, layout.transposes_a)
-    return KernelView(task.m, task.n, "A", "B", layout.transposes_a, not layout.transposes_b)
+        return KernelView(weights, task.m, "B", "A", not layout.transposes_b, layout.transposes_a)
+    return KernelView(task.m, weights, "A", "B", layout.transposes_a, not layout.transposes_b)
+
+
+def tile_of_d(schedule: WgmmaTmaSchedule, task: GemmTask) -> tuple[int, int]:
+    """Rows and columns of D, or with swap_ab of its transpose, that come out of a tile."""
+    rows, columns = schedule.block_m, schedule.block_n
+    return (rows // task.products, columns) if schedule.turned else (rows, columns // task.products)
+
+
+def store_columns(schedule: WgmmaTmaSchedule, task: GemmTask) -> int:
+    """Width of a store box of an upright kernel: `box_columns` of the tile of D."""
+    return _box_width(tile_of_d(schedule, task)[1], persistent=schedule.persistent)
+
+
+def smem_bytes(schedule: WgmmaTmaSchedule, task: GemmTask) -> int:
+    """Dynamic shared memory of the kernel. The store boxes of a gated task have the width of its tile of D."""
+    needed = schedule.needed_smem_bytes
+    if task.gated and schedule.tma_store and schedule.persistent and not schedule.turned:
+        boxes = 4 * schedule.consumers * schedule.store_boxes
+        needed += boxes * 16 * 2 * (store_columns(schedule, task) - schedule.box_columns)
+    return max(needed, EXCLUSIVE_SMEM_BYTES if schedule.exclusive else 0)
 
 
 def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
@@ -318,6 +342,8 @@ def violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     yield from _cluster_violations(s, task)
     yield from _split_violations(s, task)
     yield from _store_violations(s, task)
+    if task.gated:
+        yield from _gated_violations(s)
     if s.paired_rows and not can_pair_rows(task):
         yield "paired_rows needs unaligned operands, each of an even number of rows that are odd multiples of 8 bytes"
     if s.paired_rows and (s.self_fed or s.hinted):
@@ -328,8 +354,8 @@ def _limit_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     """Of shared memory and registers."""
     limits = LIMITS[Arch.SM_90A]
     room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // s.ctas_per_sm - 1024)
-    if s.smem_bytes > room:
-        yield f"stages, block_k and the tile take {s.smem_bytes} bytes of shared memory; ctas_per_sm leaves {room}"
+    if (taken := smem_bytes(s, task)) > room:
+        yield f"stages, block_k and the tile take {taken} bytes of shared memory; ctas_per_sm leaves {room}"
     if s.exclusive and s.ctas_per_sm > 1:
         yield "exclusive needs ctas_per_sm=1"
     instruction = s.block_n // (2 if task.accumulate is AccumulatorType.F32 else 4)
@@ -396,6 +422,18 @@ def _store_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
         yield "self_fed needs persistent=false, splits=1, cluster_k=1 and four stages"
     if s.self_fed and (s.padded or s.consumers != 3 or s.atoms * s.block_n <= WIDEST_OF_THREE):
         yield f"self_fed is for three consumers and tiles of more than {WIDEST_OF_THREE} columns, a multiple of 16"
+
+
+def _gated_violations(s: WgmmaTmaSchedule) -> Iterator[str]:
+    """Of a tile that is half rows of B and half rows of `up`, whose sums must meet in one thread."""
+    if s.splits * s.cluster_k > 1 or s.self_fed:
+        yield "a gated task needs splits=1, cluster_k=1 and self_fed=false"
+    if s.turned and s.atoms != 2:
+        yield "a gated task needs atoms=2 with turned"
+    if s.turned and s.block_m % (16 * s.cluster_n):
+        yield f"a gated task needs cluster_n to divide half of the {s.block_m} rows of a tile into multiples of 8"
+    if not s.turned and s.block_n % (16 * s.cluster_m):
+        yield "a gated task needs cluster_m to divide half of block_n into multiples of 8"
 
 
 def _can_spread(s: WgmmaTmaSchedule, task: GemmTask) -> bool:

@@ -20,6 +20,8 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
     ceil_div,
     cluster_tiles,
     is_valid,
+    smem_bytes,
+    store_columns,
     view_of,
 )
 
@@ -28,6 +30,7 @@ FEW_ROWS = 96  # of D, up to which tiles of fewer rows than an instruction has a
 FULL = 0.9  # of the CTAs of a wave, from which on kernels with swap_ab split K where D has more rows
 PAYS = 0.97  # of the work of tiles that are always tried, from which on others are tried too
 MAX_BOXES_BYTES = 96 * 128  # of the store boxes of a warpgroup of which two are kept
+WIDEST_BOX = 64  # columns of a gated task's store box, of which two are kept where warpgroups alternate
 AHEAD_STAGES = 6  # with which persistent CTAs of short K were fastest
 CACHED_US = 4.0  # time to move the operands, from which on it may matter in which order they are read and what L2 keeps
 
@@ -56,12 +59,14 @@ def _tile_shapes(task: GemmTask, chip: Chip) -> Iterator[TileShape]:
     same tile turned needs less of the chip than upright. Three consumers load for themselves where they have too few registers
     beside a producer.
     """
-    packed = 2 if task.accumulate is AccumulatorType.F32 else 4
+    packed, weights = 2 if task.accumulate is AccumulatorType.F32 else 4, task.products * task.n
     plain = [(consumers, atoms, False) for consumers, atoms in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1))]
     for consumers, atoms, pingpong in (*plain, (2, 1, True), (2, 2, True)):
         rows = 64 * atoms * (1 if pingpong else consumers)
         for turned in (False, True):
-            m, n = (task.n, task.m) if turned else (task.m, task.n)
+            if task.gated and turned and atoms != 2:
+                continue
+            m, n = (weights, task.m) if turned else (task.m, weights)
             for block_n in _widths(task, chip, rows, m, n):
                 fits = atoms * block_n // packed <= (MAX_ALTERNATING if pingpong else MAX_ACCUMULATORS)
                 worth = not turned or task.m < 64 or _holds_few_rows(block_n, task) or (consumers == 2 and block_n >= 96)
@@ -128,11 +133,12 @@ def _pipelines(shape: TileShape, task: GemmTask, chip: Chip) -> Iterator[WgmmaTm
             promotion=0 if memory_us(task, chip) > CACHED_US else 256,
             constant_shape=True,  # 1.2 % faster in the mean of fifteen winners on an H200, slower for none
         )
-        if (turned and pingpong) or base.boxes_bytes > MAX_BOXES_BYTES:
+        wide = task.gated and pingpong and not turned and store_columns(base, task) > WIDEST_BOX
+        if (turned and pingpong) or wide or base.boxes_bytes > MAX_BOXES_BYTES:
             base = base.model_copy(update={"store_boxes": 1})
         limits = LIMITS[Arch.SM_90A]
         room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // ctas_per_sm - 1024)
-        deepest = (room - base.smem_bytes) // (base.stage_bytes + (24 if paired_rows else 16)) + 1
+        deepest = (room - smem_bytes(base, task)) // (base.stage_bytes + (24 if paired_rows else 16)) + 1
         needed = ceil_div(task.k, block_k)
         if block_k == 128 and min(deepest, needed) < 4 and deepest < needed:
             continue
@@ -156,7 +162,7 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
             continue
         for cluster_k, splits in product((1, 2, 3, 4, 6, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
             size, parts = shared.cluster * cluster_k, cluster_k * splits
-            if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and base.pingpong):
+            if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and (base.pingpong or task.gated)):
                 continue
             if cluster_k == 1 and not base.tma_store and (base.turned or base.block_n > 64):
                 continue

@@ -23,8 +23,11 @@
 // A D with such rows leaves in words.
 //@section bias
 // The sums of the first part of K begin with the bias, of which each column of D has an element.
-//@section activation
+//@section activation-of-sums
 // An activation of the complete sums is what is rounded to D.
+//@section gated
+// D is the activation of that product, times A up. The weights' half of a stage is rows of B, and behind them the same rows of `up`.
+// A thread has the sums of both for the same outputs, and rounds what they make to D.
 //@end
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -58,6 +61,11 @@ constexpr int kWarpgroup = 128;
 constexpr int kTileWarpgroups = kPingpong ? 1 : kConsumers;  // that share one tile
 constexpr int BLOCK_M = 64 * kAtoms * kTileWarpgroups;
 constexpr int kConsumerThreads = kWarpgroup * kConsumers;
+//@section gated-upright
+constexpr int kRowsOfD = BLOCK_M, kColumnsOfD = BLOCK_N / 2;  // in a tile: columns of B, and as many of `up`
+//@section gated-turned
+constexpr int kRowsOfD = BLOCK_M / 2, kColumnsOfD = BLOCK_N;  // in a tile: rows of B, and as many of `up`
+static_assert(kAtoms == 2, "of a warpgroup's two instructions one reads B, the other `up`");
 //@section fed-apart
 // The producer is one warp; where the consumers need more registers than an even share, it is a whole warpgroup, so that
 // its registers can be handed over.
@@ -106,6 +114,9 @@ constexpr int kColumnGroups = kStoredN / kColumns;
 //@section padded-boxes
 constexpr int kBoxColumns = BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;  // width of a store box
 constexpr int kBoxSwizzle = 2 * kBoxColumns;
+//@section gated-upright-whole
+constexpr int kBoxColumns = kColumnsOfD % 64 == 0 ? 64 : kColumnsOfD % 32 == 0 ? 32 : 16;  // width of a store box
+constexpr int kBoxSwizzle = 2 * kBoxColumns;
 //@end
 constexpr bool kSliceColumns = kColumnGroups % kClusterM == 0;  // how multicast slices an MN-major B: by columns, else by K
 constexpr int kSliceGroups = kSliceColumns ? kColumnGroups / kClusterM : kColumnGroups;
@@ -144,10 +155,14 @@ static_assert(kRestsBytes <= kRestRoom, "the rests fit behind the tiles");
 constexpr bool kStoreInPlace = !kPersistent;
 //@section upright
 constexpr int kBoxes = BLOCK_N / kColumns;
-//@section upright-whole
+//@section upright-whole-of-all
 constexpr int kBoxes = BLOCK_N / kBoxColumns;
-//@section upright-odd
+//@section gated-upright-whole
+constexpr int kBoxes = kColumnsOfD / kBoxColumns;
+//@section upright-odd-of-all
 constexpr int kBoxes = BLOCK_N / kStoreColumns;
+//@section gated-upright-odd
+constexpr int kBoxes = kColumnsOfD / kStoreColumns;
 //@section upright upright-whole upright-odd
 constexpr int kStoreBuffers = kStoreInPlace ? kAtoms * kBoxes : kStoreBoxes;
 //@section upright
@@ -193,6 +208,10 @@ constexpr int kReceived = kReceiveApart ? kShifted + (kStages + 1) / 2 * 16 : 0;
 static_assert(kStageBytes % 1024 == 0, "stages start on 1024 bytes, the period of the 128-byte swizzle");
 //@section exact-groups whole-groups
 static_assert(BLOCK_M / kClusterN % 8 == 0 && BLOCK_N / kClusterM % 8 == 0, "multicast slices are whole 8-row swizzle groups");
+//@section gated-upright
+static_assert(kColumnsOfD % (8 * kClusterM) == 0, "multicast slices of each half are whole 8-row swizzle groups");
+//@section gated-turned
+static_assert(kRowsOfD / kClusterN % 8 == 0, "multicast slices of each half are whole 8-row swizzle groups");
 //@section padded
 static_assert(BLOCK_M / kClusterN % 8 == 0 && kSliceN % 8 == 0, "multicast slices are whole 8-row swizzle groups");
 static_assert(BLOCK_N <= kClusterM * kSliceN && kClusterM * kSliceN <= kStoredN, "slices are the tile, and fit in a stage");
@@ -259,8 +278,13 @@ struct Scheduler {
   Rank rank;
 
   __device__ Scheduler(int m, int n, int k, unsigned cta_rank)
+//@section one-product
       : tiles_m((m + kClusterM * BLOCK_M - 1) / (kClusterM * BLOCK_M)),
         tiles_n((n + kClusterN * BLOCK_N - 1) / (kClusterN * BLOCK_N)),
+//@section gated
+      : tiles_m((m + kClusterM * kRowsOfD - 1) / (kClusterM * kRowsOfD)),
+        tiles_n((n + kClusterN * kColumnsOfD - 1) / (kClusterN * kColumnsOfD)),
+//@end
         k_blocks((k + BLOCK_K - 1) / BLOCK_K),
         rank_index(cta_rank),
         rank(Rank::of(cta_rank)) {}
@@ -288,9 +312,14 @@ struct Scheduler {
 //@section all-split
     constexpr int kParts = kSplits * kClusterK;
     const int part = split * kClusterK + rank.k;
+//@section all-split-one-product
     return {(at.m * kClusterM + rank.m) * BLOCK_M, (at.n * kClusterN + rank.n) * BLOCK_N,
             part * k_blocks / kParts,              (part + 1) * k_blocks / kParts,
             split,                                 tile * kClusterSize + rank_index};
+//@section gated
+    return {(at.m * kClusterM + rank.m) * kRowsOfD, (at.n * kClusterN + rank.n) * kColumnsOfD,
+            part * k_blocks / kParts,               (part + 1) * k_blocks / kParts,
+            split,                                  tile * kClusterSize + rank_index};
 //@section tail-split
     return {(at.m * kClusterM + rank.m) * BLOCK_M,      (at.n * kClusterN + rank.n) * BLOCK_N,
             split < 0 ? 0 : split * k_blocks / kSplits, split < 0 ? k_blocks : (split + 1) * k_blocks / kSplits,
@@ -367,8 +396,10 @@ __device__ __forceinline__ void load(unsigned smem, const TensorMap& map, unsign
 
 //@end
 __device__ __forceinline__ void load_a(unsigned stage, const TensorMap& map, unsigned barrier, int row, int k, const Rank& rank) {
-//@section row-major-a
+//@section row-major-a-alone
   constexpr int kRows = BLOCK_M / kClusterN;  // this CTA's slice, sent to every CTA of its row
+//@section gated-turned
+  constexpr int kRows = kRowsOfD / kClusterN;  // this CTA's slice of a half, sent to every CTA of its row
 //@section column-major-a
   // This CTA's slice, sent to every CTA of its row.
   const int first = kSliceGroupsOfA ? rank.n * kSliceGroupsA : 0;
@@ -419,8 +450,10 @@ __device__ __forceinline__ void load_b(unsigned stage, const TensorMap& map, uns
 //@end
     }
   } else {
-//@section exact-groups whole-groups
+//@section b-alone
     constexpr int kRows = BLOCK_N / kClusterM;
+//@section gated-upright
+    constexpr int kRows = kColumnsOfD / kClusterM;  // this CTA's slice of a half
 //@section padded
     constexpr int kRows = kSliceN;
 //@end
@@ -454,8 +487,11 @@ __device__ __forceinline__ void load_rest(unsigned to, const TensorMap& map, uns
 
 __device__ __forceinline__ void produce(unsigned smem, const TensorMap& map_a, const TensorMap& map_b, const TensorMap& rest_a,
                                         const TensorMap& rest_b, const Scheduler& scheduler) {
-//@section single-rows
+//@section single-rows-one-product
 __device__ __forceinline__ void produce(unsigned smem, const TensorMap& map_a, const TensorMap& map_b, const Scheduler& scheduler) {
+//@section gated
+__device__ __forceinline__ void produce(unsigned smem, const TensorMap& map_a, const TensorMap& map_b, const TensorMap& map_up,
+                                        const Scheduler& scheduler) {
 //@end
   Ring ring;
   for (int index = scheduler.first(); index < scheduler.units(); index += scheduler.step()) {
@@ -473,6 +509,10 @@ __device__ __forceinline__ void produce(unsigned smem, const TensorMap& map_a, c
       const unsigned stage = smem + ring.stage * kStageBytes;
       load_a(stage, map_a, full, unit.row, block * BLOCK_K, scheduler.rank);
       load_b(stage, map_b, full, unit.column, block * BLOCK_K, scheduler.rank);
+//@section gated-upright
+      load_b(stage + kColumnsOfD * 128, map_up, full, unit.column, block * BLOCK_K, scheduler.rank);
+//@section gated-turned
+      load_a(stage + kRowsOfD * 128, map_up, full, unit.row, block * BLOCK_K, scheduler.rank);
 //@section paired-row-major-a
       if constexpr (kPairsA) load_rest<true, BLOCK_M>(stage + kRestA, rest_a, full, unit.row, block * BLOCK_K);
 //@section paired-column-major-a
@@ -581,7 +621,11 @@ __device__ __forceinline__ void shift(unsigned smem, const Scheduler& scheduler,
 //@end
 // ---- consumers: a warpgroup multiplies its rows of the tile, or with ping-pong every other tile ---------------------------------------------------------------
 // First row of the tile that this warpgroup multiplies.
+//@section atoms-together
 __device__ __forceinline__ int tile_rows() { return kPingpong ? 0 : static_cast<int>(threadIdx.x) / kWarpgroup * kAtoms * 64; }
+//@section gated-turned
+__device__ __forceinline__ int tile_rows() { return kPingpong ? 0 : static_cast<int>(threadIdx.x) / kWarpgroup * 64; }
+//@end
 
 // Ping-pong: a warpgroup waits until the one before it has taken its last stage, and then hands on the turn. Without this it
 // could look at a barrier of the ring a whole phase early, where the parity it waits for is that of the phase before.
@@ -620,8 +664,11 @@ __device__ __forceinline__ void multiply_stage(Accumulators& acc, unsigned long 
 //@end
 #pragma unroll
     for (int atom = 0; atom < kAtoms; ++atom) {
-//@section row-major-a
+//@section row-major-a-alone
       const unsigned offset_a = (panel * BLOCK_M + atom * 64) * 128 + within;
+//@section gated-turned
+      const unsigned offset_a = (panel * BLOCK_M + atom * kRowsOfD) * 128 + within;
+//@section row-major-a
       wgmma_shared<Element, Register, BLOCK_N, kRowMajorB>::run(acc[atom], wgmma_advance(a, offset_a), wgmma_advance(b, offset_b),
                                                                 step > 0 || accumulate);
 //@section column-major-a
@@ -744,24 +791,45 @@ __device__ __forceinline__ void begin_sums(Accumulators& acc, const Unit& unit, 
 //@end
 // ---- fragments ----------------------------------------------------------------------------------------------------------------
 __device__ __forceinline__ unsigned pack(float low, float high, __half) {
-//@section activation
+//@section activation-of-sums
   low = Activation::of(low), high = Activation::of(high);
 //@end
   const __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<const unsigned*>(&pair);
 }
 __device__ __forceinline__ unsigned pack(float low, float high, __nv_bfloat16) {
-//@section activation
+//@section activation-of-sums
   low = Activation::of(low), high = Activation::of(high);
 //@end
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const unsigned*>(&pair);
 }
 
+//@section gated-turned
+// The sums of the same outputs: of B, and of `up`.
+struct Halves {
+  const float (&gate)[BLOCK_N / 2];
+  const float (&up)[BLOCK_N / 2];
+};
+
+//@end
 // Two neighbouring outputs of column group `group` (8 columns), upper row (half 0) or 8 rows below (half 1).
+//@section one-product
 __device__ __forceinline__ unsigned packed_pair(const float (&d)[BLOCK_N / 2], int group, int half) {
   return pack(d[4 * group + 2 * half], d[4 * group + 2 * half + 1], Element());
 }
+//@section gated-upright
+// The sums of `up` lie behind those of B.
+__device__ __forceinline__ unsigned packed_pair(const float (&d)[BLOCK_N / 2], int group, int half) {
+  const int at = 4 * group + 2 * half, up = at + BLOCK_N / 4;
+  return pack(Activation::of(d[at]) * d[up], Activation::of(d[at + 1]) * d[up + 1], Element());
+}
+//@section gated-turned
+__device__ __forceinline__ unsigned packed_pair(const Halves& d, int group, int half) {
+  const int at = 4 * group + 2 * half;
+  return pack(Activation::of(d.gate[at]) * d.up[at], Activation::of(d.gate[at + 1]) * d.up[at + 1], Element());
+}
+//@end
 __device__ __forceinline__ unsigned packed_pair(const unsigned (&d)[BLOCK_N / 4], int group, int half) { return d[2 * group + half]; }
 
 // The four outputs of column group `group` in float: two of the upper row, two of the row 8 below.
@@ -1005,7 +1073,11 @@ __device__ __forceinline__ void store_directly(const Fragment& d, Element* out, 
     if (at >= m) continue;
     Element* line = out + static_cast<long long>(at) * n;
 #pragma unroll
+//@section one-product
     for (int group = 0; group < BLOCK_N / 8; ++group) {
+//@section gated
+    for (int group = 0; group < kColumnsOfD / 8; ++group) {
+//@end
       const int col = column + group * 8 + lane % 4 * 2;
 //@section aligned-d unaligned-even-d
       if (col < n) *reinterpret_cast<unsigned*>(line + col) = packed_pair(d, group, half);
@@ -1033,23 +1105,27 @@ __device__ __forceinline__ void store_tile(const Fragment (&d)[kAtoms], unsigned
   const unsigned buffers = smem + (kStoreInPlace ? 0 : kStages * kStageBytes) + warp / 4 * kStoreBytes;
 //@end
   if constexpr (kTmaStore && kStoreInPlace) named_barrier(kAllConsumers, kConsumerThreads);  // the pipeline has been read
+//@section gated-turned
+  store_by_tma(Halves{d[0], d[1]}, buffers, map, unit.row + tile_rows(), unit.column, turn);
+//@section atoms-together
 #pragma unroll
   for (int atom = 0; atom < kAtoms; ++atom) {
     const int row = unit.row + tile_rows() + atom * 64;
     if constexpr (kTmaStore) {
 //@section upright-aligned-d upright-whole-aligned-d upright-odd-aligned-d
       store_by_tma(d[atom], buffers, map, row + warp % 4 * 16, unit.column, turn);
-//@section turned-aligned-d
+//@section turned-atoms-aligned-d
       store_by_tma(d[atom], buffers, map, row, unit.column, turn);
 //@section upright-unaligned-d upright-whole-unaligned-d upright-odd-unaligned-d
       store_in_words(d[atom], buffers, out, row + warp % 4 * 16, unit.column, m, n, turn);
 //@section turned-unaligned-d
       store_in_words(d[atom], buffers, out, row, unit.column, m, n, turn);
-//@end
+//@section atoms-together
     } else {
       store_directly(d[atom], out, row, unit.column, m, n);
     }
   }
+//@end
 }
 
 // ---- split-K: partials in the workspace, summed in order by whichever CTA arrives last ------------------------------------
@@ -1536,6 +1612,8 @@ extern "C" __global__ void __launch_bounds__(kPackThreads)
 //@end
 extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     wgmma_tma_gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+//@section gated
+                   const __grid_constant__ TensorMap map_up,
 //@section pairs-a
                    const __grid_constant__ TensorMap rest_a,
 //@section pairs-b
@@ -1581,6 +1659,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 //@end
     tma_prefetch_map(map_a);
     tma_prefetch_map(map_b);
+//@section gated
+    tma_prefetch_map(map_up);
 //@section pairs-a
     tma_prefetch_map(rest_a);
 //@section pairs-b
@@ -1596,8 +1676,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 
   if (producer) {
     if constexpr (kHandOver) registers_decrease<kProducerRegisters>();
-//@section single-rows
+//@section single-rows-one-product
     if (threadIdx.x == kConsumerThreads) produce(smem, map_a, map_b, scheduler);
+//@section gated
+    if (threadIdx.x == kConsumerThreads) produce(smem, map_a, map_b, map_up, scheduler);
 //@section paired-rows
     if (threadIdx.x == kConsumerThreads) produce(smem, map_a, map_b, rest_a, rest_b, scheduler);
     if (threadIdx.x >= kConsumerThreads + 32) shift(smem, scheduler, k);

@@ -13,7 +13,7 @@ from cudal2_agent.contract.plan.plan import (
     Workspace,
     WorkspaceArg,
 )
-from cudal2_agent.contract.records.task import BIAS, Arch, GemmTask
+from cudal2_agent.contract.records.task import BIAS, UP, Arch, GemmTask
 from cudal2_agent.policies.schedule.families.kernel_family import cluster_sms_expression, has_tma_rows
 from cudal2_agent.policies.schedule.families.template import KernelConstant
 from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
@@ -24,6 +24,9 @@ from cudal2_agent.policies.schedule.families.wgmma_tma.schedule import (
     packed_operands,
     paired_operands,
     slot_bytes,
+    smem_bytes,
+    store_columns,
+    tile_of_d,
     view_of,
 )
 
@@ -57,7 +60,7 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kPingpong", s.pingpong, "warpgroups take turns over whole tiles"),
         KernelConstant("kRowMajorB", view.row_major_b),
         KernelConstant("kTmaStore", s.tma_store),
-        KernelConstant("kStoreColumns", s.box_columns, "width of a store box"),
+        KernelConstant("kStoreColumns", store_columns(s, task), "width of a store box"),
         KernelConstant("kStoreBoxes", s.store_boxes, "a warp's boxes in flight, in a persistent CTA"),
         KernelConstant("kBoxRows", s.box_rows, "rows of D in a store box"),
         KernelConstant("kCtasPerSm", s.ctas_per_sm),
@@ -71,8 +74,8 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kPackThreads", PACK_THREADS),
         KernelConstant("kPackColumns", PACK_COLUMNS, "of a row that a warp copies at once"),
         KernelConstant("kPackedColumns", PACKED_COLUMNS, "of which packed rows are multiples"),
-        KernelConstant("kSizeM", view.rows),
-        KernelConstant("kSizeN", view.columns),
+        KernelConstant("kSizeM", task.n if s.turned else task.m),
+        KernelConstant("kSizeN", task.m if s.turned else task.n),
         KernelConstant("kSizeK", task.k),
     ]
 
@@ -83,7 +86,8 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
     a = "column-major-a" if view_of(s, task).column_major_a else "row-major-a"
     loads = "paired-loads" if s.paired_rows else "hinted-loads" if s.hinted else "plain-loads"
     groups = "padded" if s.padded else "whole-groups" if s.whole_groups else "exact-groups"
-    upright = "upright-odd" if s.block_n % 16 else "upright" if groups == "exact-groups" else "upright-whole"
+    whole = task.gated or groups != "exact-groups"  # boxes have a width of their own
+    upright = "upright-odd" if tile_of_d(s, task)[1] % 16 else "upright-whole" if whole else "upright"
     way_out = "turned" if s.turned else upright
     units = "turned-units" if s.turned else "upright-units"
     stores = "plain-stores" if s.evict_d == "normal" else "hinted-stores"
@@ -95,11 +99,13 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         f"{d}-{bias}",
         *({"bias-of-rows" if s.turned else "bias-of-columns"} if task.bias else ()),
         *({"activation"} if task.activation else ()),
+        *(_gated_sections(s, way_out) if task.gated else _sections_of_one_product(s, task)),
         way,
         d,
         *(_paired_sections(s, task) if s.paired_rows else {"single-rows"}),
         *(() if s.paired_rows else {"aligned-rows" if has_tma_rows(task) else "unaligned-rows"}),
         *(() if s.paired_rows else {"expects-loaded" if s.padded else "expects-stage"}),
+        *(() if s.paired_rows or task.gated else {"single-rows-one-product"}),
         *(() if s.paired_rows or s.self_fed else {"producer-alone"}),
         *({"push-paired-rows" if s.paired_rows else "push-single-rows"} if s.push else ()),
         *({"packs-both" if len(packed) > 1 else "packs"} if packed else ()),
@@ -116,6 +122,7 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         f"sum-{combined}",
         *({f"{way}-{combined}"} & _SECTIONS_OF_BOTH),
         "tail-split" if s.split_tail else "all-split",
+        *(() if s.split_tail or task.gated else {"all-split-one-product"}),
         "by-rows" if s.raster == "m" else "ordered",
         *({"constant-shape"} if s.constant_shape else ()),
         "few-registers" if s.producer_registers == 40 else "more-registers",
@@ -125,9 +132,27 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         groups,
         *(() if s.padded else {f"{a}-exact"}),
         *({"padded-boxes"} if s.padded and way_out == "upright-whole" else ()),
+        *({f"{way_out}-of-all"} if way_out in ("upright-whole", "upright-odd") and not task.gated else ()),
+        *(() if s.padded or (task.gated and not s.turned) else {"b-alone"}),
+        *({"turned-atoms-aligned-d"} if s.turned and not task.gated and d == "aligned-d" else ()),
         "of-turned" if s.turned else f"of-{a}",
         way_out,
         *({f"{'turned' if s.turned else 'upright'}-{stores}"} if d == "aligned-d" else ()),
+    }
+
+
+def _gated_sections(s: WgmmaTmaSchedule, way_out: str) -> set[str]:
+    if s.turned:
+        return {"gated", "gated-turned"}
+    return {"gated", "gated-upright", f"gated-{way_out}", "row-major-a-alone", "atoms-together"}
+
+
+def _sections_of_one_product(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
+    return {
+        "one-product",
+        "atoms-together",
+        *({"activation-of-sums"} if task.activation else ()),
+        *(() if view_of(s, task).column_major_a else {"row-major-a-alone"}),
     }
 
 
@@ -145,18 +170,23 @@ def _paired_sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
 def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     """The launch plan. With splits, arrival counters come first in the workspace and the partial sums behind them."""
     view, (rows, columns) = view_of(s, task), ("N", "M") if s.turned else ("M", "N")
-    tiles = f"ceil({rows}/{s.cluster_m * s.block_m})*ceil({columns}/{s.cluster_n * s.block_n})"
+    tile_rows, tile_columns = tile_of_d(s, task)
+    tiles = f"ceil({rows}/{s.cluster_m * tile_rows})*ceil({columns}/{s.cluster_n * tile_columns})"
     ctas = f"{tiles}*{s.cluster if s.split_tail else s.splits * s.cluster}"
     resident = "SMS" if s.ctas_per_sm == 1 else f"SMS*{s.ctas_per_sm}"
     whole = resident if s.cluster == 1 else f"{resident}//{s.cluster}*{s.cluster}"
     grid = f"min({ctas}, {whole})" if s.persistent else ctas
-    if not view.row_major_b:
+    box_a = _box_a(s, view, tile_rows)
+    if task.gated and not s.turned:
+        box_b = (64, tile_columns // s.cluster_m)
+    elif not view.row_major_b:
         box_b = (64, s.slice_n)
     else:
         by_columns = s.column_groups % s.cluster_m == 0
         box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
     swizzle_b: Literal[32, 64, 128] = _swizzle(s.columns) if view.row_major_b else 128
-    box_d = (64, s.box_rows) if s.turned else (s.box_columns, 16)
+    box_d = (64, s.box_rows) if s.turned else (store_columns(s, task), 16)
+    up = TensorMapSpec(of=UP, box=box_a if s.turned else box_b, swizzle=128, l2=s.promotion)
     slots = grid if s.split_tail else f"{tiles}*{s.cluster}"
     counters = f"ceil({slots}*{counter_pitch(s)}/256)*256"
     partials = f"{grid}*{s.splits * slot_bytes(s)}" if s.split_tail else f"{tiles}*{s.cluster * s.splits * slot_bytes(s)}"
@@ -185,11 +215,12 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 grid=(grid, 1, 1),
                 block=(s.threads, 1, 1),
                 cluster=(s.cluster, 1, 1),
-                dynamic_smem=s.smem_bytes,
+                dynamic_smem=smem_bytes(s, task),
                 programmatic=s.programmatic,
                 args=(
-                    TensorMapArg(tensor_map=_loaded(s, task, view.row_operand, places, _box_a(s, view), 128)),
+                    TensorMapArg(tensor_map=_loaded(s, task, view.row_operand, places, box_a, 128)),
                     TensorMapArg(tensor_map=_loaded(s, task, view.column_operand, places, box_b, swizzle_b)),
+                    *((TensorMapArg(tensor_map=up),) if task.gated else ()),
                     *(TensorMapArg(tensor_map=rest) for rest in _rests(s, task)),
                     *(stored_d if has_tma_rows(task, "D") else ()),
                     TensorArg(tensor="D", access="write"),
@@ -309,10 +340,10 @@ def _rests(s: WgmmaTmaSchedule, task: GemmTask) -> list[TensorMapSpec]:
     return specs
 
 
-def _box_a(s: WgmmaTmaSchedule, view: KernelView) -> tuple[int, int]:
-    """What one CTA of a multicast loads of 64 along K, or where A is transposed of 64 rows of the tile."""
+def _box_a(s: WgmmaTmaSchedule, view: KernelView, rows: int) -> tuple[int, int]:
+    """What one CTA of a multicast loads at once of 64 along K, or where A is transposed of 64 rows of the tile."""
     if not view.column_major_a:
-        return 64, s.block_m // s.cluster_n
+        return 64, rows // s.cluster_n
     return 64, s.block_k if s.slices_groups_of_a else s.block_k // s.cluster_n
 
 

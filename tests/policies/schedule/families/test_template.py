@@ -80,7 +80,11 @@ def test_what_a_family_writes_has_no_marker_left(family: Family[Any], arch: Arch
 def test_every_section_is_used_by_some_schedule() -> None:
     for family in families(Arch.SM_90A):
         floats = [task for task in TASKS if task.accumulate is AccumulatorType.F32]
-        updates: tuple[dict[str, object], ...] = ({"bias": True}, {"activation": Activation.GELU})
+        updates: tuple[dict[str, object], ...] = (
+            {"bias": True},
+            {"activation": Activation.GELU},
+            {"activation": Activation.SILU, "gated": True},
+        )
         epilogues = [task.model_copy(update=update) for task in floats for update in updates]
         supported = [task for task in (*TASKS, *LARGER, *epilogues) if family.supports(task)]
         used = {

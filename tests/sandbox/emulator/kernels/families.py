@@ -124,6 +124,8 @@ TASKS = tuple(
         ((37, 66, 50), {"layout": "nt", "accumulate": "f16"}),
         ((392, 648, 37), {"layout": "nt"}),
         ((328, 776, 40), {"layout": "nt", "accumulate": "f16"}),
+        ((264, 136, 200), {"layout": "tn", "element": "bf16", "activation": "silu", "gated": True}),
+        ((40, 200, 264), {"layout": "tn", "activation": "gelu", "gated": True}),
     )
 )
 
