@@ -35,8 +35,8 @@ class FaultyKernel(HostKernel):
         super().__init__(task, failing=False)
         self._spoil = spoil
 
-    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
-        super().launch(a, b, d, stream, bias)
+    def launch(self, a: int, b: int, d: int, stream: int, third: int = 0) -> None:
+        super().launch(a, b, d, stream, third)
         task = self._task
         self._spoil(at(a, task.m, task.k, task.element), at(d, task.m, task.n, task.element))
 
