@@ -26,11 +26,11 @@ _CALLS = ("call_function", "call_method")
 
 
 class Rows(NamedTuple):
-    """A weight, or some rows of it: `count` of them from `start` on; None for all."""
+    """A weight, or some rows of it: `number` of them from `start` on; None for all."""
 
     node: Node
     start: int = 0
-    count: int | None = None
+    number: int | None = None
 
 
 class FoundLayer(NamedTuple):
@@ -98,7 +98,7 @@ def replace(graph: Graph, layer: FoundLayer) -> None:
 
 
 def _rows(graph: Graph, rows: Rows) -> Node:
-    return rows.node if rows.count is None else graph.call_function(torch.narrow, (rows.node, 0, rows.start, rows.count))
+    return rows.node if rows.number is None else graph.call_function(torch.narrow, (rows.node, 0, rows.start, rows.number))
 
 
 def _gated(node: Node, activated: Node, other: Node) -> FoundLayer | None:
@@ -123,7 +123,7 @@ def _gated(node: Node, activated: Node, other: Node) -> FoundLayer | None:
 def _halves(gate: _Sums, up: _Sums) -> bool:
     """Whether two parts of one layer's output are its two halves, and nothing else is made of it."""
     width, (first, second) = _value(gate.linear).shape[-1], sorted((gate.rows, up.rows), key=lambda one: one.start)
-    if first.start != 0 or not first.count == second.count == second.start or width != 2 * second.start:
+    if first.start != 0 or not first.number == second.number == second.start or width != 2 * second.start:
         return False
     parts, inner = {gate.inner[-1], up.inner[-1]}, {*gate.inner, *up.inner}
     return set(gate.linear.users) == parts and all(set(one.users) <= inner for one in parts if one.target in _PARTS)
@@ -167,6 +167,8 @@ def _sums_of(node: Node) -> _Sums | None:
 def _cuts_columns(index: Any, value: Any) -> bool:
     """Whether an index takes all of a tensor but for its last dimension, and slices that."""
     index = index if isinstance(index, tuple) else (index,)
+    if not index or not isinstance(value, torch.Tensor):
+        return False
     whole = all(one is Ellipsis or one == slice(None) for one in index[:-1])
     reaches = sum(one is not Ellipsis for one in index) == value.dim() or index[0] is Ellipsis
     return whole and reaches and isinstance(index[-1], slice)

@@ -100,7 +100,7 @@ class LayerPass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
             return False
         if any(one.dim() != 2 or not one.is_contiguous() for one in matrices):
             return False
-        shapes = {(rows.count or one.shape[0], one.shape[1]) for rows, one in zip(weights, matrices, strict=True)}
+        shapes = {(rows.number or one.shape[0], one.shape[1]) for rows, one in zip(weights, matrices, strict=True)}
         n, k = next(iter(shapes))
         if any(rows.start * k * x.element_size() % service.platform.alignment for rows in weights):
             return False

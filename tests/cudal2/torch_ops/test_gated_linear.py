@@ -16,7 +16,7 @@ from cudal2.torch.inductor.gated_linear import joined_weight
 from cudal2.torch.inductor.linear_activation import APPLIED
 from cudal2.torch.product_service import ProductService
 from cudal2_agent.contract.records.task import Activation, GemmTask, Layout
-from tests.doubles.host_products import HostProducts
+from tests.doubles.host_products import HostPlatform, HostProducts
 
 Serving = Callable[..., HostProducts]
 GELU, SILU = Activation.GELU, Activation.SILU
@@ -438,6 +438,10 @@ LEFT: dict[str, Callable[..., torch.Tensor]] = {
     "one half twice": lambda x, g, u: (lambda y: functional.silu(y[..., :N]) * y[..., :N])(
         functional.linear(x, torch.cat((g, u)))
     ),
+    "an item of a tuple": lambda x, g, u: functional.silu(functional.linear(x, g).max(0)[0]) * functional.linear(x, u),
+    "an index of nothing": lambda x, g, u: functional.silu(functional.linear(x, g)[()]) * functional.linear(x, u),
+    "a row": lambda x, g, u: functional.silu(functional.linear(x, g)[0]) * functional.linear(x, u),
+    "a mask": lambda x, g, u: functional.silu(functional.linear(x, g)[:, u[:, 0] < 9]) * functional.linear(x, u),
     "overlapping parts": lambda x, g, u: (lambda y: functional.silu(y[..., :N]) * y[..., 1 : N + 1])(
         functional.linear(x, torch.cat((g, u)))
     ),
@@ -465,6 +469,16 @@ def test_what_is_no_gated_layer_of_the_library_is_left_as_it_is(serving: Serving
     assert "gated_linear" not in code
     assert products.platform.launches == 0
     torch.testing.assert_close(found, wanted, rtol=5e-3, atol=5e-3)
+
+
+def test_tensors_of_another_device_are_left(serving: Serving) -> None:
+    platform = HostPlatform()
+    platform.device_type = "cuda"
+    serving(task(), platform=platform)
+    x, gate, _ = operands()
+    with cudal2.enable():
+        assert "gated_linear" not in program_of(JOINED_FORMS["chunk"], x, gate._base)[1]
+    assert platform.launches == 0
 
 
 def test_what_has_no_gated_entry_still_gets_its_plain_products_and_activations(serving: Serving) -> None:
