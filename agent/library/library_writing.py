@@ -59,8 +59,10 @@ def _version(
     algorithms: tuple[StoredAlgorithm, ...],
     no_faster: tuple[str, ...],
     ranges: tuple[MRange, ...],
-) -> Literal[1, 2, 3, 4, 5, 6]:
+) -> Literal[1, 2, 3, 4, 5, 6, 7]:
     """The first version of the format that has all of this."""
+    if any(entry.task.gated for entry in entries):
+        return 7
     if any(entry.task.activation is not None for entry in entries):
         return 6
     if ranges:

@@ -1,7 +1,7 @@
 """Races the kernels of a model's products against PyTorch's own product, on the GPU at hand.
 
 A library's entry beat cuBLASLt-AutoTuning where it was searched. What a program replaces is `torch.mm`, on this GPU, today;
-with an activation, `torch.mm` and the activation after it.
+with an activation, `torch.mm` and the activation after it; of a gated layer, one joined product and one elementwise kernel.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from cudal2.launcher.loaded_kernel import LoadedKernel
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2.torch.gpu_platform import CudaPlatform
 from cudal2_agent.agent.library.algorithms.algorithm_check import by_launching, fault_of
-from cudal2_agent.agent.library.algorithms.product_graphs import ProductGraph, by_torch_with, launches_in, operand_sets, race
+from cudal2_agent.agent.library.algorithms.product_graphs import ProductGraph, by_torch_for, launches_in, operand_sets, race
 from cudal2_agent.agent.library.algorithms.suggested_algorithms import environment_of
 from cudal2_agent.agent.model_tuning.tune_records import JudgedProduct
 from cudal2_agent.contract.errors import Cudal2Error
@@ -62,7 +62,7 @@ def beside_torch(kernel: LoadedKernel, task: GemmTask, platform: CudaPlatform) -
     """The kernel and PyTorch's own product in the same rounds; what was wrong where its results are."""
     if fault := fault_of(task, kernel, "cuda:0", lambda: platform.stream(0)):
         return fault
-    sets, rival = operand_sets(task), by_torch_with(task.activation)
+    sets, rival = operand_sets(task), by_torch_for(task)
     torch_us = ProductGraph(rival, sets, 2).sample_us()
     launches = launches_in(SAMPLE_US, torch_us)
     both = {_OURS: by_launching(kernel, platform), TORCH: rival}

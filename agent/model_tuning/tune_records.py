@@ -46,10 +46,15 @@ class RecordedPasses(Record):
     passes: tuple[RecordedPass, ...]
 
     def wanted(self, ways: Sequence[Way]) -> Recording:
-        """What the ways run: compiled inference runs products with their activations, and other programs run them alone."""
+        """What the ways run: compiled inference runs products with their activations, and other programs run them alone.
+
+        The products of gated layers are wanted alone, too, for programs of which the gated kernel is not faster.
+        """
         compiled = [] if self.request.training else [way for way in ways if way in COMPILED]
         whole = self.merged()
-        return whole.alone() if not compiled else whole if len(compiled) == len(ways) else whole.both_ways()
+        if not compiled:
+            return whole.alone()
+        return whole.gated_both_ways() if len(compiled) == len(ways) else whole.both_ways()
 
     def merged(self) -> Recording:
         """All passes as one, with the calls of each product added up; of inference the forward passes alone."""

@@ -123,7 +123,7 @@ class EmptyKernel(HostKernel):
         super().__init__(task, failing=False)
         self.c_entry = entry  # type: ignore[assignment]
 
-    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
+    def launch(self, a: int, b: int, d: int, stream: int, third: int = 0) -> None:
         pass
 
 

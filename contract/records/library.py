@@ -85,7 +85,7 @@ class StoredAlgorithm(Record):
     hexadecimal digits, valid for the cuBLAS of `environment` only; None where it is not known. `time_us`: AutoTuning's median.
     `torch_us`, `heuristic_us`: medians of torch.matmul and of cuBLASLt's heuristic in the same race; None where not measured.
     Raises: ValueError for words of another layout than the task's, or a task that does not accumulate in f32 or has an
-    activation.
+    activation, as every gated one has.
     """
 
     kind: Literal["algorithm"] = "algorithm"
@@ -133,7 +133,7 @@ def nvrtc_in(environment: str) -> str:
 
 
 def product_words(task: GemmTask) -> str:
-    """A matrix product as a manifest names it: `512x4096x64 nn f16/f32`, and behind it ` bias` and an activation, if any."""
+    """A matrix product as a manifest names it: `512x4096x64 nn f16/f32`, and behind it what follows the product."""
     return f"{task.shape} {task.layout} {task.element}/{task.accumulate}{task.epilogue}"
 
 
@@ -172,12 +172,12 @@ class LibraryManifest(Record):
     `no_faster`: matrix products that were searched, of which no kernel beats AutoTuning, as `product_words` has them, sorted.
     `version`: 2 where there are algorithms, which software that reads version 1 does not know; 3 where there is `no_faster`; 4
     where an entry adds a bias; 5 where there are `ranges`, of at most one for an entry, sorted by it; 6 where an entry has an
-    activation.
+    activation; 7 where an entry is gated.
     Raises: ValueError for a range of an entry that is not there, and for two of one entry.
     """
 
     format: str = "cudal2-library"
-    version: Literal[1, 2, 3, 4, 5, 6] = 1
+    version: Literal[1, 2, 3, 4, 5, 6, 7] = 1
     name: Name
     chip: Name
     arch: Arch

@@ -47,11 +47,12 @@ def kind_code(
     *,
     bias: bool = False,
     activation: Activation | None = None,
+    gated: bool = False,
 ) -> int:
-    """Layout, types, whether a bias is added, and the activation, as one small number, which decisions are cached by."""
+    """All of a product but its sizes as one small number, which decisions are cached by."""
     types = ELEMENTS.index(element) * len(ACCUMULATORS) + ACCUMULATORS.index(accumulate)
     sums = (LAYOUTS.index(layout) * len(ELEMENTS) * len(ACCUMULATORS) + types) * 2 + bias
-    return sums * len(ACTIVATIONS) + ACTIVATIONS.index(activation)
+    return (sums * len(ACTIVATIONS) + ACTIVATIONS.index(activation)) * 2 + gated
 
 
 class Dispatcher:
@@ -152,11 +153,13 @@ class Dispatcher:
 
 
 def _key(m: int, n: int, k: int, kind: int) -> TaskKey:
-    rest, activation = divmod(kind, len(ACTIVATIONS))
+    rest, gated = divmod(kind, 2)
+    rest, activation = divmod(rest, len(ACTIVATIONS))
     rest, bias = divmod(rest, 2)
     rest, accumulate = divmod(rest, len(ACCUMULATORS))
     layout, element = divmod(rest, len(ELEMENTS))
-    return TaskKey(m, n, k, LAYOUTS[layout], ELEMENTS[element], ACCUMULATORS[accumulate], bool(bias), ACTIVATIONS[activation])
+    types = LAYOUTS[layout], ELEMENTS[element], ACCUMULATORS[accumulate]
+    return TaskKey(m, n, k, *types, bool(bias), ACTIVATIONS[activation], bool(gated))
 
 
 def _task(key: TaskKey, gpu: GpuIdentity) -> GemmTask | None:

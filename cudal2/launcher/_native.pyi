@@ -14,7 +14,7 @@ class Operand(enum.IntEnum):
 
     WORKSPACE = 3
 
-    BIAS = 4
+    THIRD = 4
 
 class Zero(enum.Enum):
     """When the workspace is cleared."""
@@ -76,8 +76,8 @@ ALIGNMENT: int = 256
 class Kernel:
     """A kernel with its plan on one GPU."""
 
-    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
-        """Enqueue D = A B, with a bias unless it is 0: device addresses, and a stream's handle."""
+    def launch(self, a: int, b: int, d: int, stream: int, third: int = 0) -> None:
+        """Enqueue D = A B: device addresses, and a stream's handle. `third`: a bias or a second matrix; 0 for none."""
 
     @property
     def c_entry(self) -> tuple[int, int]:
@@ -106,8 +106,8 @@ def lt_product(
 class LtKernel:
     """An algorithm of cuBLASLt for one product on one GPU."""
 
-    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
-        """Enqueue D = A B, with a bias unless it is 0: device addresses, and a stream's handle."""
+    def launch(self, a: int, b: int, d: int, stream: int, third: int = 0) -> None:
+        """Enqueue D = A B: device addresses, and a stream's handle. `third`: a bias or a second matrix; 0 for none."""
 
     @property
     def c_entry(self) -> tuple[int, int]:

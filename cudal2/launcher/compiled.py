@@ -20,10 +20,10 @@ from cudal2_agent.contract.plan.plan import (
 from cudal2_agent.contract.plan.tensor_view import map_layout
 from cudal2_agent.contract.records.library import StoredAlgorithm
 from cudal2_agent.contract.records.named_buffer import Buffer
-from cudal2_agent.contract.records.task import BIAS, ElementType, GemmTask
+from cudal2_agent.contract.records.task import BIAS, UP, ElementType, GemmTask
 
 _OPERAND = {"A": native.Operand.A, "B": native.Operand.B, "D": native.Operand.D, "workspace": native.Operand.WORKSPACE}
-_OPERAND[BIAS] = native.Operand.BIAS
+_OPERAND |= dict.fromkeys((BIAS, UP), native.Operand.THIRD)  # a task has one of them at most
 _ZERO = {False: native.Zero.NEVER, True: native.Zero.EVERY_RUN, "restored": native.Zero.RESTORED}
 
 

@@ -18,7 +18,6 @@ from cudal2_agent.contract.plan.launching import (
     zeroes_every_run,
 )
 from cudal2_agent.contract.records.library import StoredAlgorithm
-from cudal2_agent.contract.records.task import BIAS
 
 MAX_WORKSPACES = 256  # per kernel
 
@@ -110,7 +109,7 @@ class InterpretedKernel:
     c_entry = None
 
     def __init__(self, gpu: InterpretedLauncher, kernel: BuiltKernel) -> None:
-        self._gpu, self._plan, self._adds_bias = gpu, kernel.plan, kernel.task.bias
+        self._gpu, self._plan, self._third = gpu, kernel.plan, kernel.task.third
         self._lock = threading.Lock()
         self._workspaces: dict[tuple[int, int], int] = {}
         with gpu.current(), gpu.relaxed_capture():
@@ -126,17 +125,18 @@ class InterpretedKernel:
         """Number of workspaces, one per stream and capture."""
         return len(self._workspaces)
 
-    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
-        if self._adds_bias != bool(bias):
-            why = "the kernel adds a bias, and none is given" if self._adds_bias else "the kernel adds no bias"
+    def launch(self, a: int, b: int, d: int, stream: int, third: int = 0) -> None:
+        if (self._third is not None) != bool(third):
+            reads = "the kernel reads a third operand, and none is given"
+            why = reads if self._third is not None else "the kernel reads no third operand"
             raise LauncherError(why, "CUDA_ERROR_INVALID_VALUE")
-        if (a | b | d | bias) % ALIGNMENT:
+        if (a | b | d | third) % ALIGNMENT:
             raise LauncherError(
                 "operands must be aligned to 256 bytes, as they were when the kernel was verified", "CUDA_ERROR_INVALID_VALUE"
             )
         with self._gpu.current(), self._lock:
             scratch = self._workspace_of(stream) if self._plan.workspace_bytes else 0
-            pointers = {"A": a, "B": b, "D": d, "workspace": scratch, BIAS: bias}
+            pointers = {"A": a, "B": b, "D": d, "workspace": scratch} | ({self._third: third} if self._third else {})
             if zeroes_every_run(self._plan):
                 self._gpu.library.call("cuMemsetD8Async", scratch, 0, self._plan.zero_bytes, stream)
             for place in range(len(self._plan.launches)):

@@ -24,7 +24,7 @@ class LoadedKernel(Protocol):
     """A kernel on one GPU. Any number of threads may launch it; it stays loaded until the process ends.
 
     `c_entry`: the addresses of a C function that launches and of its first argument, for callers without Python; None where the
-    launch is Python. They are valid as long as this object lives. The function's further arguments are `a`, `b`, `d`, `bias`,
+    launch is Python. They are valid as long as this object lives. The function's further arguments are `a`, `b`, `d`, `third`,
     `stream`, a pointer to an int that becomes 1 once the launch is enqueued, and a buffer for an error message with its size in
     bytes.
     """
@@ -32,9 +32,9 @@ class LoadedKernel(Protocol):
     @property
     def c_entry(self) -> tuple[int, int] | None: ...
 
-    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
-        """Enqueue D = A·B and return. `a`, `b`, `d`: device addresses, aligned to `ALIGNMENT`; so is that of a task's `bias`.
-        `stream`: handle of a stream.
+    def launch(self, a: int, b: int, d: int, stream: int, third: int = 0) -> None:
+        """Enqueue the product and return. `a`, `b`, `d`: device addresses, aligned to `ALIGNMENT`; so is `third`, that of
+        `GemmTask.third`, or 0 where there is none. `stream`: handle of a stream.
 
         A call inside a stream capture is recorded. The first call on a stream or in a capture may allocate the workspace of a
         kernel that has one; no other call allocates memory of the device. Raises: LauncherError.

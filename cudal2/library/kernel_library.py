@@ -34,10 +34,12 @@ class TaskKey(NamedTuple):
     accumulate: AccumulatorType = AccumulatorType.F32
     bias: bool = False
     activation: Activation | None = None
+    gated: bool = False
 
 
 def key_of(task: GemmTask) -> TaskKey:
-    return TaskKey(task.m, task.n, task.k, task.layout, task.element, task.accumulate, task.bias, task.activation)
+    kind = task.layout, task.element, task.accumulate, task.bias, task.activation, task.gated
+    return TaskKey(task.m, task.n, task.k, *kind)
 
 
 class EntryRange(NamedTuple):
@@ -146,7 +148,7 @@ class KernelLibrary:
         try:
             task, chip = entry["task"], entry["chip"]
             sizes, kind = (task["m"], task["n"], task["k"]), (task["layout"], task["element"], task["accumulate"])
-            key = TaskKey(*sizes, *kind, task.get("bias", False), task.get("activation"))
+            key = TaskKey(*sizes, *kind, task.get("bias", False), task.get("activation"), task.get("gated", False))
             arch, mode, _ = task["arch"], task["mode"], hash(key)
         except (KeyError, TypeError) as exc:
             raise LibraryError(f"entry {id_} of {self.path} is not a library entry: {exc}") from exc

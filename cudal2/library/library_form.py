@@ -21,7 +21,7 @@ from cudal2_agent.contract.records.task import GemmTask
 MANIFEST, ENTRIES, CUBINS, PACKED = "manifest.json", "entries.jsonl", "cubins", ".jsonl.gz"
 ID_CHARS = 32
 _FORMAT = LibraryManifest.model_fields["format"].default
-_VERSIONS = (1, 2, 3, 4, 5, 6)
+_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 _AGAIN = "build it again with `cudal2-agent library build`, or copy it anew"
 
 

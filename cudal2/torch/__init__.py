@@ -3,7 +3,7 @@
 - `matrix_product.py`: `cudal2.matmul`, with folding of leading sizes; `torch.ops.cudal2.matmul` with its fake and gradients.
 - `aten_override.py`: the CUDA kernels of `aten::mm` and `aten::addmm` replaced, with the original ones as the fallback.
 - `kernel_registrations.py`: who else has replaced these kernels, and what that means.
-- `inductor/`: the library as a choice of Inductor under `torch.compile`, and linear layers with activations in its graphs.
+- `inductor/`: the library as a choice of Inductor under `torch.compile`, and layers with activations in its graphs.
 - `compiled_kernels.py`: these kernels in C++, `native/aten_kernels.cpp`, and the services that they ask.
 - `compiled_build.py`: compiles them for the PyTorch at hand, and finds them in the cache.
 - `product_service.py`: from two matrices to a launch: the path of every call.
@@ -20,7 +20,8 @@
 - `service_status.py`: what was served and what fell back, and why.
 """
 
-from cudal2.torch.inductor import linear_activation as _registered  # noqa: F401
+from cudal2.torch.inductor import gated_linear as _gated  # noqa: F401
+from cudal2.torch.inductor import linear_activation as _activated  # noqa: F401
 from cudal2.torch.inductor.inductor_choices import disable_inductor, enable_inductor
 from cudal2.torch.matrix_product import matmul
 from cudal2.torch.torch_session import configure, disable, enable, status

@@ -40,11 +40,15 @@ def form_of(tensor: torch.Tensor, device_type: str) -> MatrixForm:
 
 
 def read_signature(
-    a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None, activation: Activation | None = None
+    a: MatrixForm,
+    b: MatrixForm,
+    bias: MatrixForm | None = None,
+    activation: Activation | None = None,
+    up: MatrixForm | None = None,
 ) -> MatrixSignature | FallbackCause:
     """The product of an M×K and a K×N matrix, to which N elements may be added, and the activation of these sums.
 
-    A transposed view is the layout that it is in memory.
+    `up`: of a gated product, the second matrix like B. A transposed view is the layout that it is in memory.
     """
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         return FallbackCause.RANK
@@ -54,6 +58,8 @@ def read_signature(
     if element is ElementType.F16 and _accumulates_in_f16():
         return FallbackCause.REDUCED_ACCUMULATION
     (m, k), n = a.shape, b.shape[1]
+    if up is not None and up != b:
+        return FallbackCause.TYPE if (up.element, up.device) != (b.element, b.device) else FallbackCause.LAYOUT
     if 0 in (m, n, k):
         return FallbackCause.EMPTY
     if max(m * k, k * n, m * n) > MAX_OPERAND_ELEMENTS:
@@ -63,7 +69,7 @@ def read_signature(
     layout = _layout(a, b)
     if isinstance(layout, FallbackCause):
         return layout
-    kind = kind_code(layout, element, AccumulatorType.F32, bias=bias is not None, activation=activation)
+    kind = kind_code(layout, element, AccumulatorType.F32, bias=bias is not None, activation=activation, gated=up is not None)
     return MatrixSignature(m, n, k, kind)
 
 

@@ -55,18 +55,21 @@ class ProductService:
         out: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         activation: Activation | None = None,
+        up: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """The product of an M×K and a K×N matrix, on the current stream; None where the caller has to compute it.
 
-        `bias`: N elements that are added to every row. `activation`: of the sums. `out`: a matrix of the caller's that is
-        written and returned; without it a new one is. Where the result is None, `out` is as it was.
+        `bias`: N elements that are added to every row. `activation`: of the sums. `up`: a second matrix like B, whose product
+        the activated sums are multiplied by; then there is no bias. `out`: a matrix of the caller's that is written and
+        returned; without it a new one is. Where the result is None, `out` is as it was.
         """
+        third = bias if up is None else up
         key: Any = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device(), b.get_device())
-        if bias is not None:
-            key = (*key, bias.shape, bias.stride(), bias.dtype, bias.get_device())
+        if third is not None:
+            key = (*key, third.shape, third.stride(), third.dtype, third.get_device())
         if activation is not None:
-            key = (*key, activation)
-        route = self._kept.get(key) or self._open(key, a, b, bias, activation)
+            key = (*key, activation, up is None)
+        route = self._kept.get(key) or self._open(key, a, b, bias, activation, up)
         launch = route.launch
         if launch is None:
             route.tally.calls += 1
@@ -80,13 +83,13 @@ class ProductService:
             self.counts.fell_back(FallbackCause.DETERMINISTIC)
             return None
         a_address, b_address, out_address = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        bias_address = 0 if bias is None else bias.data_ptr()
-        given = a_address and b_address and (bias is None or bias_address)  # not so for zeros without memory
-        if (a_address | b_address | out_address | bias_address) & self._misaligned or not given:
+        third_address = 0 if third is None else third.data_ptr()
+        given = a_address and b_address and (third is None or third_address)  # not so for zeros without memory
+        if (a_address | b_address | out_address | third_address) & self._misaligned or not given:
             self.counts.fell_back(FallbackCause.UNALIGNED)
             return None
         try:  # the launcher makes the stream's device current where it is not
-            launch(a_address, b_address, out_address, self._stream(route.device), bias_address)
+            launch(a_address, b_address, out_address, self._stream(route.device), third_address)
         except Cudal2Error as exc:
             self.withdraw(route, str(exc))
             self.counts.fell_back(FallbackCause.LAUNCH_FAILED)
@@ -105,11 +108,18 @@ class ProductService:
         route.withdraw(self.counts.by_cause[cause])
 
     def _open(
-        self, key: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: Activation | None
+        self,
+        key: Any,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        bias: torch.Tensor | None,
+        activation: Activation | None,
+        up: torch.Tensor | None,
     ) -> CallRoute:
         device_type = self.platform.device_type
-        added = None if bias is None else form_of(bias, device_type)
-        return self._routes.open(key, form_of(a, device_type), form_of(b, device_type), added, activation)
+        left, right = form_of(a, device_type), form_of(b, device_type)
+        added, second = (None if one is None else form_of(one, device_type) for one in (bias, up))
+        return self._routes.open(key, left, right, added, activation, second)
 
 
 def _fits(out: torch.Tensor, route: CallRoute, a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -41,13 +41,18 @@ class RouteDecision:
         self._ranged: dict[tuple[int, str], RangedKernel | None] = {}
 
     def route(
-        self, a: MatrixForm, b: MatrixForm, bias: MatrixForm | None = None, activation: Activation | None = None
+        self,
+        a: MatrixForm,
+        b: MatrixForm,
+        bias: MatrixForm | None = None,
+        activation: Activation | None = None,
+        up: MatrixForm | None = None,
     ) -> CallRoute:
-        """The route of a matrix product, which may add a bias and have an activation.
+        """The route of a matrix product, which may add a bias, have an activation and be gated by a second one of `up`.
 
         Nothing that a graph's capture forbids is done during one.
         """
-        signature = read_signature(a, b, bias, activation)
+        signature = read_signature(a, b, bias, activation, up)
         found = signature if isinstance(signature, FallbackCause) else self._launch_of(signature, a.device)
         return CallRoute(self._counts.by_cause[found], found) if isinstance(found, FallbackCause) else found
 

@@ -26,14 +26,14 @@ from cudal2_agent.contract.records.task import Arch
 from cudal2_agent.contract.settings.settings import load_settings
 
 if TYPE_CHECKING:  # it imports Inductor
-    from cudal2.torch.inductor.activation_pass import ActivationPass
+    from cudal2.torch.inductor.layer_pass import LayerPass
 
 
 class _ProcessState:
     """What this process has set up. `lock`: held while it changes. `compiled`: the files of C++ kernels that were loaded.
 
     `invariant`: what the batch-invariant mode serves, while it is on. `operators`: those that it has replaced, by dispatch key.
-    `activations`: what puts products with activations into compiled graphs, where the library has some.
+    `layers`: what puts products with activations into compiled graphs, where the library has some.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class _ProcessState:
         self.compiled: dict[Path, CompiledKernels] = {}
         self.invariant: InvariantProducts | None = None
         self.operators: dict[str, InvariantOperators] = {}
-        self.activations: ActivationPass | None = None
+        self.layers: LayerPass | None = None
 
 
 _SESSION = _ProcessState()
@@ -212,7 +212,7 @@ def _replace(chosen: ProductService, operators: tuple[str, ...]) -> None:
         before, _SESSION.override = _SESSION.override, _override(chosen, operators)
         if before is not None:
             before.stop(_SESSION.override)
-        _find_activations(chosen, operators)
+        _find_layers(chosen, operators)
 
 
 def _stop() -> None:
@@ -225,20 +225,20 @@ def _stop() -> None:
 
 def _leave_graphs() -> None:
     """Leave the graphs that `torch.compile` makes from now on as they are."""
-    if _SESSION.activations is not None:
-        _SESSION.activations.remove()
-        _SESSION.activations = None
+    if _SESSION.layers is not None:
+        _SESSION.layers.remove()
+        _SESSION.layers = None
 
 
-def _find_activations(chosen: ProductService, operators: tuple[str, ...]) -> None:
+def _find_layers(chosen: ProductService, operators: tuple[str, ...]) -> None:
     """Have `torch.compile` ask a service for products with activations, where it has some."""
     _leave_graphs()
     if not chosen.has_activations:
         return
     try:
-        from cudal2.torch.inductor.activation_pass import ActivationPass
+        from cudal2.torch.inductor.layer_pass import LayerPass
 
-        _SESSION.activations = ActivationPass(chosen, operators)
+        _SESSION.layers = LayerPass(chosen, operators)
     except (ImportError, AttributeError) as exc:
         chosen.notices.add(f"compiled programs run no product with its activation, since PyTorch lacks a part: {exc}")
 

@@ -9,7 +9,7 @@ from cudal2.dispatch.dispatcher import Dispatcher, kind_code
 from cudal2.dispatch.padded_m_rule import PaddedMRule, margin, shipped_rule
 from cudal2.library.kernel_library import EntryRange, TaskKey, key_of, shipped_library
 from cudal2_agent.contract.records.library import LibraryEntry, StoredAlgorithm
-from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
+from cudal2_agent.contract.records.task import AccumulatorType, Activation, Arch, ElementType, GemmTask, Layout
 from cudal2_agent.contract.reward.speedup import Speedup
 from tests.doubles.libraries import ENVIRONMENT, PADDED_M_RULE, library_entry, m_range, stored_algorithm
 
@@ -240,6 +240,20 @@ def test_a_bias_is_part_of_what_is_looked_up_and_no_m_is_padded_with_one() -> No
     assert [dispatcher.decide(TASK.m, TASK.n, TASK.k, kind).entry for kind in kinds] == [LARGER, biased]
     fewer = [dispatcher.decide(49, TASK.n, TASK.k, kind) for kind in kinds]
     assert [decision.choice for decision in fewer] == [Choice.PADDED_M, Choice.HEURISTIC]
+
+
+def test_a_gated_product_is_none_with_its_activation_alone() -> None:
+    """Its ranges of M serve smaller ones, and no M is padded."""
+    kind = {"bias": False, "activation": Activation.SILU}
+    activated, gated = (LARGER.task.model_copy(update=kind | {"gated": one}) for one in (False, True))
+    entry = LARGER.model_copy(update={"task": gated})
+    below = EntryRange(entry, m_range(entry, 50))
+    dispatcher = Dispatcher(Entries(entry, ranges=[below]), GPU, PADDED_M_RULE)
+    codes = [kind_code(one.layout, one.element, one.accumulate, **kind, gated=one.gated) for one in (activated, gated)]
+    assert [dispatcher.decide(gated.m, gated.n, gated.k, code).entry for code in codes] == [None, entry]
+    assert [dispatcher.serves(None, gated.n, gated.k, code) for code in codes] == [False, True]
+    assert [dispatcher.decide(m, gated.n, gated.k, codes[1]).entry for m in (49, 50)] == [None, entry]
+    assert dispatcher.decide(50, gated.n, gated.k, codes[0]).entry is None
 
 
 def test_without_a_rule_no_m_is_padded() -> None:

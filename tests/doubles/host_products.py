@@ -46,7 +46,7 @@ def at(address: int, rows: int, columns: int, element: ElementType) -> torch.Ten
 
 
 class HostKernel:
-    """Computes D = A·B, adds the bias and applies the activation, in f32 and in the layout of the task.
+    """Computes D = A·B, adds the bias, applies the activation and multiplies by A·up, in f32 and in the layout of the task.
 
     `launches`: the streams it was launched on.
     """
@@ -57,17 +57,22 @@ class HostKernel:
         self._task, self._failing = task, failing
         self.launches: list[int] = []
 
-    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
+    def launch(self, a: int, b: int, d: int, stream: int, third: int = 0) -> None:
         if self._failing:
             raise LauncherError("cuLaunchKernelEx failed", "CUDA_ERROR_INVALID_VALUE")
         task = self._task
         left = at(a, task.k, task.m, task.element).t() if task.layout is Layout.NT else at(a, task.m, task.k, task.element)
-        right = at(b, task.n, task.k, task.element).t() if task.layout is Layout.TN else at(b, task.k, task.n, task.element)
-        assert task.bias == bool(bias)
-        added = at(bias, 1, task.n, task.element).float() if bias else 0.0
-        # aten::bmm is not replaced.
-        sums = torch.bmm(left.float()[None], right.float()[None])[0] + added
-        at(d, task.m, task.n, task.element).copy_(sums if task.activation is None else APPLIED[task.activation](sums))
+        assert (task.third is not None) == bool(third)
+
+        def product(address: int) -> torch.Tensor:
+            rows, columns = (task.n, task.k) if task.layout is Layout.TN else (task.k, task.n)
+            right = at(address, rows, columns, task.element)
+            right = right.t() if task.layout is Layout.TN else right
+            return torch.bmm(left.float()[None], right.float()[None])[0]  # aten::bmm is not replaced
+
+        sums = product(b) + (at(third, 1, task.n, task.element).float() if task.bias else 0.0)
+        out = sums if task.activation is None else APPLIED[task.activation](sums)
+        at(d, task.m, task.n, task.element).copy_(out * product(third) if task.gated else out)
         self.launches.append(stream)
 
 

@@ -57,10 +57,10 @@ class OrderedKernel(HostKernel):
         super().__init__(task, failing=False)
         self.task, self._platform = task, platform
 
-    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
+    def launch(self, a: int, b: int, d: int, stream: int, third: int = 0) -> None:
         if self._platform.failing:
             super().__init__(self.task, failing=True)
-            super().launch(a, b, d, stream, bias)
+            super().launch(a, b, d, stream, third)
         task = self.task
         left = at(a, task.k, task.m, task.element).t() if task.layout is Layout.NT else at(a, task.m, task.k, task.element)
         right = at(b, task.n, task.k, task.element).t() if task.layout is Layout.TN else at(b, task.k, task.n, task.element)

@@ -45,6 +45,17 @@ LATENCY: dict[str, ScheduleValue] = {
     "programmatic": True,
 }
 
+# Of the family that has gated kernels.
+GATED: dict[str, ScheduleValue] = {
+    "family": "wgmma_tma",
+    "consumers": 2,
+    "atoms": 1,
+    "block_n": 64,
+    "block_k": 64,
+    "stages": 3,
+    "constant_shape": True,
+}
+
 CONFIGURATION = (
     "algorithm 66, tile tile_128x128, stages stages_64xauto, split-K 1, reduction none, cluster shape_2x1x1"  # of cuBLASLt
 )
@@ -64,12 +75,13 @@ def speedup(ratio: float, half: float = 0.01) -> Speedup:
 
 
 def library_entry(task: GemmTask, ratio: float = 1.3, source: str | None = None, **changes: Any) -> LibraryEntry:
-    """An entry of the schedule above, or of a source."""
-    candidate: Candidate = written(LATENCY, task) if source is None else from_text(source)
+    """An entry of a schedule above, or of a source."""
+    schedule = GATED if task.gated else LATENCY
+    candidate: Candidate = written(schedule, task) if source is None else from_text(source)
     fields: dict[str, Any] = {
         "task": task,
         "chip": CHIP,
-        "schedule": LATENCY if source is None else None,
+        "schedule": schedule if source is None else None,
         "source": source,
         "source_sha256": source_sha256(candidate),
         "evaluation": EntryEvaluation(

@@ -146,8 +146,8 @@ def _lines(entry: "LibraryEntry", state: str) -> list[str]:
     from cudal2_agent.contract.records.candidate import axes_in_use
 
     task, evaluation = entry.task, entry.evaluation
-    end = f", {task.activation} of them" if task.activation else ""
-    sums = f"{task.accumulate} sums{' and a bias' if task.bias else ''}{end}{' times those of up' if task.gated else ''}"
+    after = f", {task.formula}" if task.gated else f", {task.activation} of them" if task.activation else ""
+    sums = f"{task.accumulate} sums{' and a bias' if task.bias else ''}{after}"
     speedup = evaluation.speedup
     baselines = ", ".join(f"{name} {time_us:.2f} us" for name, time_us in sorted(evaluation.baselines_us.items()))
     return [

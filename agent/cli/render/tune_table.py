@@ -162,6 +162,8 @@ def _costs(answer: TuneAnswer) -> Iterator[str]:
 
 def _rival(task: GemmTask) -> str:
     """What PyTorch runs for a product."""
+    if task.gated:
+        return f"the joined torch.mm and a kernel of {task.activation} and the product"
     activation = f" and {task.activation}" if task.activation is not None else ""
     return f"{'torch.addmm' if task.bias else 'torch.mm'}{activation}"
 

@@ -256,7 +256,8 @@ def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice
 
 def _kernel(product: MatrixProduct) -> tuple[object, ...]:
     """Products of several parts may be one task, and then take the same kernel."""
-    return product.m, product.n, product.k, product.layout, product.element, product.bias, product.activation
+    kind = product.layout, product.element, product.bias, product.activation, product.gated is not None
+    return product.m, product.n, product.k, *kind
 
 
 def _percent(gain: GainInterval, of_us: float) -> GainInterval:

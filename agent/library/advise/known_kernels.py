@@ -82,12 +82,10 @@ def padded_entry_of(library: KernelLibrary, rule: PaddedMRule) -> Lookup:
     def padded_entry(task: GemmTask) -> LibraryEntry | None:
         if (found := library.range_of(key_of(task))) is not None and found.entry.wins:
             return found.entry
-        decision = dispatcher.decide(
-            task.m,
-            task.n,
-            task.k,
-            kind_code(task.layout, task.element, task.accumulate, bias=task.bias, activation=task.activation),
+        kind = kind_code(
+            task.layout, task.element, task.accumulate, bias=task.bias, activation=task.activation, gated=task.gated
         )
+        decision = dispatcher.decide(task.m, task.n, task.k, kind)
         return decision.entry if decision.choice is Choice.PADDED_M else None
 
     return padded_entry

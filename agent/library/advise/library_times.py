@@ -61,6 +61,7 @@ def task_of(product: MatrixProduct, arch: Arch) -> GemmTask | None:
             arch=arch,
             bias=product.bias,
             activation=product.activation,
+            gated=product.gated is not None,
         )
     except ValueError:
         return None

@@ -16,6 +16,7 @@ from cudal2_agent.contract.records.task import Activation, ElementType
 
 Part = Literal["forward", "dX", "dW", "backward"]
 Operator = Literal["mm", "addmm", "bmm", "baddbmm"]
+Gated = Literal["joined", "apart"]
 Sizes = Sequence[int]
 
 PARTS: tuple[Part, ...] = ("forward", "dX", "dW", "backward")
@@ -33,7 +34,8 @@ class MatrixProduct(Record):
     """One matrix product. `operator`: of PyTorch; `addmm` and `baddbmm` add something to it.
 
     `bias`: that is N elements, which are added to every row, and nothing is scaled. `activation`: what alone its result goes
-    into, in a forward pass.
+    into, in a forward pass. `gated`: two such products of one A, of which the activated one is multiplied by the other. N is
+    the width of each; a program has their B joined as one matrix, or apart.
     `element`: as `ElementType` has it, else PyTorch's name. `layout`: as `Layout` has it, or `tt` where both operands are
     stored transposed. `packed`: no operand has gaps or repetitions. `batch`: matrices per call. `part`: of the pass: forward,
     dX (gradient of an input), dW (gradient of a weight), or a product of the backward pass that is neither.
@@ -50,6 +52,7 @@ class MatrixProduct(Record):
     packed: bool = True
     bias: Annotated[bool, Field(exclude_if=lambda bias: not bias)] = False
     activation: Annotated[Activation | None, Field(exclude_if=lambda activation: activation is None)] = None
+    gated: Annotated[Gated | None, Field(exclude_if=lambda gated: gated is None)] = None
 
     @property
     def shape(self) -> str:
@@ -59,12 +62,19 @@ class MatrixProduct(Record):
     def operands(self) -> str:
         """How they are stored, such as `tn f16`, with ` bias` and ` gelu` behind it where these belong to the product."""
         activation = f" {self.activation}" if self.activation is not None else ""
-        return f"{self.layout} {self.element}{' bias' if self.bias else ''}{activation}"
+        first = " bias" if self.bias else " gated" if self.gated else ""
+        return f"{self.layout} {self.element}{first}{activation}"
 
     @property
     def alone(self) -> "MatrixProduct":
-        """Without its activation."""
-        return self.model_copy(update={"activation": None})
+        """Without its activation; of a gated one each product that PyTorch runs."""
+        n = 2 * self.n if self.gated == "joined" else self.n
+        return self.model_copy(update={"n": n, "activation": None, "gated": None})
+
+    @property
+    def products(self) -> int:
+        """How many products PyTorch runs for it."""
+        return 2 if self.gated == "apart" else 1
 
 
 class CountedProduct(Record):
@@ -98,8 +108,16 @@ class Recording(Record):
 
     def both_ways(self) -> "Recording":
         """The products without their activations, and those that have one with it again."""
-        with_one = (one.model_copy(update={"again": True}) for one in self.products if one.product.activation is not None)
-        return self.model_copy(update={"products": in_order((*self.alone().products, *with_one))})
+        return self._and_again(self.alone(), [one for one in self.products if one.product.activation is not None])
+
+    def gated_both_ways(self) -> "Recording":
+        """The products with their activations, and those of gated layers once more without."""
+        gated = [one for one in self.products if one.product.gated is not None]
+        return self if not gated else self._and_again(self._changed(lambda one: one.alone if one.gated else one), gated)
+
+    def _and_again(self, once: "Recording", again: Sequence[CountedProduct]) -> "Recording":
+        counted = (one.model_copy(update={"again": True}) for one in again)
+        return self.model_copy(update={"products": in_order((*once.products, *counted))})
 
     def in_half_precision(self, element: str) -> "Recording":
         """The same products, those of other elements as if they had this one.
@@ -122,7 +140,7 @@ class Recording(Record):
         for one in self.products:
             product = change(one.product)
             before = times.get(product, 0.0)
-            calls[product] += one.calls
+            calls[product] += one.calls * (one.product.products if product.gated is None else 1)
             times[product] = None if before is None or one.gpu_us is None else before + one.gpu_us
         found = (CountedProduct(product=one, calls=count, gpu_us=times[one]) for one, count in calls.items())
         return self.model_copy(update={"products": in_order(found)})
@@ -163,7 +181,8 @@ def in_order(counted: Iterable[CountedProduct]) -> tuple[CountedProduct, ...]:
 
     def place(one: CountedProduct) -> tuple[object, ...]:
         product = one.product
-        return -one.calls * product.batch, tuple(product.alone.model_dump().values()), product.activation or ""
+        kind = product.activation or "", product.gated or ""
+        return -one.calls * product.batch, tuple(product.alone.model_dump().values()), *kind
 
     return tuple(sorted(counted, key=place))
 
@@ -172,8 +191,8 @@ def shape_file(counted: Iterable[CountedProduct]) -> ShapeFile:
     """The shapes for `campaign run`, without activations, the most frequent first. A batch counts once per matrix."""
     counts: Counter[tuple[Part, int, int, int, str, bool]] = Counter()
     for one in counted:
-        product = one.product
-        counts[product.part, product.m, product.n, product.k, product.layout, product.bias] += one.calls * product.batch
+        product, calls = one.product.alone, one.calls * one.product.products
+        counts[product.part, product.m, product.n, product.k, product.layout, product.bias] += calls * product.batch
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ShapeFile(
         products=tuple(

@@ -1,7 +1,7 @@
 """Records the matrix products of a PyTorch model from a real forward and backward pass. Only this module imports torch.
 
 Covered: mm, addmm, bmm and baddbmm, to which linear layers, matmul and einsum lead. A product of a linear layer whose result
-only goes into an activation has it named.
+only goes into an activation has it named. Two of one input that make a gated layer, activation(x·gate) · (x·up), are one.
 Not covered: products inside fused operators such as attention, grouped products, convolutions, and what a model does outside
 PyTorch. `scaled_dot_product_attention` is not run: on a GPU it is one kernel, and elsewhere it may be several products.
 The file of the user runs in this process, with the user's rights.
@@ -129,19 +129,74 @@ def _run(
     return counted
 
 
-class _Result:
-    """The result of a forward product, and into what it goes. `storage`: a reference that keeps its identity taken."""
+class _View(NamedTuple):
+    """Which elements of a storage a tensor reads, as far as halves of a matrix can be told. `width`: its last size."""
 
-    def __init__(self, product: MatrixProduct, storage: Any) -> None:
-        self.product, self.storage = product, storage
-        self.uses: list[Activation | None] = []  # None for anything but an activation
+    offset: int
+    width: int
+    elements: int
+
+
+class _Applied(NamedTuple):
+    """A use of a result: an activation of some of it."""
+
+    activation: Activation
+    read: _View
+
+
+class _Result:
+    """The result of a forward product, or of an activation of one, and into what it goes.
+
+    `storage`: references that keep identities taken. `left`: where A was. `of`: of an activation, the result that it read.
+    """
+
+    def __init__(self, product: MatrixProduct, storage: Any, left: Any = None, of: "_Result | None" = None) -> None:
+        self.product, self.storage, self.left, self.of = product, storage, left, of
+        self.uses: list[_Applied | _Gate | None] = []  # None for anything else
 
     @property
     def marked(self) -> MatrixProduct:
         """The product, with the activation that is its only use. A linear layer stores its weight transposed."""
-        if len(self.uses) != 1 or self.product.layout != Layout.TN:
+        use = self.uses[0] if len(self.uses) == 1 else None
+        if not isinstance(use, _Applied) or self.product.layout != Layout.TN:
             return self.product
-        return self.product.model_copy(update={"activation": self.uses[0]})
+        whole = use.read.elements == self.product.m * self.product.n
+        return self.product.model_copy(update={"activation": use.activation}) if whole else self.product
+
+
+class _Gate:
+    """An activation of one result, multiplied by another one, or by the other half of the same, of which it reads `read`."""
+
+    def __init__(self, activated: _Result, other: _Result, read: _View) -> None:
+        self.activated, self.other, self.read = activated, other, read
+
+    @property
+    def results(self) -> tuple[_Result, ...]:
+        """Those of the products that it takes the place of."""
+        assert self.activated.of is not None
+        return tuple(dict.fromkeys((self.activated.of, self.other)))
+
+    @property
+    def product(self) -> MatrixProduct | None:
+        """The gated product; None where a result has another use too, or the two belong to no gated layer without a bias."""
+        gate, up = self.activated.of, self.other
+        applied = gate.uses[0] if gate is not None and gate.uses else None
+        if gate is None or not isinstance(applied, _Applied) or self.activated.uses != [self]:
+            return None
+        product, joined = gate.product, gate is up
+        if product.layout != Layout.TN or product.bias or product.batch > 1 or not product.packed:
+            return None
+        if (gate.uses, up.uses) != (([applied, self],) * 2 if joined else ([applied], [self])):
+            return None
+        width = product.n // 2 if joined else product.n
+        views = {(one.width, one.elements) for one in (applied.read, self.read)}
+        offsets = {applied.read.offset, self.read.offset}
+        if views != {(width, product.m * width)} or offsets != ({0, width} if joined else {0}):
+            return None
+        if not joined and (product != up.product or gate.left != up.left):
+            return None
+        changes = {"n": width, "activation": applied.activation, "gated": "joined" if joined else "apart"}
+        return product.model_copy(update=changes)
 
 
 def _without_attention() -> Any:
@@ -173,6 +228,16 @@ def _storage(tensor: Any) -> int:
     return identity
 
 
+def _place(tensor: Any) -> tuple[int, int]:
+    """Where a tensor begins."""
+    return _storage(tensor), tensor.storage_offset()
+
+
+def _view(tensor: Any) -> _View:
+    width = tensor.shape[-1] if tensor.dim() else 1
+    return _View(tensor.storage_offset(), width, tensor.numel())
+
+
 def _recorder(parameters: Mapping[int, tuple[int, ...]]) -> Any:
     """A dispatch mode that counts products. `parameters`: shapes by storage."""
     import torch
@@ -182,12 +247,17 @@ def _recorder(parameters: Mapping[int, tuple[int, ...]]) -> Any:
 
     weights = {shape for shape in parameters.values() if len(shape) == 2}
 
+    def _kept(*tensors: Any) -> Any:
+        return tuple(StorageWeakRef(one.untyped_storage()) for one in tensors)
+
     class Recorder(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         def __init__(self) -> None:
             super().__init__()
             self.backward = False
             self.counted: Counter[MatrixProduct] = Counter()
             self.results: dict[int, _Result] = {}  # of the forward pass, by storage
+            self.ended: list[_Result] = []  # those of products
+            self.gates: list[_Gate] = []
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name, product = func.overloadpacket.__name__, None
@@ -203,8 +273,7 @@ def _recorder(parameters: Mapping[int, tuple[int, ...]]) -> Any:
             if product is not None and self.backward:
                 self.counted[product] += 1
             elif product is not None:
-                self._count(_storage(made))
-                self.results[_storage(made)] = _Result(product, StorageWeakRef(made.untyped_storage()))
+                self._hold(made, _Result(product, _kept(made, a), (*_place(a), a.shape, a.stride())))
             return made
 
         def end_forward(self, answer: list[Any]) -> None:
@@ -213,22 +282,49 @@ def _recorder(parameters: Mapping[int, tuple[int, ...]]) -> Any:
             for one in answer:
                 if isinstance(one, torch.Tensor) and _storage(one) in self.results:
                     self.results[_storage(one)].uses.append(None)
-            for storage in list(self.results):
-                self._count(storage)
+            self._count()
 
-        def _count(self, storage: int) -> None:
-            if (found := self.results.pop(storage, None)) is not None:
-                self.counted[found.marked] += 1
+        def _count(self) -> None:
+            """Each product once: with its activation, or as half of a gated one."""
+            gated = [(gate, product) for gate in self.gates if (product := gate.product) is not None]
+            halves = {id(result) for gate, _ in gated for result in gate.results}
+            self.counted.update(product for _, product in gated)
+            self.counted.update(one.marked for one in self.ended if id(one) not in halves)
+
+        def _hold(self, made: Any, result: _Result) -> None:
+            """Watch what a result goes into, from now on. What its memory held before is overwritten."""
+            self.results[_storage(made)] = result
+            if result.of is None:
+                self.ended.append(result)
 
         def _used(self, func: Any, name: str, given: Any, made: Any) -> None:
             """Notes what results of products go into. A view of one is the same result; in place it is one no longer."""
             activation = _activation(name.removesuffix("_"), given[1] or {}) if func.namespace == "aten" else None
+            tensors = [one for one in tree_leaves(given) if isinstance(one, torch.Tensor)]
             after = {_storage(one) for one in tree_leaves(made) if isinstance(one, torch.Tensor)}
-            for storage in {_storage(one) for one in tree_leaves(given) if isinstance(one, torch.Tensor)} & self.results.keys():
+            gate = self._gate(tensors) if func.namespace == "aten" and name.removesuffix("_") == "mul" else None
+            activated = None
+            for storage, one in {_storage(one): one for one in tensors if _storage(one) in self.results}.items():
+                result = self.results[storage]
                 if activation is not None or storage not in after or func._schema.is_mutable:
-                    self.results[storage].uses.append(activation)
+                    result.uses.append(gate if activation is None else _Applied(activation, _view(one)))
                 if func._schema.is_mutable:
-                    self._count(storage)
+                    del self.results[storage]
+                if activation is not None and result.of is None and isinstance(made, torch.Tensor):
+                    activated = _Result(result.product, _kept(made), of=result)
+            if activated is not None:
+                self._hold(made, activated)
+
+        def _gate(self, factors: list[Any]) -> _Gate | None:
+            """Of an activated result and another result, in either order."""
+            found = [self.results.get(_storage(one)) for one in factors]
+            if len(found) != 2 or any(one is None for one in found):
+                return None
+            for (one, other), read in zip((found, found[::-1]), reversed(factors), strict=True):
+                if one is not None and other is not None and one.of is not None and other.of is None:
+                    self.gates.append(_Gate(one, other, _view(read)))
+                    return self.gates[-1]
+            return None
 
         def _part(self, a: Any, b: Any) -> Part:
             if _storage(a) in parameters or _storage(b) in parameters:

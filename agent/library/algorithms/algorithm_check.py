@@ -64,37 +64,55 @@ def _absent(stored: StoredAlgorithm, platform: Platform) -> str:
 def fault_of(task: GemmTask, kernel: LoadedKernel, device: str, stream: Callable[[], int]) -> str:
     """What is wrong with the products of a kernel, in words; empty where nothing is. Raises: LauncherError."""
     for seed in range(DRAWS):
-        a, b, *bias = drawn(task, seed, device)
-        kept = a.clone(), b.clone()
+        operands = a, b, *third = drawn(task, seed, device)
+        kept = [one.clone() for one in operands]
         out = torch.full((task.m, task.n), float("nan"), dtype=a.dtype, device=device)
-        kernel.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), stream(), *(one.data_ptr() for one in bias))
-        if not (torch.equal(a, kept[0]) and torch.equal(b, kept[1])):
+        kernel.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), stream(), *(one.data_ptr() for one in third))
+        if not all(torch.equal(one, other) for one, other in zip(operands, kept, strict=True)):
             return f"draw {seed}: an operand changed"
         if not bool(torch.isfinite(out).all()):
             return f"draw {seed}: {int((~torch.isfinite(out)).sum())} elements of D are not written, or not finite"
-        if bias:  # as one more row of B
-            a = torch.cat((a, torch.ones(len(a), 1, dtype=a.dtype, device=a.device)), 1)
-            b = torch.cat((b, bias[0][None]))
-        worst = float(((out.float() - _activated(a.float() @ b.float(), task)).abs() / _bound(a, b, task)).max())
+        wanted, bound = _wanted(task, a, b, *third)
+        worst = float(((out.float() - wanted).abs() / bound).max())
         if worst > 1:
             return f"draw {seed}: the largest error is {worst:.3g} of its bound"
     return ""
 
 
-def _activated(sums: torch.Tensor, task: GemmTask) -> torch.Tensor:
-    return sums if task.activation is None else APPLIED[task.activation](sums)
+class _Sums(NamedTuple):
+    """Sums in f32, and the bound of their errors: f32 sums of K terms in any order, whose errors are independent."""
+
+    values: torch.Tensor
+    bound: torch.Tensor
 
 
-def _bound(a: torch.Tensor, b: torch.Tensor, task: GemmTask) -> torch.Tensor:
-    """Of the error of an element: one rounding of D, and f32 sums of K terms in any order, whose errors are independent."""
+def _wanted(
+    task: GemmTask, a: torch.Tensor, b: torch.Tensor, third: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """D before it is rounded, and the bound of the error of each element, one rounding included."""
+    if task.bias and third is not None:  # as one more row of B
+        a = torch.cat((a, torch.ones(len(a), 1, dtype=a.dtype, device=a.device)), 1)
+        b = torch.cat((b, third[None]))
+    finfo = torch.finfo(a.dtype)
+    found = _activated(_sums(a, b), task)
+    if task.gated and third is not None:
+        up = _sums(a, third)
+        error = found.values.abs() * up.bound + (up.values.abs() + up.bound) * found.bound
+        smallest = finfo.smallest_normal * finfo.eps / 2  # a product of two small sums may be subnormal
+        found = _Sums(found.values * up.values, error + smallest)
+    return found.values, finfo.eps * found.values.abs() + found.bound
+
+
+def _sums(a: torch.Tensor, b: torch.Tensor) -> _Sums:
     left, right = a.float(), b.float()
-    products = left @ right
-    sums = 8 * a.shape[1] ** 0.5 * _F32_UNIT * (left.abs() @ right.abs())
-    eps = torch.finfo(a.dtype).eps
+    return _Sums(left @ right, 8 * a.shape[1] ** 0.5 * _F32_UNIT * (left.abs() @ right.abs()))
+
+
+def _activated(sums: _Sums, task: GemmTask) -> _Sums:
     if task.activation is None:
-        return eps * products.abs() + sums
-    results = _activated(products, task)
-    return eps * results.abs() + activation_bound(torch, products, results, sums)
+        return sums
+    results = APPLIED[task.activation](sums.values)
+    return _Sums(results, activation_bound(torch, sums.values, results, sums.bound))
 
 
 def _times_us(stored: StoredAlgorithm, kernel: LoadedKernel, platform: Platform) -> tuple[float, float]:
@@ -108,7 +126,7 @@ def _times_us(stored: StoredAlgorithm, kernel: LoadedKernel, platform: Platform)
 def by_launching(kernel: LoadedKernel, platform: Platform) -> Multiply:
     """Products by a kernel on the current stream of the first GPU."""
 
-    def multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *bias: torch.Tensor) -> None:
-        kernel.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), platform.stream(0), *(one.data_ptr() for one in bias))
+    def multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *third: torch.Tensor) -> None:
+        kernel.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), platform.stream(0), *(one.data_ptr() for one in third))
 
     return multiply

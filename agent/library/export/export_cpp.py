@@ -39,7 +39,7 @@ _PARTS = ("driver.hpp", "kernel.hpp", "library.hpp")
 _OWN_LINE = re.compile(r'^#(pragma once|include ".*")\n+', re.MULTILINE)
 _SYSTEM_INCLUDE = re.compile(r"^#include (<.*>)\n", re.MULTILINE)
 NamedKernel = tuple[LibraryEntry, BuiltKernel, str]  # with the file of its machine code
-_OPERAND = {"A": "kA", "B": "kB", "D": "kD", WORKSPACE: "kWorkspace", BIAS: "kBias"}
+_OPERAND = {"A": "kA", "B": "kB", "D": "kD", WORKSPACE: "kWorkspace", BIAS: "kThird"}
 _ZERO = {False: "kNever", True: "kEveryRun", "restored": "kRestored"}
 
 

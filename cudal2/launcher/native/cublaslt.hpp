@@ -170,8 +170,8 @@ class LtKernel {
   }
 
   // Enqueues D = A B, as Kernel::launch. cuBLASLt may load code at its first use, which a capture on another stream forbids.
-  void launch(Address a, Address b, Address d, Stream stream, Address bias = 0) {
-    if (bias) throw Error("a stored algorithm adds no bias", "CUDA_ERROR_INVALID_VALUE");
+  void launch(Address a, Address b, Address d, Stream stream, Address third = 0) {
+    if (third) throw Error("a stored algorithm reads no third operand", "CUDA_ERROR_INVALID_VALUE");
     if ((a | b | d) % kAlignment) {
       throw Error("operands must be aligned to 256 bytes, as they were when the algorithm was timed",
                   "CUBLAS_STATUS_INVALID_VALUE");

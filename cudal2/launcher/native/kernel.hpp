@@ -22,7 +22,7 @@ constexpr std::size_t kMaxArguments = 64;
 constexpr std::size_t kMaxTensorMaps = 256;  // per parameter; a program uses few addresses, again and again
 constexpr std::size_t kMaxWorkspaces = 256;  // per kernel
 
-enum Operand : std::uint8_t { kA, kB, kD, kWorkspace, kBias };
+enum Operand : std::uint8_t { kA, kB, kD, kWorkspace, kThird };  // kThird: a bias, or a second matrix like B
 enum class Zero : std::uint8_t { kNever, kEveryRun, kRestored };
 using Dim = std::array<unsigned, 3>;
 
@@ -123,19 +123,20 @@ class Kernel {
     const Library library = gpu_->code(cubin, shared);
     for (const Launch& launch : plan_.launches) {
       entries_.emplace_back(driver_, library, launch);
-      for (const Argument& each : launch.arguments) adds_bias_ |= each.kind != Argument::kScalar && each.operand == kBias;
+      for (const Argument& each : launch.arguments) reads_third_ |= each.kind != Argument::kScalar && each.operand == kThird;
     }
   }
 
-  // Enqueues D = A B, with a bias where the plan adds one; 0 is none. Addresses are those of a device, aligned to kAlignment.
+  // Enqueues D = A B. `third`: the bias or the second matrix that the plan reads beside A and B; 0 is none. Addresses are those
+  // of a device, aligned to kAlignment.
   // It waits for nothing and allocates nothing on the device, but for the workspace at the first call on a stream or in a
   // capture.
-  void launch(Address a, Address b, Address d, Stream stream, Address bias = 0) {
-    if (adds_bias_ != (bias != 0)) {
-      throw Error(adds_bias_ ? "the kernel adds a bias, and none is given" : "the kernel adds no bias",
+  void launch(Address a, Address b, Address d, Stream stream, Address third = 0) {
+    if (reads_third_ != (third != 0)) {
+      throw Error(reads_third_ ? "the kernel reads a third operand, and none is given" : "the kernel reads no third operand",
                   "CUDA_ERROR_INVALID_VALUE");
     }
-    if ((a | b | d | bias) % kAlignment) {
+    if ((a | b | d | third) % kAlignment) {
       throw Error("operands must be aligned to 256 bytes, as they were when the kernel was verified",
                   "CUDA_ERROR_INVALID_VALUE");
     }
@@ -143,7 +144,7 @@ class Kernel {
     std::unique_lock lock(mutex_);  // a workspace's memset and its launches must not interleave with those of another thread
     const std::size_t cleared = plan_.zero == Zero::kRestored ? plan_.zero_bytes : 0;
     const Address scratch = plan_.workspace_bytes ? workspaces_.of(*gpu_, stream, plan_.workspace_bytes, cleared) : 0;
-    const Operands operands = {a, b, d, scratch, bias};
+    const Operands operands = {a, b, d, scratch, third};
     if (zeroes_every_run_) driver_.check(driver_.set_bytes(scratch, 0, plan_.zero_bytes, stream), "cuMemsetD8Async");
     for (std::size_t index = 0; index < entries_.size(); ++index) enqueue(index, operands, stream, lock);
   }
@@ -265,7 +266,7 @@ class Kernel {
   const std::shared_ptr<const Gpu> gpu_;
   const Driver& driver_;
   const Plan plan_;
-  bool zeroes_every_run_ = false, adds_bias_ = false;
+  bool zeroes_every_run_ = false, reads_third_ = false;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;
   Workspaces workspaces_;

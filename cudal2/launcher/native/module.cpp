@@ -47,7 +47,7 @@ void bind_plan(nb::module_& module) {
       .value("B", cudal2::kB)
       .value("D", cudal2::kD)
       .value("WORKSPACE", cudal2::kWorkspace)
-      .value("BIAS", cudal2::kBias);
+      .value("THIRD", cudal2::kThird);
   nb::enum_<cudal2::Zero>(module, "Zero", "When the workspace is cleared.")
       .value("NEVER", cudal2::Zero::kNever)
       .value("EVERY_RUN", cudal2::Zero::kEveryRun)
@@ -90,17 +90,17 @@ LtProduct lt_product(const std::array<std::uint64_t, 3>& sizes, bool transposes_
 
 // Without the interpreter's lock: the driver waits where a stream's queue is full, and what it waits for may need that lock.
 template <class Kernel>
-void launch(Kernel& kernel, Address a, Address b, Address d, std::uint64_t stream, Address bias) {
+void launch(Kernel& kernel, Address a, Address b, Address d, std::uint64_t stream, Address third) {
   const nb::gil_scoped_release unlocked;
-  kernel.launch(a, b, d, reinterpret_cast<cudal2::Stream>(stream), bias);
+  kernel.launch(a, b, d, reinterpret_cast<cudal2::Stream>(stream), third);
 }
 
 // The same for callers in C. `launched` becomes 1 once D = A B is enqueued; else `message` holds the error.
 template <class Kernel>
-void launch_for_c(void* kernel, Address a, Address b, Address d, Address bias, void* stream, int* launched, char* message,
+void launch_for_c(void* kernel, Address a, Address b, Address d, Address third, void* stream, int* launched, char* message,
                   std::size_t message_bytes) noexcept {
   try {
-    static_cast<Kernel*>(kernel)->launch(a, b, d, static_cast<cudal2::Stream>(stream), bias);
+    static_cast<Kernel*>(kernel)->launch(a, b, d, static_cast<cudal2::Stream>(stream), third);
     *launched = 1;
   } catch (const std::exception& error) {
     message[std::string_view(error.what()).copy(message, message_bytes - 1)] = 0;
@@ -115,8 +115,8 @@ std::pair<std::uintptr_t, std::uintptr_t> c_entry(Kernel& kernel) {
 template <class Kernel>
 nb::class_<Kernel> bind_kernel(nb::module_& module, const char* name, const char* told) {
   return nb::class_<Kernel>(module, name, told)
-      .def("launch", &launch<Kernel>, "a"_a, "b"_a, "d"_a, "stream"_a, "bias"_a = 0,
-           "Enqueue D = A B, with a bias unless it is 0: device addresses, and a stream's handle.")
+      .def("launch", &launch<Kernel>, "a"_a, "b"_a, "d"_a, "stream"_a, "third"_a = 0,
+           "Enqueue D = A B: device addresses, and a stream's handle. `third`: a bias or a second matrix; 0 for none.")
       .def_prop_ro("c_entry", &c_entry<Kernel>, "Addresses of a C function that launches, and of its first argument.")
       .def_prop_ro("workspaces", &Kernel::workspaces, "Number of workspaces, one per stream and capture.");
 }

@@ -164,7 +164,9 @@ def test_a_bias_chooses_the_entry_and_programs_without_one_compile_as_before(bui
     done = run(compiler, *flags, source, built / "entries.cpp", "-ldl", "-pthread", "-o", program)
     assert done.returncode == 0, done.stderr
     told = run(program, built, LD_LIBRARY_PATH=str(driver.parent))
-    assert told.stdout.splitlines() == ["1 0", "1 3c00", "1 0", "1", "the kernel adds a bias, and none is given"], told.stderr
+    assert told.stdout.splitlines() == ["1 0", "1 3c00", "1 0", "1", "the kernel reads a third operand, and none is given"], (
+        told.stderr
+    )
 
 
 def test_a_missing_cubin_is_told_with_its_path(built, tmp_path):
@@ -215,7 +217,7 @@ def test_an_entry_with_a_bias_names_its_operand_and_is_told_apart(tmp_path):
     text = (tmp_path / "kernels" / "entries.cpp").read_text()
     assert "{32, 48, 64, Layout::kNN, Element::kF16, Accumulator::kF32}" in text
     assert "{32, 48, 64, Layout::kNN, Element::kF16, Accumulator::kF32, true}" in text
-    assert "pointer(kBias), tensor_map(kBias, 0, {6, {48, 1}, {96}, {48, 1}, 0, 128})" in text
+    assert "pointer(kThird), tensor_map(kThird, 0, {6, {48, 1}, {96}, {48, 1}, 0, 128})" in text
     assert "| 32x48x64 + bias | nn | f16 | f32 |" in (tmp_path / "kernels" / "README.md").read_text()
 
 

@@ -38,7 +38,7 @@ from cudal2_agent.contract.settings.settings import Settings, load_settings
 from cudal2_agent.processes.child import ChildLost
 from cudal2_agent.store.campaign_queue import CampaignQueue
 from cudal2_agent.store.store import open_store
-from tests.doubles.libraries import CONFIGURATION, LATENCY, library_entry, range_point, write_entries
+from tests.doubles.libraries import CONFIGURATION, GATED, LATENCY, library_entry, range_point, write_entries
 
 MODEL = """
 import torch
@@ -240,7 +240,7 @@ def row(task: GemmTask, ratio: float) -> ShapeResult:
     winner = Winner(
         candidate_id=candidate_of(library_entry(task)).id,
         step_index=3,
-        schedule=LATENCY,
+        schedule=GATED if task.gated else LATENCY,
         programmatic=False,
         time_us=2.5 / ratio,
         speedup=Speedup(baseline=AUTOTUNED, ratio=ratio, low=ratio - 0.01, high=ratio + 0.01),
@@ -494,6 +494,67 @@ def test_products_are_judged_ranged_and_held_with_their_activations(
     assert sorted(one for one in ScriptedGpu.asked if "tune" in one) == sorted(
         f"tune {m}x{n}x{k}" for m, n, k in ((16, 48, 32), (16, 16, 48), (4, 32, 64), (4, 48, 32), (4, 16, 48))
     )
+
+
+GATED_MODEL = """
+import torch
+from torch.nn import functional
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.joined = torch.nn.Linear(64, 192, bias=False)
+        self.gate, self.up = (torch.nn.Linear(96, 112, bias=False) for _ in range(2))
+    def forward(self, x):
+        gate, up = self.joined(x).chunk(2, -1)
+        x = functional.silu(gate) * up
+        return functional.gelu(self.gate(x)) * self.up(x)
+def model():
+    return Model().half()
+def inputs(tokens):
+    return (torch.ones(tokens, 64).half(),)
+"""
+BOTH, ONE = (FIRST.model_copy(update={"n": n, "k": k}) for n, k in ((192, 64), (112, 96)))
+OF_BOTH = FIRST.model_copy(update={"n": 96, "activation": Activation.SILU, "gated": True})
+OF_ONES = ONE.model_copy(update={"activation": Activation.GELU, "gated": True})
+
+
+@pytest.mark.parametrize(
+    ("ways", "training", "searched"),
+    [
+        (("eager", "graph"), False, {BOTH, ONE}),
+        (("compile",), False, {BOTH, ONE, OF_BOTH, OF_ONES}),
+        (("graph", "compile"), False, {BOTH, ONE, OF_BOTH, OF_ONES}),
+        (("compile",), True, {BOTH, ONE}),
+    ],
+)
+def test_gated_layers_are_searched_for_compiled_ways_and_their_products_for_all(
+    tmp_path: Path, settings: Settings, ways: tuple[str, ...], training: bool, searched: set[GemmTask]
+) -> None:
+    (tmp_path / "model.py").write_text(GATED_MODEL)
+    plan = tuning(tmp_path, settings, ways=ways, training=training).plan()
+    assert {one for one in plan.wanted if one.m == 16 and one.layout is Layout.TN} == searched
+    calls = {(one.product.operands, one.product.shape): one.calls for one in plan.advice.products if not one.again}
+    assert (calls["tn f16", BOTH.shape], calls["tn f16", ONE.shape]) == (1, 2)
+    assert sum("gated" in line and line.endswith("missing, compiled") for line in plan_lines(plan)) == len(searched) - 2
+
+
+@pytest.mark.parametrize(("ratio", "held"), [(1.2, {BOTH, ONE, OF_BOTH}), (0.9, {BOTH, ONE})])
+def test_a_gated_kernel_is_held_beside_the_product_of_its_joined_weight(
+    tmp_path: Path, settings: Settings, ratio: float, held: set[GemmTask]
+) -> None:
+    """That is served alone, where the gated kernel is slower here or was searched in vain."""
+    (tmp_path / "model.py").write_text(GATED_MODEL)
+    ScriptedGpu.ratios = {OF_BOTH.shape: ratio}
+    search = found(settings, {BOTH: 1.3, ONE: 1.3, OF_BOTH: 1.3, OF_ONES: 0.9})
+    answer, shown = run(tuning(tmp_path, settings, ways=("graph", "compile")), search)
+    library = open_library(tmp_path / "tuned" / "library.jsonl.gz")
+    assert {one.task for one in library} - {FIRST, GemmTask(m=16, n=16, k=64)} == held
+    assert library.manifest.version == (7 if OF_BOTH in held else 3)
+    assert "16x112x96 tn f16/f32 gated gelu" in library.manifest.no_faster
+    assert f"{len(held) - 2} of 2 are served with their activation in compiled programs" in shown.splitlines(), shown
+    assert "2 of 2 matrix products are served; 4 were searched in this call" in shown.splitlines(), shown
+    assert not any("tune" in one for one in ScriptedGpu.asked), "no algorithm of cuBLASLt is gated"
+    assert answer.advice.whole.calls == 3
 
 
 WITH_TOKENS = {"ranges": True, "tokens": (4, 16)}

@@ -55,8 +55,24 @@ def test_a_bias_reaches_the_driver_and_its_absence_does_not(opened, fake):
         with pytest.raises(LauncherError, match=why):
             kernel.launch(A, B, D, STREAM, wrong)
     assert fake.events("launch") == []
-    with pytest.raises(LauncherError, match="the kernel adds no bias"):
+    with pytest.raises(LauncherError, match="the kernel reads no third operand"):
         opened().load(kernel_of()).launch(A, B, D, STREAM, bias)
+
+
+def test_the_second_matrix_of_a_gated_product_reaches_the_driver(opened, fake):
+    task = GemmTask(m=256, n=512, k=128, layout=Layout.TN, activation="silu", gated=True)
+    up, box = 0x40000, {"box": [64, 128], "swizzle": 128}
+    args = [{"tensor_map": {"of": "B", **box}}, {"tensor_map": {"of": "up", **box}}, {"tensor": "up"}, {"tensor": "A"}, OUT]
+    kernel = opened().load(kernel_of({"args": args}, task=task))
+    kernel.launch(A, B, D, STREAM, up)
+    [event] = fake.events("launch")
+    gate, second, *pointers = (words(one) for one in event["arguments"])
+    assert (gate[0], second[0], gate[1:9]) == (B, up, second[1:9])
+    assert second[1:3] == (task.k, task.n)
+    assert [one[0] for one in pointers] == [up, A, D]
+    assert kernel.tensor_maps == 2
+    with pytest.raises(LauncherError, match="the kernel reads a third operand, and none is given"):
+        kernel.launch(A, B, D, STREAM)
 
 
 def test_a_plain_launch_has_no_attributes(opened, fake):

@@ -25,8 +25,17 @@ from cudal2_agent.agent.library.library_writing import manifest_of, write_librar
 from cudal2_agent.agent.wiring import gpus
 from cudal2_agent.contract.base import canonical_json
 from cudal2_agent.contract.errors import LibraryError, UsageError
-from cudal2_agent.contract.records.library import LibraryEntry
-from cudal2_agent.contract.records.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode, parse_shape
+from cudal2_agent.contract.records.library import LibraryEntry, product_words
+from cudal2_agent.contract.records.task import (
+    AccumulatorType,
+    Activation,
+    Arch,
+    ElementType,
+    GemmTask,
+    Layout,
+    TimingMode,
+    parse_shape,
+)
 from tests.doubles.libraries import library_entry, m_range, prepared, small_tasks, write_entries
 
 TASKS = small_tasks()
@@ -100,8 +109,8 @@ def manifest_with(**changes: object) -> Callable[[list[str]], list[str]]:
         (lambda lines: ["{", *lines[1:]], "is not JSON"),
         (lambda lines: ["[]", *lines[1:]], "not a kernel library"),
         (manifest_with(format="parquet"), "not a kernel library"),
-        (manifest_with(version=7), "has version 7 of the format and this product reads up to 6"),
-        (manifest_with(version=7, of_tomorrow=1), "has version 7"),
+        (manifest_with(version=8), "has version 8 of the format and this product reads up to 7"),
+        (manifest_with(version=8, of_tomorrow=1), "has version 8"),
         (manifest_with(chip=7), "chip: Input should be a valid string"),
         (manifest_with(chip="H100"), "is of H200 (sm_90a), the library of H100"),
         (manifest_with(arch="sm_80"), "is of H200 (sm_90a)"),
@@ -320,6 +329,22 @@ def test_ranges_of_m_are_found_by_weight(tmp_path: Path, name: str) -> None:
     assert library.ranges(key_of(TASKS[1])) == []
     assert library.range_of(key._replace(m=12, layout=Layout.TN)) is None
     assert (library.range_below(large), library.range_below(other)) == (ranges[1], None)
+
+
+def test_a_gated_entry_is_found_by_its_own_key_alone(tmp_path: Path) -> None:
+    """Earlier versions, which would take it for a layer with an activation, refuse its library."""
+    alone = TASKS[0].model_copy(update={"layout": Layout.TN})
+    activated = alone.model_copy(update={"activation": Activation.SILU})
+    gated = activated.model_copy(update={"gated": True})
+    of_gate = library_entry(TASKS[0]).model_copy(update={"task": gated})
+    library = open_library(write_entries(tmp_path / "small", [of_gate], ranges=[m_range(of_gate, 4)]))
+    assert library.manifest.version == 7
+    assert library.find(key_of(gated)) == of_gate
+    assert library.range_of(key_of(gated)._replace(m=5)) is not None
+    for other in (alone, activated):
+        assert library.find(key_of(other)) is None
+        assert library.range_of(key_of(other)._replace(m=5)) is None
+    assert product_words(gated) == "16x16x64 tn f16/f32 gated silu"
 
 
 def test_a_library_without_ranges_is_written_as_before(tmp_path: Path) -> None:

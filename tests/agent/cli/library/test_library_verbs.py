@@ -12,7 +12,7 @@ from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2_agent.agent.cli.main import main
 from cudal2_agent.agent.library.entry_source import source_sha256
 from cudal2_agent.agent.library.m_ranges import range_candidate
-from cudal2_agent.contract.records.task import ElementType
+from cudal2_agent.contract.records.task import ElementType, GemmTask
 from tests.doubles.building import compile_in_this_process, leave_machine_code_unread
 from tests.doubles.libraries import library_entry, m_range, small_tasks, stored_algorithm, write_entries
 
@@ -59,6 +59,15 @@ def test_list_and_show(small: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["source"] is None
     assert main(["library", "show", id_, "--library", small, "--source"]) == 0
     assert '/* cudal2: {\n "arch": "sm_90a"' in capsys.readouterr().out
+
+
+def test_a_gated_entry_is_listed_and_shown_as_what_it_computes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = library_entry(GemmTask(m=64, n=64, k=64, layout="tn", activation="silu", gated=True))
+    path = str(write_entries(tmp_path / "gated", [entry]))
+    assert main(["library", "list", "--library", path]) == 0
+    assert " 64x64x64  tn      f16/f32 gated silu " in capsys.readouterr().out
+    assert main(["library", "show", entry.id, "--library", path]) == 0
+    assert "64x64x64 tn, f16 with f32 sums, silu(A·B) · (A·up), H200 (sm_90a)" in capsys.readouterr().out
 
 
 def test_show_says_that_an_entry_is_stale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,6 +81,28 @@ def test_products_with_an_activation_stand_with_the_others_and_again() -> None:
     assert fused.operands == "nn f16 gelu"
 
 
+def test_a_gated_layer_is_two_products_or_one_of_both_widths() -> None:
+    """As programs of other ways run it, which are counted, and of which `campaign run` has shapes."""
+    kinds = product(activation="silu", gated="apart"), product(activation="silu", gated="joined"), product(activation="gelu")
+    apart, joined, activated = kinds
+    recording = Recording(products=tuple(CountedProduct(product=one, calls=3) for one in kinds))
+    plain, both = product(), product(n=32)
+    assert (apart.operands, joined.operands) == ("nn f16 gated silu",) * 2
+    assert (apart.alone, joined.alone) == (plain, both)
+    assert {one.product: one.calls for one in recording.alone().products} == {plain: 9, both: 3}
+    assert {(one.n, one.count) for one in shape_file(recording.products).products} == {(16, 9), (32, 3)}
+    found = {(one.product, one.again): one.calls for one in recording.gated_both_ways().products}
+    assert found == {(plain, False): 6, (both, False): 3, (activated, False): 3, (apart, True): 3, (joined, True): 3}
+    found = {(one.product, one.again): one.calls for one in recording.both_ways().products}
+    assert found == {(plain, False): 9, (both, False): 3, **{(one, True): 3 for one in kinds}}
+    singles = recording.model_copy(
+        update={"products": tuple(CountedProduct(product=one.model_copy(update={"element": "f32"}), calls=3) for one in kinds)}
+    )
+    assert {one.calls for one in singles.in_half_precision("f16").products} == {3}
+    plain_only = Recording(products=(CountedProduct(product=plain, calls=1),))
+    assert plain_only.gated_both_ways() is plain_only
+
+
 def test_a_stored_product_without_an_activation_is_read_and_written_as_before() -> None:
     stored = '{"part":"forward","m":4,"n":16,"k":8,"layout":"nn","element":"f16","operator":"mm","batch":1,"packed":true}'
     assert MatrixProduct.model_validate_json(stored).model_dump_json() == stored

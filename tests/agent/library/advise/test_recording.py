@@ -113,6 +113,59 @@ def test_an_activation_that_alone_takes_a_result_is_named(tmp_path: Path, values
     assert all(one.product.activation is None for one in record_model(file).products if one.product.part != "forward")
 
 
+GATED = """
+import torch
+from torch.nn import functional
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        def pair(n, bias=False):
+            return torch.nn.ModuleList(torch.nn.Linear(16, n, bias=bias) for _ in range(2))
+        self.pairs = torch.nn.ModuleList(pair(16 * (n + 1), bias=n == 6) for n in range(9))
+        self.joined = torch.nn.ModuleList(torch.nn.Linear(16, 320 + 32 * n, bias=False) for n in range(6))
+    def forward(self, x):
+        if VALUES: float(x.sum())
+        silu, gelu = functional.silu, functional.gelu
+        (a, b), (c, d), (e, f), (g, h), (i, j), (k, l), (m, n), (o, p), (q, r) = (
+            [one(x) for one in pair] for pair in self.pairs
+        )
+        found = [silu(a) * b, d * gelu(c, approximate="tanh"), functional.relu_(e) * f]
+        found += [silu(g) * h + h, silu(i) + j, silu(m) * n]
+        hidden = silu(k)
+        found += [hidden * l, hidden + 1, silu(o) * self.pairs[7][1](x + 1), q, silu(q) * r]
+        s, t, u, v, w, y = (one(x) for one in self.joined)
+        s, t, u = s.chunk(2, -1), t.split(176, -1), (u[..., :192], u[..., 192:])
+        found += [silu(s[0]) * s[1], t[0] * gelu(t[1]), functional.relu(u[0]) * u[1]]
+        found += [silu(v[..., :8]) * v[..., 8:16], silu(w[1:]) * w[:1], silu(y[..., :240]), y]
+        return [one.sum() for one in found]
+def model():
+    return Model()
+def inputs():
+    return torch.randn(2, 4, 16)
+"""
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_the_two_products_of_a_gated_layer_are_one(tmp_path: Path, values: bool) -> None:
+    """In either order and in place. Not with a bias, of two inputs, or where a result has another use or is cut otherwise."""
+    file = tmp_path / "model.py"
+    file.write_text(GATED.replace("VALUES", str(values)))
+    recording = record_model(file)
+    forward = [one for one in recording.products if one.product.part == "forward"]
+    found = {(one.product.n, one.product.activation, one.product.gated): one.calls for one in forward}
+    gated = {(16, "silu", "apart"), (32, "gelu_tanh", "apart"), (48, "relu", "apart")}
+    gated |= {(160, "silu", "joined"), (176, "gelu", "joined"), (192, "relu", "joined")}
+    assert {one for one in found if one[2]} == gated
+    assert {found[one] for one in gated} == {1}
+    left = {64: 1, 80: 1, 96: 1, 112: 1, 128: 2, 144: 2, 416: 1, 448: 1, 480: 1}
+    assert {n: found[n, None, None] for n in left} == left
+    assert {one[0] for one in found if one[1] is not None} == {one[0] for one in gated} | {64, 80, 96, 112, 128}
+    assert all(one.product.gated is None for one in recording.products if one.product.part != "forward")
+    alone = {one.product.n: one.calls for one in recording.alone().products if one.product.part == "forward"}
+    assert {n: alone[n] for n in (16, 32, 48, 320, 352, 384)} == {16: 2, 32: 2, 48: 2, 320: 1, 352: 1, 384: 1}
+    assert all(one.product.gated is None for one in recording.alone().products)
+
+
 def test_a_model_that_reads_values_runs_with_real_tensors(tmp_path: Path) -> None:
     assert recorded(tmp_path, READS_VALUES) == {("forward", 8, 48, 16, "tn", 1), ("dW", 48, 16, 8, "nt", 1)}
 

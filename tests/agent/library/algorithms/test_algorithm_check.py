@@ -35,8 +35,8 @@ class FaultyKernel(HostKernel):
         super().__init__(task, failing=False)
         self._spoil = spoil
 
-    def launch(self, a: int, b: int, d: int, stream: int, bias: int = 0) -> None:
-        super().launch(a, b, d, stream, bias)
+    def launch(self, a: int, b: int, d: int, stream: int, third: int = 0) -> None:
+        super().launch(a, b, d, stream, third)
         task = self._task
         self._spoil(at(a, task.m, task.k, task.element), at(d, task.m, task.n, task.element))
 
@@ -75,9 +75,59 @@ def test_an_activation_is_compared_and_is_what_pytorch_runs(activation: Activati
         assert "of its bound" in fault_of(task, kernel, "cpu", lambda: 0)
     a, b, *added = product_graphs.drawn(task, 0, "cpu")
     out = torch.empty(task.m, task.n, dtype=a.dtype)
-    product_graphs.by_torch_with(activation)(a, b, out, *added)
+    product_graphs.by_torch_for(task)(a, b, out, *added)
     sums = torch.addmm(added[0], a, b) if bias else torch.mm(a, b)
     assert torch.equal(out, APPLIED[activation](sums))
+
+
+@pytest.mark.parametrize("layout", [Layout.TN, Layout.NN])
+@pytest.mark.parametrize("element", list(ElementType))
+@pytest.mark.parametrize("activation", list(Activation))
+def test_a_gated_product_is_compared(activation: Activation, element: ElementType, layout: Layout) -> None:
+    """A kernel that leaves out the second product is wrong, and so are one that reads it as the gate and one that writes it."""
+    task = TASK.model_copy(update={"activation": activation, "gated": True, "layout": layout, "element": element})
+    kernel = HostKernel(task, failing=False)
+    assert fault_of(task, kernel, "cpu", lambda: 0) == ""
+
+    class Turned(HostKernel):
+        def launch(self, a: int, b: int, d: int, stream: int, third: int = 0) -> None:
+            super().launch(a, third, d, stream, b)
+
+    class Writes(HostKernel):
+        def launch(self, a: int, b: int, d: int, stream: int, third: int = 0) -> None:
+            super().launch(a, b, d, stream, third)
+            at(third, 1, 1, task.element).add_(1)
+
+    class Alone(HostKernel):
+        def launch(self, a: int, b: int, d: int, stream: int, third: int = 0) -> None:  # noqa: ARG002
+            super().launch(a, b, d, stream)
+
+    assert "of its bound" in fault_of(task, Turned(task, failing=False), "cpu", lambda: 0)
+    assert "an operand changed" in fault_of(task, Writes(task, failing=False), "cpu", lambda: 0)
+    alone = task.model_copy(update={"gated": False})
+    assert "of its bound" in fault_of(task, Alone(alone, failing=False), "cpu", lambda: 0)
+
+
+@pytest.mark.parametrize("layout", [Layout.TN, Layout.NN])
+def test_a_gated_product_races_against_a_joined_product_and_one_kernel(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is what a compiled program runs. Weights that cannot be joined are two products."""
+    task = TASK.model_copy(update={"activation": Activation.SILU, "gated": True, "layout": layout})
+    products: list[torch.Size] = []
+    product = torch.mm
+
+    def counted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        products.append(b.shape)
+        return product(a, b)
+
+    monkeypatch.setattr(torch, "mm", counted)
+    a, b, up = product_graphs.drawn(task, 0, "cpu")
+    assert len(product_graphs.operand_sets(task, "cpu")) == product_graphs.SETS
+    for rows in (task.m, 5):
+        out = torch.empty(rows, task.n, dtype=a.dtype)
+        product_graphs.by_torch_for(task)(a[:rows], b, out, up)
+        gate, second = a[:rows].float() @ b.float(), a[:rows].float() @ up.float()
+        torch.testing.assert_close(out.float(), APPLIED[Activation.SILU](gate) * second, rtol=3e-3, atol=3e-3)
+    assert [one[1] for one in products] == ([64, 64] if layout is Layout.TN else [32] * 4)
 
 
 def test_a_row_says_what_the_algorithm_took(tmp_path: Path) -> None:
