@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
 from cudal2.torch.gpu_platform import CudaPlatform
 from cudal2.torch.inductor.linear_activation import APPLIED
@@ -109,17 +110,9 @@ def test_a_gated_product_is_compared(activation: Activation, element: ElementTyp
 
 
 @pytest.mark.parametrize("layout", [Layout.TN, Layout.NN])
-def test_a_gated_product_races_against_a_joined_product_and_one_kernel(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is what a compiled program runs. Weights that cannot be joined are two products."""
+def test_a_gated_product_races_against_what_a_compiled_program_runs(layout: Layout) -> None:
+    """With an elementwise kernel of Inductor's, which is one for all sizes."""
     task = TASK.model_copy(update={"activation": Activation.SILU, "gated": True, "layout": layout})
-    products: list[torch.Size] = []
-    product = torch.mm
-
-    def counted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        products.append(b.shape)
-        return product(a, b)
-
-    monkeypatch.setattr(torch, "mm", counted)
     a, b, up = product_graphs.drawn(task, 0, "cpu")
     assert len(product_graphs.operand_sets(task, "cpu")) == product_graphs.SETS
     for rows in (task.m, 5):
@@ -127,7 +120,34 @@ def test_a_gated_product_races_against_a_joined_product_and_one_kernel(layout: L
         product_graphs.by_torch_for(task)(a[:rows], b, out, up)
         gate, second = a[:rows].float() @ b.float(), a[:rows].float() @ up.float()
         torch.testing.assert_close(out.float(), APPLIED[Activation.SILU](gate) * second, rtol=3e-3, atol=3e-3)
-    assert [one[1] for one in products] == ([64, 64] if layout is Layout.TN else [32] * 4)
+
+
+@pytest.mark.parametrize(("layout", "widths"), [(Layout.TN, [64]), (Layout.NN, [32, 32])])
+def test_weights_that_lie_side_by_side_are_one_product(
+    layout: Layout, widths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which either half may be the gate. Nothing is compiled here, or Inductor would keep this product."""
+    task = TASK.model_copy(update={"activation": Activation.RELU, "gated": True, "layout": layout})
+    found: list[int] = []
+    product = torch.mm
+
+    def counted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        found.append(b.shape[1])
+        return product(a, b)
+
+    def finish(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(functional.relu(gate) * up)
+
+    monkeypatch.setattr(product_graphs, "_gate_kernel", lambda _: finish)
+    monkeypatch.setattr(torch, "mm", counted)
+    a, b, up = product_graphs.drawn(task, 0, "cpu")
+    for gate, second in ((b, up), (up, b)):
+        out = torch.empty(task.m, task.n, dtype=a.dtype)
+        product_graphs.by_torch_for(task)(a, gate, out, second)
+        torch.testing.assert_close(
+            out.float(), functional.relu(a.float() @ gate.float()) * (a.float() @ second.float()), rtol=3e-3, atol=3e-3
+        )
+    assert found == widths * 2
 
 
 def test_a_row_says_what_the_algorithm_took(tmp_path: Path) -> None:
