@@ -41,9 +41,9 @@ class Inputs:
 
     def stored(self, layout: Layout) -> tuple[Array, ...]:
         """A, B, and a bias or `up`, as a layout has them in memory. A transposed operand is a view that is not contiguous."""
-        a, *weights = self.a, self.b, *(() if self.up is None else (self.up,))
-        weights = [each.T if layout.transposes_b else each for each in weights]
-        return a.T if layout.transposes_a else a, *weights, *(() if self.bias is None else (self.bias,))
+        weights = [each.T if layout.transposes_b else each for each in (self.b, self.up) if each is not None]
+        bias = [] if self.bias is None else [self.bias]
+        return self.a.T if layout.transposes_a else self.a, *weights, *bias
 
 
 def _encoded(source: Draws, task: GemmTask, a: Array, b: Array, third: Array | None = None) -> Inputs:
@@ -492,7 +492,7 @@ def flip_one(source: Draws, task: GemmTask, inputs: Inputs, d: Array, operand: F
     xp = source.xp
     if operand == "bias":
         return _flip_bias(source, task, inputs, d)
-    weights = inputs.up if operand == "up" else inputs.b
+    weights: Any = inputs.up if operand == "up" else inputs.b
     changed, other = (inputs.a, weights.T) if operand == "a" else (weights.T, inputs.a)
     used = xp.flatnonzero(other.any(axis=0))
     k = int(used[int(source.host.integers(len(used)))]) if len(used) else 0

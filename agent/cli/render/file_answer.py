@@ -31,6 +31,8 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
         mark = "not run" if test.name == NOT_COVERED else "passed" if test.passed else "FAILED"
         again = "" if test.passed or test.seed is None else f" (again with --seed {test.seed})"
         print(f"  {mark:<7}  {test.tier}/{test.name}  {test.message}{again}".rstrip())
+        seen = (*test.symptoms.values, *test.symptoms.sources) if test.symptoms else ()
+        print("".join(f"           {words}\n" for words in seen), end="")
     if isinstance(evaluation, Unmeasured) and not evaluation.prediction.is_floor:
         print(f"  {_predicted(evaluation.prediction)}")
         for launch in evaluation.prediction.launches:

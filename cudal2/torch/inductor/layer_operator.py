@@ -15,7 +15,7 @@ from cudal2.torch.torch_session import enabled_service
 from cudal2_agent.contract.records.task import Activation
 
 _NAMED = {one.value: one for one in Activation}
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, str, type(None)))  # whose types change nothing
 _modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack  # looked up once
 _REGISTRATION = torch.library.Library("cudal2", "FRAGMENT")
 
@@ -84,11 +84,10 @@ def register(
 
         Where nobody looks on, the operator is called directly: another turn of PyTorch's dispatcher takes as long.
         """
-        tensors = [one for one in given if isinstance(one, torch.Tensor)]
-        grads = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+        grads = torch.is_grad_enabled() and any(isinstance(one, torch.Tensor) and one.requires_grad for one in given)
         if grads or _transforms() is not None or forward_ad._current_level >= 0:
             return by_torch(*given)
-        if _modes() == 0 and all(type(one) in _TENSORS for one in tensors):
+        if _modes() == 0 and _PLAIN.issuperset(map(type, given)):
             out: torch.Tensor = computed(*given)
             return out
         with torch._C._AutoDispatchBelowAutograd():

@@ -11,11 +11,13 @@ from importlib import resources
 from typing import Any
 
 import cupy
+from cuda.bindings import driver
 
 from cudal2_agent.contract.records.task import ElementType, GemmTask, Layout
 from cudal2_agent.sandbox.cuda.baselines.cublaslt import LtGemm
 from cudal2_agent.sandbox.cuda.baselines.library import LibraryContender, Unavailable
 from cudal2_agent.sandbox.cuda.contender import Bound, Operands
+from cudal2_agent.sandbox.cuda.driver import call
 from cudal2_agent.sandbox.cuda.guard.buffers import storage_type
 
 BLOCK = 256
@@ -45,6 +47,10 @@ class Gate:
     def _kernel(self) -> Any:
         return cupy.RawModule(code=gate_source(self.task), options=("-std=c++17",)).get_function("gate")
 
+    def load(self) -> None:
+        """Compile and load the kernel now, rather than lazily inside a capture or a timed region."""
+        call(driver.cuFuncLoad, driver.CUfunction(self._kernel.kernel.ptr))
+
     def enqueue(self, d: Any, stream: int) -> None:
         """D from both sums in scratch."""
         task, sums = self.task, self.scratch.reshape(-1).view(cupy.uint16)
@@ -71,6 +77,7 @@ class GatedBaseline(LibraryContender):
 
     def bind(self, operands: Operands) -> "BoundGated":
         """Raises: Unavailable where B and `up` do not lie there by columns."""
+        self._gate.load()
         given = (operands.joined,) if self._gate.joined else (operands.b_tn, operands.up_tn)
         outs = (self._gate.scratch,) if self._gate.joined else tuple(self._gate.scratch)
         weights = list(zip(given, outs, strict=True))

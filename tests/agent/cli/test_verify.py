@@ -91,6 +91,18 @@ def test_what_is_said_of_a_kernel(
     assert answer.err == ""
 
 
+@needs_core
+@pytest.mark.parametrize(("fault", "code", "said"), [(0, 0, "verified by the emulator"), (1, 1, "B and up are exchanged")])
+def test_a_gated_product_is_verified_and_its_fault_named(
+    fault: int, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = (ROOT / "tests" / "gpu" / "attacks" / "gated.cu").read_text()
+    (tmp_path / "gated.cu").write_text(source.replace("#define FAULT 0", f"#define FAULT {fault}"))
+    words = ["--shape", "40x24x64", "--layout", "tn", "--activation", "silu", "--gated", "--device", "emulator"]
+    assert main(["verify", str(tmp_path / "gated.cu"), *words]) == code
+    assert said in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\xef\xbb\xbf"])
 def test_a_kernel_with_a_byte_order_mark_is_the_kernel_without_it(
     mark: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -38,7 +38,11 @@ class Gate(gated.Gate):
             self.held = np.full(shape, np.nan, np.float16).view(Shared)
         return self.held
 
+    def load(self):
+        self.loaded = True
+
     def enqueue(self, d, stream):
+        assert self.loaded, "within a capture it could not be"
         assert stream == 7
         sums = np.split(self.held, 2, axis=1) if self.joined else self.held
         gate, up = (np.asarray(each).astype(np.float64) for each in sums)
