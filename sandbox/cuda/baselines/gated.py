@@ -4,7 +4,8 @@ That is what programs do which hold both weights in one storage. Where the two d
 kernel is ours, because PyTorch has none: its activation and its product would be two.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib import resources
@@ -57,7 +58,7 @@ class Gate:
         beside, pitch = (task.n, 2 * task.n) if self.joined else (task.m * task.n, task.n)
         threads = task.m * (task.n if task.n % VECTOR else task.n // VECTOR)
         sizes = (cupy.uint32(task.m), cupy.uint32(task.n), cupy.uint32(pitch))
-        with _stream(stream):
+        with current_stream(stream):
             self._kernel((-(-threads // BLOCK),), (BLOCK,), (sums, sums[beside:], d, *sizes))
 
 
@@ -103,6 +104,20 @@ class BoundGated:
         for product in self._products:
             product.enqueue(stream)
         self._gate.enqueue(self._d, stream)
+
+
+@contextmanager
+def current_stream(handle: int) -> Iterator[None]:
+    """cupy launches on a stream that is given by its handle, and afterwards where it did before.
+
+    A stream's own `with` ends on the null stream where the one before was set by `use`, as the device's is.
+    """
+    before = cupy.cuda.get_current_stream()
+    _stream(handle).use()
+    try:
+        yield
+    finally:
+        before.use()
 
 
 @cache
