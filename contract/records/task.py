@@ -126,7 +126,7 @@ class GemmTask(Record):
         """Of A, B, the bias or `up`, and D, as the layout has them in memory."""
         a = (self.k, self.m) if self.layout.transposes_a else (self.m, self.k)
         b = (self.n, self.k) if self.layout.transposes_b else (self.k, self.n)
-        third = {None: {}, BIAS: {BIAS: (self.n,)}, UP: {UP: b}}[self.third]
+        third = {BIAS: (self.n,)} if self.bias else {UP: b} if self.gated else {}
         return {"A": a, "B": b, **third, "D": (self.m, self.n)}
 
     @property

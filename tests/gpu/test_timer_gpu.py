@@ -205,7 +205,7 @@ def test_a_wrong_activation_of_timed_launches_is_a_fault(device, honest, fault, 
     print(raised.value)
 
 
-GATED_SHAPES = [(248, 520, 264), (40, 56, 23)]  # `up` behind its B, and each alone because it would not be aligned
+GATED_SHAPES = [(248, 520, 320), (40, 56, 23)]  # `up` behind its B, and each alone because it would not be aligned
 
 
 @pytest.mark.parametrize("shape", GATED_SHAPES)
@@ -240,6 +240,7 @@ def test_baselines_compute_the_gated_product(device, activation, element, layout
         track.refill(None, draw)
         (bound_to,) = track.bind(contender, [TimedLaunch(0, 0, 0)], None)
         bound_to.enqueue(device.stream.ptr)
+        assert cupy.cuda.get_current_stream() == device.stream  # else what prepares a sample runs beside it
         device.synchronize()
         d = decode(cupy, track.ring.slot(0).view(cupy.uint16).reshape(task.m, task.n), element).astype(cupy.float64)
         assert float(((torch.from_dlpack(d) - want).abs() / bound).max()) <= 1, contender.detail
