@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from cudal2_agent.agent.library.advise.advice import Advice, ProductAdvice, why_outside
 from cudal2_agent.agent.library.advise.library_times import task_of
 from cudal2_agent.agent.library.advise.search_plan import GPU_S_PER_SHAPE
+from cudal2_agent.agent.model_tuning.tune_records import JudgedProduct
 from cudal2_agent.contract.records.library import LibraryEntry
 from cudal2_agent.contract.records.task import Arch, GemmTask
 
@@ -51,5 +52,30 @@ def entries_for(
     return chosen
 
 
+def slower_than_parts(rows: Iterable[JudgedProduct]) -> frozenset[str]:
+    """The entries with an activation that are slower than the library's own kernel of their sums and PyTorch's pass behind it.
+
+    The pass takes what PyTorch's times differ by.
+    """
+    served = {row.task: row for row in rows if row.served}
+    slower = set()
+    for task, row in served.items():
+        parts = {"activation": None, "gated": False, "n": task.products * task.n}
+        sums = served.get(task.model_copy(update=parts)) if task.activation is not None else None
+        if sums is not None and _us(row) > _us(sums) + max(0.0, _torch_us(row) - _torch_us(sums)):
+            slower.add(row.entry)
+    return frozenset(slower)
+
+
 def _weight_us(one: ProductAdvice) -> float:
     return (one.autotuning.us if one.autotuning else 0.0) * one.calls
+
+
+def _us(row: JudgedProduct) -> float:
+    assert row.time_us is not None  # it is served
+    return row.time_us
+
+
+def _torch_us(row: JudgedProduct) -> float:
+    assert row.torch_us is not None
+    return row.torch_us

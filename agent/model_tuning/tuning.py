@@ -29,7 +29,7 @@ from cudal2_agent.agent.library.library_building import extend_library
 from cudal2_agent.agent.library.measured_kernels import kernels_of_store, origins_in
 from cudal2_agent.agent.library.preparing import library_cache, prepare, sms_for
 from cudal2_agent.agent.model_tuning.gpu_stages import GpuStages, TimePass, survived
-from cudal2_agent.agent.model_tuning.product_choice import entries_for, tasks_of, to_search
+from cudal2_agent.agent.model_tuning.product_choice import entries_for, slower_than_parts, tasks_of, to_search
 from cudal2_agent.agent.model_tuning.range_building import asked_ranges
 from cudal2_agent.agent.model_tuning.range_stage import measure_ranges
 from cudal2_agent.agent.model_tuning.time_limit import TimeLimit
@@ -224,7 +224,8 @@ class Tuning:
             self._folder.keep(judged)
             self._display.judged(judged)
         rows = self._folder.judged(environment)
-        kept = [one for one in built if rows[one.id].served]
+        unserved = slower_than_parts(rows[one.id] for one in built) | {one.id for one in built if not rows[one.id].served}
+        kept = [one for one in built if one.id not in unserved]
         known = {one.task for one in kept} | {row.task for row in self._folder.tuned(environment)}
         rest = [
             task for task in self._tasks() if task not in known and not task.bias and task.activation is None
@@ -234,8 +235,7 @@ class Tuning:
         for tuned in survived(rest, gpu.tuned, lambda task, why: _untuned(task, identity, environment, why)):
             self._folder.keep(tuned)
             self._display.tuned(tuned)
-        dropped = frozenset(one.id for one in built if not rows[one.id].served)
-        return _Judged(kept, vain, identity.gpu, environment, dropped)
+        return _Judged(kept, vain, identity.gpu, environment, unserved)
 
     def _ranges(self, gpu: GpuStages, identity: GpuIdentity, environment: str, kept: Sequence[LibraryEntry]) -> None:
         """Builds and judges kernels for the M below those of the entries."""
