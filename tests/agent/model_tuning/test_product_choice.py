@@ -6,7 +6,7 @@ import pytest
 
 from cudal2_agent.agent.model_tuning.product_choice import slower_than_parts
 from cudal2_agent.agent.model_tuning.tune_records import JudgedProduct
-from cudal2_agent.contract.records.evaluation import Speedup
+from cudal2_agent.contract.reward.speedup import Speedup
 from cudal2_agent.contract.records.task import Activation, GemmTask, Layout
 
 GATED = GemmTask(m=16, n=96, k=64, layout=Layout.TN, activation=Activation.SILU, gated=True)
