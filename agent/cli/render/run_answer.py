@@ -12,6 +12,7 @@ from cudal2_agent.agent.run.result import RunResult
 from cudal2_agent.agent.wiring.policy import SEARCHES
 from cudal2_agent.contract.records.evaluation import Measured, Unmeasured
 from cudal2_agent.contract.records.module_task import ModuleTask, Task
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Step
 from cudal2_agent.contract.reward.reward import confirmed
 from cudal2_agent.contract.reward.speedup import median_us, speedup_over
@@ -88,7 +89,16 @@ def _lines(outcome: RunResult, folder: Path) -> list[str]:
         said = advice(task, outcome.best)
         served = [f"module: {folder / MODULE}"] if outcome.best and (folder / MODULE).is_file() else []
         module = [*([said] if said else served), *unsound(task)]
-    return [*kernel, *best_lines(outcome.best, lead), *module, f"report: {folder / 'report.md'}", *_other_author(outcome)]
+    notes = *_no_family(outcome), *_other_author(outcome)
+    return [*kernel, *best_lines(outcome.best, lead), *module, f"report: {folder / 'report.md'}", *notes]
+
+
+def _no_family(outcome: RunResult) -> list[str]:
+    """Why nothing of a gated task was proposed."""
+    task = outcome.run.task
+    if outcome.steps or not isinstance(task, GemmTask) or not task.gated:
+        return []
+    return ["note: the search has gated kernels for --layout tn on sm_90a, where N and K are multiples of 8"]
 
 
 def _other_author(outcome: RunResult) -> list[str]:

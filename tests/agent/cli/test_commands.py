@@ -82,6 +82,14 @@ def test_a_model_of_the_settings_shares_the_rounds(capsys: pytest.CaptureFixture
     assert alone.splitlines()[-1].startswith("note: no language model took part")
 
 
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_a_gated_task_that_no_family_computes_says_which_they_do(layout: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["optimize", "--shape", "16x24x32", "--activation", "silu", "--gated", "--layout", layout]
+    main([*words, "--device", "none", "--arch", "sm_90a", "--budget", "1", "--no-knowledge"])
+    told = "gated kernels for --layout tn on sm_90a" in capsys.readouterr().out
+    assert told == (layout == "nn")
+
+
 def test_the_output_folder(optimized: dict[str, object]) -> None:
     out = Path(str(optimized["out"]))
     expected = {"kernel.cu", "plan.json", "kernel.cubin", "evaluation.json", "settings.json", "report.md", "progress.svg"}
