@@ -6,8 +6,8 @@ import pytest
 
 from cudal2_agent.agent.model_tuning.product_choice import slower_than_parts
 from cudal2_agent.agent.model_tuning.tune_records import JudgedProduct
-from cudal2_agent.contract.reward.speedup import Speedup
 from cudal2_agent.contract.records.task import Activation, GemmTask, Layout
+from cudal2_agent.contract.reward.speedup import Speedup
 
 GATED = GemmTask(m=16, n=96, k=64, layout=Layout.TN, activation=Activation.SILU, gated=True)
 OF_GATED = GemmTask(m=16, n=192, k=64, layout=Layout.TN)
