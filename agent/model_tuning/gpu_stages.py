@@ -46,9 +46,9 @@ class TuneAlgorithms(NamedTuple):
 
 
 class TimePass(NamedTuple):
-    """Asks for the `PassTimes` of a model, which is opened again from its path for `every` number of tokens that is tuned.
+    """Asks for `PassTimes` of a model, after each way.
 
-    Other fields as of `model_timing.TimedPass`.
+    `every`: numbers of tokens that are tuned, for which it is opened again from its path. Other fields as of `model_timing.TimedPass`.
     """
 
     path: Path
@@ -109,14 +109,12 @@ class GpuStages:
         """Raises: ChildLost with the first task that has no row in hand, UsageError."""
         yield from self._asked(TuneAlgorithms(tuple(tasks)), PRODUCT_S)
 
-    def timed(self, asked: TimePass) -> PassTimes:
-        """Raises: UsageError for a model that does not run; WorkerError where the process ended."""
+    def timed(self, asked: TimePass) -> Iterator[PassTimes]:
+        """A row after each way. Raises: UsageError for a model that does not run; WorkerError where the process ended."""
         try:
-            [times] = self._asked(asked, PASS_S)
+            yield from self._asked(asked, PASS_S)
         except ChildLost as exc:
             raise WorkerError(f"the process that ran the model ended: {exc}") from exc
-        found: PassTimes = times
-        return found
 
     def _asked(self, request: object, within_s: float) -> Iterator[Any]:
         if not self._running:
@@ -176,7 +174,7 @@ def _answers(request: object) -> Iterator[object]:
         from cudal2_agent.agent.model_tuning.tuned_model import open_model
 
         model = open_model(request.path, request.every)
-        yield time_pass(
+        yield from time_pass(
             TimedPass(
                 model=model,
                 tokens=request.tokens,

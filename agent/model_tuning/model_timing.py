@@ -9,7 +9,7 @@ The file of the user runs in this process, with the user's rights.
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
@@ -45,10 +45,13 @@ class TimedPass(NamedTuple):
     ways: tuple[Way, ...]
 
 
-def time_pass(asked: TimedPass, device: str = "cuda") -> PassTimes:
-    """Raises: UsageError for a model that does not run, or does not fit."""
+def time_pass(asked: TimedPass, device: str = "cuda") -> Iterator[PassTimes]:
+    """A row after each way, with the ways so far, so that no way is lost with a later one.
+
+    Raises: UsageError for a model that does not run, or does not fit.
+    """
     try:
-        return _Pass(asked, device).times()
+        yield from _Pass(asked, device).times()
     except torch.OutOfMemoryError as exc:
         raise UsageError(f"{asked.model.path}: the model does not fit into the GPU's memory") from exc
 
@@ -72,7 +75,7 @@ class _Pass:
         except Exception as exc:
             raise UsageError(f"{asked.model.path}: {type(exc).__name__}: {exc}") from exc
 
-    def times(self) -> PassTimes:
+    def times(self) -> Iterator[PassTimes]:
         notes: list[str] = []
         start_s, memory_bytes = self._enabled_once()
         outputs, gradients = self._errors(notes)
@@ -80,22 +83,25 @@ class _Pass:
         with cudal2.enable():
             served, asked_for = self._calls(program, notes)
         shares = self._shares(program, notes)
-        ways = [found for way in self._asked.ways if (found := self._timed(way, notes)) is not None]
-        return PassTimes(
-            tokens=self._asked.tokens,
-            library_sha256=self._asked.library_sha256,
-            environment=self._asked.environment,
-            ways=tuple(ways),
-            served=served,
-            asked=asked_for,
-            outputs=outputs,
-            gradients=gradients,
-            shares=shares,
-            start_s=start_s,
-            memory_bytes=memory_bytes,
-            notes=tuple(notes),
-            measured_at=datetime.now(UTC),
-        )
+        ways: list[WayTimes] = []
+        for way in self._asked.ways:
+            if (found := self._timed(way, notes)) is not None:
+                ways.append(found)
+            yield PassTimes(
+                tokens=self._asked.tokens,
+                library_sha256=self._asked.library_sha256,
+                environment=self._asked.environment,
+                ways=tuple(ways),
+                served=served,
+                asked=asked_for,
+                outputs=outputs,
+                gradients=gradients,
+                shares=shares,
+                start_s=start_s,
+                memory_bytes=memory_bytes,
+                notes=tuple(notes),
+                measured_at=datetime.now(UTC),
+            )
 
     def _program(self, model: Any) -> Program:
         """A forward pass without gradients, or a training step, whose gradients keep their place in memory."""

@@ -306,13 +306,14 @@ class Tuning:
                 library_sha256=sha256,
                 ways=self._options.ways,
             )
+            row = None
             try:
-                row = gpu.timed(asked)
+                for row in gpu.timed(asked):
+                    self._folder.keep(row)
             except (UsageError, WorkerError) as exc:
-                self._note(f"the model{words} was not measured: {exc}")
-                continue
-            self._folder.keep(row)
-            self._display.timed(row)
+                self._note(f"the model{words} was not measured{'' if row is None else ' in every way'}: {exc}")
+            if row is not None:
+                self._display.timed(row)
 
     def _answer(self, identity: GpuIdentity | None, environment: str, searched: int, left: int, dropped: int) -> TuneAnswer:
         sha256 = self._folder.library_sha256()

@@ -69,7 +69,8 @@ def test_a_pass_counts_what_is_served_and_compares_it(
     """The first layer forward, and the gradient of its weight; the second one has a bias."""
     (tmp_path / "model.py").write_text(MODEL)
     model = open_model(tmp_path / "model.py", (8,))
-    found = time_pass(TimedPass(model, 8, training, products.library.path, "0" * 64, "here", ("eager", "graph")), device="cpu")
+    ways = "eager", "graph"
+    *_, found = time_pass(TimedPass(model, 8, training, products.library.path, "0" * 64, "here", ways), device="cpu")
     assert (found.served, found.asked, found.notes) == (served, asked, ())
     assert [one.way for one in found.ways] == ["eager", "graph"]
     assert found.outputs is not None

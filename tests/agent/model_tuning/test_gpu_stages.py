@@ -68,11 +68,11 @@ def test_an_error_that_is_not_ours_ends_the_process_with_its_words(monkeypatch: 
 
 def test_a_refused_model_and_a_lost_process_are_told_apart(stages: GpuStages) -> None:
     with pytest.raises(UsageError, match="it does not run"):
-        stages.timed(PASS)
+        list(stages.timed(PASS))
     with pytest.raises(WorkerError, match="the process that ran the model ended: exit code 9"):
-        stages.timed(PASS._replace(training=True))
+        list(stages.timed(PASS._replace(training=True)))
     with pytest.raises(UsageError, match="it does not run"):
-        stages.timed(PASS)
+        list(stages.timed(PASS))
 
 
 def test_without_a_gpu_it_is_one_line() -> None:

@@ -65,12 +65,14 @@ class ScriptedGpu:
     """`ratios`: over torch.mm, by shape; None for a kernel that ends the process. `asked`: what was asked, in order.
 
     `down_to`: the smallest M of a range, by shape; 0 for none; None for a kernel that ends the process.
+    `ends_after`: the number of ways after which the process of the model ends; 0 for never.
     """
 
     ratios: Mapping[str, float | None]
     algorithms: Mapping[str, float | None]
     down_to: Mapping[str, int | None]
     error: str
+    ends_after: int
     library_error: float
     asked: list[str]
 
@@ -140,7 +142,7 @@ class ScriptedGpu:
                 measured_at=datetime.now(UTC),
             ).model_copy(update={"environment": ENVIRONMENT})
 
-    def timed(self, asked: TimePass) -> PassTimes:
+    def timed(self, asked: TimePass) -> Iterator[PassTimes]:
         self.asked.append(f"time {asked.tokens}")
         assert open_library(asked.library).manifest.entries
         if self.error == "lost":
@@ -148,7 +150,7 @@ class ScriptedGpu:
         if self.error:
             raise UsageError(self.error)
         ways = tuple(WayTimes(way=way, before_us=1100.0, after_us=1000.0, speedup=speedup(1.1)) for way in asked.ways)
-        return PassTimes(
+        whole = PassTimes(
             tokens=asked.tokens,
             library_sha256=asked.library_sha256,
             environment=ENVIRONMENT,
@@ -162,6 +164,10 @@ class ScriptedGpu:
             notes=("compile: not measured: Unsupported: a graph break",) if asked.tokens == 16 else (),
             measured_at=datetime.now(UTC),
         )
+        for count in range(1, len(ways) + 1):
+            yield whole.model_copy(update={"ways": ways[:count]})
+            if self.ends_after == count:
+                raise WorkerError("the process that ran the model ended: signal 9")
 
 
 def speedup(ratio: float) -> Speedup:
@@ -202,6 +208,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedGpu]:
         ("algorithms", {}),
         ("down_to", {}),
         ("error", ""),
+        ("ends_after", 0),
         ("library_error", 1e-3),
         ("asked", []),
     ):
@@ -363,6 +370,17 @@ def test_a_model_that_does_not_run_leaves_the_library_and_a_note(
     assert (answer.times, answer.library) == ((), str(tmp_path / "tuned" / "library.jsonl.gz"))
     assert "note: the model of 16 tokens was not measured: " in shown
     assert said in shown
+
+
+def test_a_way_that_was_timed_is_kept_where_a_later_one_ends_the_process(tmp_path: Path, settings: Settings) -> None:
+    ScriptedGpu.ends_after = 1
+    search = found(settings, {})
+    answer, shown = run(tuning(tmp_path, settings, ways=("eager", "graph")), search)
+    assert [[one.way for one in row.ways] for row in answer.times] == [["eager"]]
+    assert "note: the model of 16 tokens was not measured in every way: the process that ran" in shown
+    ScriptedGpu.ends_after = 0
+    again, _ = run(tuning(tmp_path, settings, ways=("eager", "graph")), search)
+    assert [[one.way for one in row.ways] for row in again.times] == [["eager", "graph"]]
 
 
 def test_an_error_beyond_the_tolerance_is_told(tmp_path: Path, settings: Settings) -> None:
