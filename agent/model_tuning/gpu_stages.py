@@ -48,7 +48,7 @@ class TuneAlgorithms(NamedTuple):
 class TimePass(NamedTuple):
     """Asks for `PassTimes` of a model, after each way.
 
-    `every`: numbers of tokens that are tuned, for which it is opened again from its path. Other fields as of `model_timing.TimedPass`.
+    `every`: numbers of tokens that are tuned, for which it is opened again from its path. Other fields as of `TimedPass`.
     """
 
     path: Path
