@@ -13,7 +13,7 @@ from tests.pages import text
 from tests.settings_page import PAGE, fields, flags, options_of, page, type_of, variable
 
 TASK_AND_OUTPUT = {
-    *("shape", "accumulate", "element", "layout", "bias", "activation", "arch", "mode", "out", "resume", "as_json"),
+    *("shape", "accumulate", "element", "layout", "bias", "activation", "gated", "arch", "mode", "out", "resume", "as_json"),
     *("problem", "task_name", "dims", "arithmetic", "training"),
 }
 

@@ -92,7 +92,7 @@ class TunePlan(NamedTuple):
     left: int
 
 
-class _Judged(NamedTuple):
+class _LibraryParts(NamedTuple):
     """What the library is written of. `vain`: products searched in vain. `dropped`: ids of entries that are slower here.
 
     `environment`: of the rows; empty where nothing was measured.
@@ -137,7 +137,7 @@ class Tuning:
             self._note("nothing was measured here: no GPU of this machine takes part")
             searched, left = self._search(search, None)
             entries, vain = self._entries(None)
-            self._write_library(_Judged(entries, vain, self._chip.name))
+            self._write_library(_LibraryParts(entries, vain, self._chip.name))
             return self._answer(None, "", searched, left, dropped=0)
         with self._stages() as gpu:
             self._display.stage("looking at the GPU")
@@ -210,7 +210,7 @@ class Tuning:
         vain = [product_words(one.task) for one in choice.left_out if one.reason == NOT_FASTER]
         return list(entries_for(tasks, base, choice.entries).values()), vain
 
-    def _products(self, gpu: GpuStages, identity: GpuIdentity, environment: str) -> _Judged:
+    def _products(self, gpu: GpuStages, identity: GpuIdentity, environment: str) -> _LibraryParts:
         """Judges kernels, and tunes cuBLASLt for products without one."""
         entries, vain = self._entries(identity)
         built = self._built(entries, identity.sms)
@@ -235,7 +235,7 @@ class Tuning:
         for tuned in survived(rest, gpu.tuned, lambda task, why: _untuned(task, identity, environment, why)):
             self._folder.keep(tuned)
             self._display.tuned(tuned)
-        return _Judged(kept, vain, identity.gpu, environment, unserved)
+        return _LibraryParts(kept, vain, identity.gpu, environment, unserved)
 
     def _ranges(self, gpu: GpuStages, identity: GpuIdentity, environment: str, kept: Sequence[LibraryEntry]) -> None:
         """Builds and judges kernels for the M below those of the entries."""
@@ -262,7 +262,7 @@ class Tuning:
                 self._note(f"{entry.task.shape} {entry.task.layout}: its kernel was not built: {failed[entry.id]}")
         return [one for one in entries if one.id not in failed]
 
-    def _write_library(self, judged: _Judged) -> None:
+    def _write_library(self, judged: _LibraryParts) -> None:
         """With the ranges of M that were found faster so far."""
         ranges = self._folder.ranges(judged.environment) if self._options.ranges else {}
         held = extend_library(

@@ -98,8 +98,8 @@ def _chip_line(task: GemmTask, chip: Chip) -> str:
 
 
 def _worth_trying(schedules: TaskSchedules) -> list[FamilySchedules]:
-    """The families that are worth their tokens."""
-    fastest_us = min(family.ranked[0].predicted_us for family in schedules.families.values())
+    """The families that are worth their tokens; none where no family computes the task."""
+    fastest_us = min((family.ranked[0].predicted_us for family in schedules.families.values()), default=0.0)
     return [family for family in schedules.families.values() if family.ranked[0].predicted_us <= SLOWER * fastest_us]
 
 

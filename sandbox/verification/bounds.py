@@ -23,7 +23,7 @@ from cudal2_agent.sandbox.verification.elements import FORMATS
 
 LAMBDA = 8.0
 TRUNCATION = 1.0
-_UNEVEN_SIZES = 16
+_UNEVEN_SIZES = 20
 ROUNDOFF = {AccumulatorType.F32: 2.0**-24, AccumulatorType.F16: 2.0**-11}
 
 
@@ -59,9 +59,9 @@ def rounding_floor(task: GemmTask, reference_rms: float, elements: int) -> float
 
 
 def effective_count(task: GemmTask, elements: int) -> float:
-    """How many of the outputs make most of an RMS over all.
+    """The number of equally large outputs whose RMS scatters as much.
 
-    Those of a gated task vary much in size: of f(s) u, with s and u normal, the fourth moment is about 16 times the square of
+    Those of a gated task vary much in size: of f(s) u, with s and u normal, the fourth moment is about 20 times the square of
     the second.
     """
     return elements / _UNEVEN_SIZES if task.gated else float(elements)

@@ -120,9 +120,9 @@ def wide(source: Draws, task: GemmTask) -> Inputs:
 
     Every partial sum is a whole number under 2^23, so an f32 accumulator holds it in any order of K and under any split. A
     narrower accumulator must hold odd numbers past 2048 after its first instruction or its first product, in whatever order
-    it traverses K: the partner that cancels them lies at a position it cannot predict. Products of a few pairs are beyond
-    65504 each, so that partial sums are lost where they are kept in F16, whatever the scale. Those of `up` have other signs and
-    a 64th of the size, so that outputs do not overflow.
+    it traverses K: the partner that cancels them lies at a position it cannot predict. Products with B of a few pairs are
+    beyond 65504 each, so that partial sums are lost where they are kept in F16, whatever the scale. Those with `up` have other
+    signs and a 64th of the size, so that outputs do not overflow.
     """
     xp, (left, right) = source.xp, _shapes(task)
     a, b = xp.zeros(left, dtype=xp.float32), xp.zeros(right, dtype=xp.float32)
@@ -474,9 +474,9 @@ FlippedOperand = Literal["a", "b", "bias", "up"]
 
 @dataclass(frozen=True)
 class Flip:
-    """Zero-one inputs with one element inverted, and the D that follows from the previous D. Shape: d (M, N).
+    """Zero-one inputs with one element inverted, and the sums that follow from those before. Shape: d (M, N).
 
-    `d`: of a gated task, whose D follows from more than the previous one, that one.
+    `d`: of a gated task the outputs before, from which the new ones do not follow.
     """
 
     inputs: Inputs
@@ -484,19 +484,18 @@ class Flip:
 
 
 def flip_one(source: Draws, task: GemmTask, inputs: Inputs, d: Array, operand: FlippedOperand) -> Flip:
-    """Invert one element of A or of B, where possible at a position in K that the other operand uses; add 1 to one of a bias.
+    """Invert one element of A, B or `up`, where possible where the other operand uses it; add 1 to one of a bias.
 
     A kernel that keeps a result and compares a sample of the inputs does not see the difference. `d`: of the inputs, right
-    bit for bit. All its sums are whole numbers that its type holds, so that the sums after the change are known exactly.
+    bit for bit. All its sums are whole numbers that its type holds, so that the sums after the change are known exactly. Of a
+    gated task it is D itself, and an output that is not zero changes.
     """
     xp = source.xp
     if operand == "bias":
         return _flip_bias(source, task, inputs, d)
     weights: Any = inputs.up if operand == "up" else inputs.b
     changed, other = (inputs.a, weights.T) if operand == "a" else (weights.T, inputs.a)
-    used = xp.flatnonzero(other.any(axis=0))
-    k = int(used[int(source.host.integers(len(used)))]) if len(used) else 0
-    line = int(source.host.integers(len(changed)))
+    k, line = _place(source, len(changed), other, d if task.gated and operand != "a" else None)
     one = int(encode(xp, xp.ones(1, dtype=xp.float32), task.element)[0])
     changed, d = changed.copy(), d.copy()
     before = float(decode(xp, changed[line, k : k + 1], task.element)[0])
@@ -509,6 +508,22 @@ def flip_one(source: Draws, task: GemmTask, inputs: Inputs, d: Array, operand: F
     step = decode(xp, other[:, k], task.element) * ((0 if before else 1) - before)
     sums[line] = encode(xp, decode(xp, sums[line], task.element) + step, task.element)
     return Flip(flipped, d)
+
+
+def _place(source: Draws, lines: int, other: Array, d: Array | None) -> tuple[int, int]:
+    """A position in K that the other operand uses, and a line. `d`: a column of it is the line, and has an output that is not
+    zero and uses that position; None for any line. Shape: other (lines of it, K), d (M, N).
+    """
+    xp, line = source.xp, None
+    if d is not None:
+        shown = (d & 0x7FFF) != 0
+        columns = xp.flatnonzero(shown.any(axis=0))
+        if len(columns):
+            line = int(columns[int(source.host.integers(len(columns)))])
+            other = other[shown[:, line]]
+    used = xp.flatnonzero(other.any(axis=0))
+    k = int(used[int(source.host.integers(len(used)))]) if len(used) else 0
+    return k, int(source.host.integers(lines)) if line is None else line
 
 
 def _flip_bias(source: Draws, task: GemmTask, inputs: Inputs, d: Array) -> Flip:

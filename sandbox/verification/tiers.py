@@ -117,7 +117,7 @@ class Proof(TieredProof[Case, Run, Comparison]):
         run = self._run(prepared.inputs, slot, fill, fresh=self._random.random() < 0.5)
         failed = self._failure("freshness", name, run, prepared.compare(run.output, poison=run.poison))
         inputs, source, sums = prepared.inputs, Draws(xp, self._draw()), run.output
-        if self._task.activation is not None:
+        if self._task.activation is not None and not self._task.gated:
             sums = encode(xp, prepared.reference.whole().product, self._task.element)
         more: list[FlippedOperand] = ["bias"] if self._task.bias else ["up"] if self._task.gated else []
         operands: list[FlippedOperand] = ["a", "b", *more]
@@ -126,7 +126,7 @@ class Proof(TieredProof[Case, Run, Comparison]):
                 return failed
             changed = flip_one(source, self._task, inputs, sums, operand)
             run = self._run(changed.inputs, slot, Fill.STALE, fresh=False)
-            inputs, sums = changed.inputs, changed.d
+            inputs, sums = changed.inputs, run.output if self._task.gated else changed.d
             failed = self._failure("freshness", name, run, self._compared_flip(run, changed))
         return failed or TestResult(tier="freshness", name=name, passed=True)
 

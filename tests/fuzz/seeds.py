@@ -10,8 +10,8 @@ import numpy as np
 from cudal2_agent.contract.plan.chip import LIMITS
 from cudal2_agent.contract.plan.launching import pack_argument, programmatic_edges
 from cudal2_agent.contract.plan.plan import Arg, ResolvedLaunch, ScalarArg, TensorArg, TensorMapArg, WorkspaceArg
-from cudal2_agent.contract.plan.resolve import operand_shape, resolve
-from cudal2_agent.contract.records.task import ElementType, GemmTask
+from cudal2_agent.contract.plan.resolve import resolve
+from cudal2_agent.contract.records.task import UP, ElementType, GemmTask
 from cudal2_agent.sandbox.building.compiler import Compiled, Compiler
 from cudal2_agent.sandbox.emulator.machine import TensorMap
 from tests.fuzz.seed import Argument, Buffer, Launch, MapOf, Pointer, Seed
@@ -22,7 +22,7 @@ from tests.sandbox.emulator.kernels.families import CHIP, FamilyKernel, sampled
 from tests.sandbox.emulator.kernels.written import WRITTEN
 
 _ENTRY = re.compile(r"^(?:\.visible\s+|\.weak\s+)?\.entry\s+(\w+)", re.MULTILINE)
-_OPERANDS = ("A", "B", "D", "workspace")
+_OPERANDS = ("A", "B", "D", "workspace", UP)  # the last one of gated tasks alone
 _NUMBERS = 8  # parameters of golden kernels
 
 
@@ -56,15 +56,16 @@ def _product_seed(name: str, candidate: object, task: GemmTask, compiler: Compil
     assert isinstance(compiled, Compiled), compiled
     plan = resolve(candidate.plan, task, LIMITS[task.arch], CHIP.sms)
     rng = np.random.default_rng(0)
-    numbers = {each: rng.integers(-2, 3, operand_shape(task, each)).astype(np.float16).tobytes() for each in "AB"}
-    d_bytes = 2 * task.m * task.n
-    buffers = [Buffer(numbers[each], writable=False, written=len(numbers[each])) for each in "AB"]
-    buffers += [Buffer(bytes(d_bytes), writable=True, written=0)]
-    buffers += [Buffer(bytes(max(plan.workspace_bytes, 16)), writable=True, written=plan.zero_bytes)]
+    read = ("A", "B", UP) if task.gated else ("A", "B")
+    inputs = [rng.integers(-2, 3, task.shapes[each]).astype(np.float16).tobytes() for each in read]
+    a, b, *up = (Buffer(numbers, writable=False, written=len(numbers)) for numbers in inputs)
+    d = Buffer(bytes(2 * task.m * task.n), writable=True, written=0)
+    workspace = Buffer(bytes(max(plan.workspace_bytes, 16)), writable=True, written=plan.zero_bytes)
+    buffers = (a, b, d, workspace, *up)
     launches = [
         _launch(launched, task, dependent=edge) for launched, edge in zip(plan.launches, programmatic_edges(plan), strict=True)
     ]
-    return Seed(name, Path(compiled.ptx_path).read_text(), tuple(buffers), tuple(launches))
+    return Seed(name, Path(compiled.ptx_path).read_text(), buffers, tuple(launches))
 
 
 def _launch(launched: ResolvedLaunch, task: GemmTask, *, dependent: bool) -> Launch:
@@ -80,7 +81,7 @@ def _argument(arg: Arg, task: GemmTask) -> Argument:
         case WorkspaceArg(workspace=offset):
             return Pointer(_OPERANDS.index("workspace"), int(offset))
         case TensorMapArg(tensor_map=spec):
-            rows, columns = operand_shape(task, spec.of)
+            rows, columns = task.shapes[spec.of]
             element = "f16" if task.element is ElementType.F16 else "bf16"
             tensor = TensorMap(element, (columns, rows), (2 * columns,), tuple(spec.box), spec.swizzle)
             return MapOf(Pointer(_OPERANDS.index(spec.of)), tensor)

@@ -129,7 +129,7 @@ def _run(
     return counted
 
 
-class _View(NamedTuple):
+class _ReadPart(NamedTuple):
     """Which elements of a storage a tensor reads, as far as halves of a matrix can be told. `width`: its last size."""
 
     offset: int
@@ -141,7 +141,7 @@ class _Applied(NamedTuple):
     """A use of a result: an activation of some of it."""
 
     activation: Activation
-    read: _View
+    read: _ReadPart
 
 
 class _Result:
@@ -152,7 +152,7 @@ class _Result:
 
     def __init__(self, product: MatrixProduct, storage: Any, left: Any = None, of: "_Result | None" = None) -> None:
         self.product, self.storage, self.left, self.of = product, storage, left, of
-        self.uses: list[_Applied | _Gate | None] = []  # None for anything else
+        self.uses: list[_Applied | _GatedPair | None] = []  # None for anything else
 
     @property
     def marked(self) -> MatrixProduct:
@@ -164,10 +164,10 @@ class _Result:
         return self.product.model_copy(update={"activation": use.activation}) if whole else self.product
 
 
-class _Gate:
+class _GatedPair:
     """An activation of one result, multiplied by another one, or by the other half of the same, of which it reads `read`."""
 
-    def __init__(self, activated: _Result, other: _Result, read: _View) -> None:
+    def __init__(self, activated: _Result, other: _Result, read: _ReadPart) -> None:
         self.activated, self.other, self.read = activated, other, read
 
     @property
@@ -233,9 +233,9 @@ def _place(tensor: Any) -> tuple[int, int]:
     return _storage(tensor), tensor.storage_offset()
 
 
-def _view(tensor: Any) -> _View:
+def _view(tensor: Any) -> _ReadPart:
     width = tensor.shape[-1] if tensor.dim() else 1
-    return _View(tensor.storage_offset(), width, tensor.numel())
+    return _ReadPart(tensor.storage_offset(), width, tensor.numel())
 
 
 def _recorder(parameters: Mapping[int, tuple[int, ...]]) -> Any:
@@ -257,7 +257,7 @@ def _recorder(parameters: Mapping[int, tuple[int, ...]]) -> Any:
             self.counted: Counter[MatrixProduct] = Counter()
             self.results: dict[int, _Result] = {}  # of the forward pass, by storage
             self.ended: list[_Result] = []  # those of products
-            self.gates: list[_Gate] = []
+            self.gates: list[_GatedPair] = []
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name, product = func.overloadpacket.__name__, None
@@ -315,14 +315,14 @@ def _recorder(parameters: Mapping[int, tuple[int, ...]]) -> Any:
             if activated is not None:
                 self._hold(made, activated)
 
-        def _gate(self, factors: list[Any]) -> _Gate | None:
+        def _gate(self, factors: list[Any]) -> _GatedPair | None:
             """Of an activated result and another result, in either order."""
             found = [self.results.get(_storage(one)) for one in factors]
             if len(found) != 2 or any(one is None for one in found):
                 return None
             for (one, other), read in zip((found, found[::-1]), reversed(factors), strict=True):
                 if one is not None and other is not None and one.of is not None and other.of is None:
-                    self.gates.append(_Gate(one, other, _view(read)))
+                    self.gates.append(_GatedPair(one, other, _view(read)))
                     return self.gates[-1]
             return None
 

@@ -79,7 +79,7 @@ def fault_of(task: GemmTask, kernel: LoadedKernel, device: str, stream: Callable
     return ""
 
 
-class _Sums(NamedTuple):
+class _BoundedSums(NamedTuple):
     """Sums in f32, and the bound of their errors: f32 sums of K terms in any order, whose errors are independent."""
 
     values: torch.Tensor
@@ -99,20 +99,20 @@ def _wanted(
         up = _sums(a, third)
         error = found.values.abs() * up.bound + (up.values.abs() + up.bound) * found.bound
         smallest = finfo.smallest_normal * finfo.eps / 2  # a product of two small sums may be subnormal
-        found = _Sums(found.values * up.values, error + smallest)
+        found = _BoundedSums(found.values * up.values, error + smallest)
     return found.values, finfo.eps * found.values.abs() + found.bound
 
 
-def _sums(a: torch.Tensor, b: torch.Tensor) -> _Sums:
+def _sums(a: torch.Tensor, b: torch.Tensor) -> _BoundedSums:
     left, right = a.float(), b.float()
-    return _Sums(left @ right, 8 * a.shape[1] ** 0.5 * _F32_UNIT * (left.abs() @ right.abs()))
+    return _BoundedSums(left @ right, 8 * a.shape[1] ** 0.5 * _F32_UNIT * (left.abs() @ right.abs()))
 
 
-def _activated(sums: _Sums, task: GemmTask) -> _Sums:
+def _activated(sums: _BoundedSums, task: GemmTask) -> _BoundedSums:
     if task.activation is None:
         return sums
     results = APPLIED[task.activation](sums.values)
-    return _Sums(results, activation_bound(torch, sums.values, results, sums.bound))
+    return _BoundedSums(results, activation_bound(torch, sums.values, results, sums.bound))
 
 
 def _times_us(stored: StoredAlgorithm, kernel: LoadedKernel, platform: Platform) -> tuple[float, float]:

@@ -25,7 +25,7 @@ _NARROWS = (torch.narrow, "narrow")
 _CALLS = ("call_function", "call_method")
 
 
-class Rows(NamedTuple):
+class WeightRows(NamedTuple):
     """A weight, or some rows of it: `number` of them from `start` on; None for all."""
 
     node: Node
@@ -44,12 +44,12 @@ class FoundLayer(NamedTuple):
     inner: tuple[Node, ...]
     activation: Activation
     x: Node
-    weight: Rows
+    weight: WeightRows
     bias: Node | None = None
-    up: Rows | None = None
+    up: WeightRows | None = None
 
 
-class _Sums(NamedTuple):
+class _LinearPart(NamedTuple):
     """A factor of a gated layer before its activation: the output of a linear layer, or a half of it.
 
     `inner`: the nodes from the linear layer's output on.
@@ -57,7 +57,7 @@ class _Sums(NamedTuple):
 
     linear: Node
     x: Node
-    rows: Rows
+    rows: WeightRows
     inner: tuple[Node, ...] = ()
 
 
@@ -78,7 +78,7 @@ def activated_layer_of(node: Node) -> FoundLayer | None:
     if activation is None or operands is None or linear is None or len(linear.users) != 1:
         return None
     x, weight, bias = operands
-    return FoundLayer(node, linear, (linear,), activation, x, Rows(weight), bias)
+    return FoundLayer(node, linear, (linear,), activation, x, WeightRows(weight), bias)
 
 
 def replace(graph: Graph, layer: FoundLayer) -> None:
@@ -97,7 +97,7 @@ def replace(graph: Graph, layer: FoundLayer) -> None:
         graph.erase_node(node)
 
 
-def _rows(graph: Graph, rows: Rows) -> Node:
+def _rows(graph: Graph, rows: WeightRows) -> Node:
     return rows.node if rows.number is None else graph.call_function(torch.narrow, (rows.node, 0, rows.start, rows.number))
 
 
@@ -120,7 +120,7 @@ def _gated(node: Node, activated: Node, other: Node) -> FoundLayer | None:
     return FoundLayer(node, at, (activated, gate.linear, up.linear), activation, gate.x, gate.rows, up=up.rows)
 
 
-def _halves(gate: _Sums, up: _Sums) -> bool:
+def _halves(gate: _LinearPart, up: _LinearPart) -> bool:
     """Whether two parts of one layer's output are its two halves, and nothing else is made of it."""
     width, (first, second) = _value(gate.linear).shape[-1], sorted((gate.rows, up.rows), key=lambda one: one.start)
     if first.start != 0 or not first.number == second.number == second.start or width != 2 * second.start:
@@ -140,12 +140,12 @@ def _later(first: Node, second: Node, activated: Node) -> Node | None:
     return None
 
 
-def _sums_of(node: Node) -> _Sums | None:
+def _sums_of(node: Node) -> _LinearPart | None:
     """None for what is neither a linear layer without a bias nor columns of one."""
     operands = _operands_of(node)
     if operands is not None:
         x, weight, bias = operands
-        return None if bias is not None else _Sums(node, x, Rows(weight))
+        return None if bias is not None else _LinearPart(node, x, WeightRows(weight))
     if node.op not in _CALLS:
         return None
     source = _input_of(node)
@@ -161,7 +161,7 @@ def _sums_of(node: Node) -> _Sums | None:
     columns = None if source is None else _columns(_value(node), _value(source))
     if found is None or found[2] is not None or source is None or columns is None:
         return None
-    return _Sums(source, found[0], Rows(found[1], *columns), inner)
+    return _LinearPart(source, found[0], WeightRows(found[1], *columns), inner)
 
 
 def _cuts_columns(index: Any, value: Any) -> bool:

@@ -1,6 +1,6 @@
 // D = F(gate) * up, element by element, of sums that a library rounded: the kernel behind the product of a gated baseline.
 //
-// F and BF16 are defined before this text. Eight elements of 16 bytes a thread where rows are whole such pieces, else one.
+// F and BF16 are defined before this text. A thread has eight elements (16 bytes) where rows are whole such pieces, else one.
 
 typedef unsigned short u16;
 typedef unsigned int u32;

@@ -35,7 +35,7 @@ class _Pool:
 
 
 def are_joined(task: GemmTask) -> bool:
-    """Whether B and `up` of a gated task, by columns, lie one behind the other: where `up` is then as aligned as B."""
+    """Whether baselines find B and `up` of a gated task one behind the other: where `up` is then as aligned as B."""
     return task.gated and 2 * task.n * task.k % ALIGNMENT_BYTES == 0
 
 
@@ -45,8 +45,8 @@ class OperandPools:
 
     B lies there by rows and by columns, A by rows and, where the task's layout asks for it, by columns. The baselines read
     the others. The judge of outputs reads A by rows, and B by rows too, or by columns where the task has an activation. Of a
-    gated task B and `up` lie there by columns, one behind the other where that aligns both (`are_joined`), as programs hold
-    such weights; by rows for a task's own layout only.
+    gated task B and `up` lie there by columns, and by rows for a task's own layout. The baselines have them once more, one
+    behind the other where that aligns both (`are_joined`), as programs do. A candidate has them apart, as in tests.
     A pool is one mapping in its own address range, of `least_bytes` at least; its matrices lie at places of their own draw
     (`placement.py`). The numbers have verification's scale. They follow from keys that `renew` draws, so that any matrix can be
     made again whatever happened to the pool. Raises: MemoryError.
@@ -57,14 +57,13 @@ class OperandPools:
     ) -> None:
         self._task, self._trusted = task, trusted
         self._bf16, self._scale = task.element is ElementType.BF16, normal_scale(task.k)
-        self._pools: dict[str, _Pool] = {}
+        self._pools = {name: self._pool(count, device, draw, least_bytes, *stored) for name, stored in _stored(task).items()}
         self._joined: Matrices | None = None
+        self._halves: tuple[_Pool, ...] = ()
         if are_joined(task):
-            self._join(count, device, draw, least_bytes)
-        for name, described in _stored(task).items():
-            if name not in self._pools:
-                self._pools[name] = self._pool(count, device, draw, least_bytes, *described)
-        self._mappings = tuple(dict.fromkeys(pool.mapping for pool in self._pools.values()))
+            self._joined, self._halves = self._join(count, device, draw, least_bytes)
+        self._all = (*self._pools.values(), *self._halves)
+        self._mappings = tuple(dict.fromkeys(pool.mapping for pool in self._all))
         self.a, self.b_tn = (self._pools[name].matrices for name in ("a", "b_tn"))
         self.read_only = all(mapping.read_only for mapping in self._mappings)
         self.spread_bytes = min(mapping.size_bytes for mapping in self._mappings)
@@ -85,7 +84,7 @@ class OperandPools:
     def renew(self, draw: random.Random) -> None:
         """New numbers in every matrix."""
         self._keys, self._check_key = (draw.getrandbits(64), draw.getrandbits(64), draw.getrandbits(64)), draw.getrandbits(64)
-        for pool in self._pools.values():
+        for pool in self._all:
             self._trusted.fill_operands(pool.writer, self._numbers(pool))
         self._checksums = self._sums()
 
@@ -114,12 +113,10 @@ class OperandPools:
             self._trusted.fill_operands(one, self._numbers_of(key, transposed=False), first=pair[_of_pair(key)])
             made.append(one[0])
         a, b, *more = made
-        if task.gated:
-            return Inputs(a, b, up=more[0])
-        return Inputs(a, b, *(bias.reshape(-1) for bias in more))
+        return Inputs(a, b, up=more[0]) if task.gated else Inputs(a, b, *(bias.reshape(-1) for bias in more))
 
     def make_old(self, pair: tuple[int, int], draw: random.Random) -> None:
-        """Other numbers in the pair's matrices, in the task's layout: normal ones, or zeros and ones, as tests draw them."""
+        """Other numbers in the pair's matrices, in the task's layout: normal ones as tests draw them, or zeros and ones."""
         ones = draw.choice((0.0, density_of_ones(self._task.k)))
         for pool in self._own():
             other = replace(self._numbers(pool), key=draw.getrandbits(64), ones=ones)
@@ -177,16 +174,17 @@ class OperandPools:
         read, written = (Matrices(memory, starts, *shape) for memory in (mapping.bytes(), mapping.writer()))
         return _Pool(mapping, read, written, key=_KEYS[name], transposed=transposed)
 
-    def _join(self, count: int, device: int, draw: random.Random, least_bytes: int) -> None:
-        """B and `up` by columns, each `up` behind its B in one mapping."""
+    def _join(self, count: int, device: int, draw: random.Random, least_bytes: int) -> tuple[Matrices, tuple[_Pool, ...]]:
+        """B and `up` by columns, each `up` behind its B in one mapping: as one matrix, and the two halves."""
         task = self._task
         both, half = (2 * task.n, task.k), (task.n, task.k)
         pool = self._pool(count, device, draw, least_bytes, "B", both, transposed=True, called=JOINED)
-        self._joined = pool.matrices
-        for name, key, behind in (("b_tn", "B", 0), ("up_tn", UP, 2 * task.n * task.k)):
+        halves = []
+        for key, behind in (("B", 0), (UP, 2 * task.n * task.k)):
             starts = [start + behind for start in pool.matrices.starts]
             read, written = (Matrices(each.memory, starts, *half) for each in (pool.matrices, pool.writer))
-            self._pools[name] = _Pool(pool.mapping, read, written, key=_KEYS[key], transposed=True)
+            halves.append(_Pool(pool.mapping, read, written, key=_KEYS[key], transposed=True))
+        return pool.matrices, tuple(halves)
 
     def _matrix(self, name: str, index: int, matrices: Matrices) -> Any:
         """One matrix of a pool as its elements; made once, because thousands of launches use it."""

@@ -38,9 +38,9 @@ class TimedLaunch(NamedTuple):
 def set_bytes(task: GemmTask) -> int:
     """Device memory of one A and one B. B lies there in both layouts; A in its own and by rows.
 
-    B and `up` of a gated task lie there by columns, and by rows where the task's layout asks for it.
+    B and `up` of a gated task lie there by columns, for the baselines twice, and by rows where the task's layout asks for it.
     """
-    of_b = (1 if task.layout.transposes_b else 2) * task.products if task.gated else 2
+    of_b = (2 if task.layout.transposes_b else 3) * task.products if task.gated else 2
     return 2 * task.k * ((2 if task.layout.transposes_a else 1) * task.m + of_b * task.n)
 
 

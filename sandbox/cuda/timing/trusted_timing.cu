@@ -97,16 +97,16 @@ extern "C" __global__ void fill_operands(u16* data, const u64* starts, const Poo
   }
 }
 
-// A predecessor that lets its dependents start, waits, and only then writes one A, one B and a bias, of which there may be none;
-// last it counts where D changed.
-extern "C" __global__ void late_operands(u16* a, const Pool of_a, u16* b, const Pool of_b, u16* bias, const Pool of_bias,
+// A predecessor that lets its dependents start, waits, and only then writes one A, one B and a third operand, of which there may
+// be none; last it counts where D changed.
+extern "C" __global__ void late_operands(u16* a, const Pool of_a, u16* b, const Pool of_b, u16* third, const Pool of_third,
                                          const u16* d, const u16* before, u64 d_count, u64* early, u64 delay_ns) {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   for (const u64 start = nanoseconds(); nanoseconds() - start < delay_ns;) {
   }
   each_element(of_a, mixed(of_a.key ^ of_a.first), [=](u32 place, u16 bits) { a[place] = bits; });
   each_element(of_b, mixed(of_b.key ^ of_b.first), [=](u32 place, u16 bits) { b[place] = bits; });
-  if (of_bias.count) each_element(of_bias, mixed(of_bias.key ^ of_bias.first), [=](u32 place, u16 bits) { bias[place] = bits; });
+  if (of_third.count) each_element(of_third, mixed(of_third.key ^ of_third.first), [=](u32 place, u16 bits) { third[place] = bits; });
   u64 changed = 0;
   const volatile u16* current = d;  // another grid may be writing it: never from a register or L1
   for (u64 i = FIRST; i < d_count; i += STRIDE) changed += current[i] != before[i];

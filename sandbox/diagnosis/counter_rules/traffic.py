@@ -39,15 +39,19 @@ def redundant(counted: CountedLaunch) -> Iterator[Finding]:
 
 
 def min_reads(task: GemmTask, chip: Chip) -> tuple[tuple[int, int], float]:
-    """The largest usual tile that still fills the SMs, and the bytes of operands that it reads. Splits of K read no more."""
+    """The largest usual tile that still fills the SMs, and the bytes of operands that it reads. Splits of K read no more.
+
+    Of a gated task it is a tile of the columns of both weights.
+    """
     filling = [tile for tile in _TILES if _tiles(task, tile) >= _ENOUGH_TILES * chip.sms]
     tile = filling[0] if filling else _TILES[-1]
-    rows, columns = math.ceil(task.m / tile[0]), math.ceil(task.n / tile[1])
-    return tile, 2.0 * task.k * (task.m * columns + task.n * rows)
+    n = task.products * task.n
+    rows, columns = math.ceil(task.m / tile[0]), math.ceil(n / tile[1])
+    return tile, 2.0 * task.k * (task.m * columns + n * rows)
 
 
 def _tiles(task: GemmTask, tile: tuple[int, int]) -> int:
-    return math.ceil(task.m / tile[0]) * math.ceil(task.n / tile[1])
+    return math.ceil(task.m / tile[0]) * math.ceil(task.products * task.n / tile[1])
 
 
 def reduction(counted: CountedLaunch) -> Iterator[Finding]:

@@ -32,7 +32,8 @@ _WINDOW = 1024  # rows and columns that are decoded
 _ALIGNED = 256
 OPERANDS: tuple[Operand, ...] = ("a", "b")
 RIGHT_NOW = (
-    "whole numbers in fresh buffers come out right: the fault depends on values, on what earlier runs left, or on timing"
+    "small numbers with exact sums come out right in fresh buffers: "
+    "the fault depends on values, on what earlier runs left, or on timing"
 )
 
 

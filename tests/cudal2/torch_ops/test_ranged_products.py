@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -36,10 +37,13 @@ def test_every_m_of_the_range_is_served_by_one_cubin(serving: Serving, language:
     assert products.builder.orders == []
 
 
-def test_a_range_is_built_in_the_background_once(serving: Serving) -> None:
+def test_a_range_is_built_in_the_background_once(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     products = serving(TASK, ready=False, smallest=SMALLEST)
+    build, asked = products.builder.build, threading.Event()
+    monkeypatch.setattr(products.builder, "build", lambda order: asked.wait(10) and build(order))
     a, b = rows(9)
     assert products.service.product(a, b) is None
+    asked.set()
     assert products.service.builds.wait(10)
     for m in (9, 8, 7):
         assert_product(products.service.product(*rows(m)), *rows(m))

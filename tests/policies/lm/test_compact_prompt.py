@@ -2,6 +2,7 @@
 
 import pytest
 
+from cudal2_agent.contract.records.task import GemmTask
 from cudal2_agent.contract.records.trajectory import Attempt
 from cudal2_agent.policies.lm.compact_prompt import SYSTEM, ShownSchedule, messages_of, reply_of, score_of
 from cudal2_agent.policies.lm.replies.reply_readers import read_schedule
@@ -32,8 +33,12 @@ def test_a_prompt_names_what_follows_the_product() -> None:
 
 
 def test_a_prompt_names_the_gate() -> None:
-    observation = schedules_for(TASKS[0].model_copy(update={"activation": "silu", "gated": True}), CHIP)
-    assert messages_of(observation)[1].content.startswith("M=64 N=64 K=64 f16 f32 nn offline gated silu, ")
+    names = ("latency", "mma_sync", "resident", "wgmma_tma")
+    for layout, families in (("tn", ["wgmma_tma"]), ("nn", [])):
+        task = GemmTask.model_validate(TASKS[0].model_dump() | {"activation": "silu", "gated": True, "layout": layout})
+        content = messages_of(schedules_for(task, CHIP))[1].content
+        assert content.startswith(f"M=64 N=64 K=64 f16 f32 {layout} offline gated silu, ")
+        assert [name for name in names if f"\n{name}: " in content] == families
 
 
 def test_every_reply_of_the_data_is_read_as_the_schedule_it_names() -> None:

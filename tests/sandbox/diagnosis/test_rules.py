@@ -13,7 +13,7 @@ from cudal2_agent.contract.plan.chip import REFERENCE_CHIPS
 from cudal2_agent.contract.records.diagnosis import Bottleneck, Finding
 from cudal2_agent.contract.records.inspection import KernelResources
 from cudal2_agent.contract.records.profile import LaunchProfile, Profile
-from cudal2_agent.contract.records.task import Arch, GemmTask
+from cudal2_agent.contract.records.task import Activation, Arch, GemmTask
 from cudal2_agent.sandbox.diagnosis.counter_rules.counted import CountedLaunch
 from cudal2_agent.sandbox.diagnosis.counter_rules.traffic import min_reads
 from cudal2_agent.sandbox.diagnosis.findings import RULES, Verdict, judge
@@ -280,6 +280,8 @@ def test_operands_are_held_against_tiles_that_fill_the_chip(shape: tuple[int, in
     found, read = min_reads(task, CHIP)
     assert found == tile
     assert read == 2 * 512 * shape[0] * shape[1] * (1 / tile[0] + 1 / tile[1])
+    gated = task.model_copy(update={"n": shape[1] // 2, "activation": Activation.SILU, "gated": True})
+    assert min_reads(gated, CHIP) == (found, read)
 
 
 # What an H200 counted (ncu 2025.3.1): the heaviest finding of twelve kernels of the schedule policy's families, made to be

@@ -214,6 +214,21 @@ def test_one_element_is_inverted_and_no_other(operand: str, element: ElementType
             assert set(np.unique(new)) <= {-1.0, 0.0, 1.0}
 
 
+@pytest.mark.parametrize("activation", list(Activation))
+@pytest.mark.parametrize("operand", ["a", "b", "up"])
+@pytest.mark.parametrize("shape", [(1, 256, 512), (64, 64, 64), (5, 8, 1)])
+def test_an_inverted_element_changes_an_output(shape: tuple[int, int, int], operand: Any, activation: Activation) -> None:
+    m, n, k = shape
+    task = TASK.model_copy(update={"m": m, "n": n, "k": k, "activation": activation})
+    for seed in range(30):
+        source = Draws(np, seed)
+        inputs = sparse_ones(source, task)
+        before = InMemoryExecutor(task, honest).run(inputs).output
+        if (before & 0x7FFF).any():
+            changed = flip_one(source, task, inputs, before, operand).inputs
+            assert (InMemoryExecutor(task, honest).run(changed).output != before).any()
+
+
 def test_operands_lie_as_the_layout_has_them() -> None:
     for layout in Layout:
         task = TASK.model_copy(update={"layout": layout})
@@ -227,8 +242,8 @@ def test_infinite_factors_are_judged_as_f32_computes_them(activation: Activation
     limit = -math.inf if activation is Activation.SILU else math.nan
     task = GemmTask(m=2, n=1, k=1, element=ElementType.BF16, activation=activation, gated=True)
 
-    def passes(gate: float, up: float, got: float) -> bool:
-        a, b, u = (encode(np, np.array(values), task.element) for values in ([[1.0], [1.0]], [[gate]], [[up]]))
+    def passes(gate: float, up: float, got: float, row: float = 1.0) -> bool:
+        a, b, u = (encode(np, np.array(values), task.element) for values in ([[row], [row]], [[gate]], [[up]]))
         reference = Reference(np, task, Inputs(a, b, up=u), keep=False)
         return compare_exact(np, task, encode(np, np.full((2, 1), got), task.element), reference).right
 
@@ -246,3 +261,6 @@ def test_infinite_factors_are_judged_as_f32_computes_them(activation: Activation
     assert passes(-math.inf, 2.0, 0.0)
     assert not passes(-math.inf, math.nan, 0.0)
     assert not passes(-math.inf, math.inf, 0.0)
+    assert passes(2.0, -3.0, -math.inf, row=math.inf)
+    assert not passes(2.0, -3.0, math.inf, row=math.inf)
+    assert not passes(2.0, -3.0, math.nan, row=math.inf)

@@ -60,14 +60,28 @@ def test_all_layouts_of_up_hold_the_same_numbers(layout, element, shape):
     assert 0 <= sum(sizes) - COUNT * set_bytes(task) <= COUNT * PAGE_BYTES * len(sizes)
 
 
-@pytest.mark.parametrize(("shape", "told"), [(JOINED_SHAPE, JOINED), (ALONE, "up")])
-def test_a_change_of_up_is_seen_and_it_comes_late_as_b_does(shape, told):
+def test_a_candidate_has_both_weights_apart_and_baselines_have_them_joined():
+    """In tests each lies in a mapping of its own, so that `up` behind B would tell a timed launch."""
+    held = made(task_of()).operands((1, 2))
+    joined = held["joined"].reshape(-1)
+    assert not any(np.shares_memory(joined, held[name]) for name in ("b_tn", "up_tn"))
+    assert not np.shares_memory(held["b_tn"].base, held["up_tn"].base)
+
+
+def test_a_change_of_joined_weights_is_seen():
+    pools = made(task_of())
+    pools.operands((0, 1))["joined"].view(np.uint16)[-1, -1] ^= 1
+    assert pools.changed() == f"input {JOINED} was changed"
+
+
+@pytest.mark.parametrize("shape", [JOINED_SHAPE, ALONE])
+def test_a_change_of_up_is_seen_and_it_comes_late_as_b_does(shape):
     task = task_of(shape)
     pools = made(task)
     up = Operands(**pools.operands((1, 2)), d=None).third(task).view(np.uint16)
     before = up.copy()
     up[-1, -1] ^= 1
-    assert pools.changed() == f"input {told} was changed"
+    assert pools.changed() == "input up was changed"
     up[-1, -1] ^= 1
     assert pools.changed() is None
     pools.make_old((1, 2), random.Random(4))
