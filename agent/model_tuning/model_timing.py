@@ -34,7 +34,7 @@ BUILD_S = 600.0
 
 
 class TimedPass(NamedTuple):
-    """What is asked. `library`: its file and its hash. `tokens`: their number; None for inputs that take none."""
+    """What is asked. `library`: its file. `library_sha256`: as of `PassTimes`. `tokens`: None for inputs that take none."""
 
     model: TunedModel
     tokens: int | None

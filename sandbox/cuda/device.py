@@ -1,5 +1,6 @@
 """One GPU of this process: its primary context, shared by cupy and the driver calls, and its stream."""
 
+from contextlib import ExitStack
 from functools import cached_property
 
 import cupy
@@ -19,9 +20,9 @@ _ATTRIBUTE = driver.CUdevice_attribute
 class Device:
     """Makes one GPU the current one of this thread permanently: its primary context and `stream`, a cupy stream.
 
-    All cupy work of the thread goes to `stream` from here on, so that buffers and launches are ordered. Its memory comes
-    from `pool`, at unpredictable addresses. Raises: DeviceUnavailable with the remedy where there is no such GPU, or none
-    that the product has a target for.
+    All cupy work of the thread goes to `stream` from here on, so that buffers and launches are ordered. Behind another stream's
+    `with` cupy returns to it. Its memory comes from `pool`, at unpredictable addresses. Raises: DeviceUnavailable with the
+    remedy where there is no such GPU, or none that the product has a target for.
     """
 
     def __init__(self, index: int) -> None:
@@ -38,7 +39,7 @@ class Device:
             self.stream = cupy.cuda.Stream(non_blocking=True)
         except cupy.cuda.runtime.CUDARuntimeError as exc:
             raise DeviceUnavailable(f"cuda:{index} ({device_name(index)}) gives no context: {_refusal(index, exc)}") from exc
-        self.stream.use()
+        ExitStack().enter_context(self.stream)  # for good: `use` would last until the next `with` ends
         self._allocator = Allocator(index)
         self.pool = self._allocator.pool
         cupy.cuda.set_allocator(self.pool.malloc)

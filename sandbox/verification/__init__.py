@@ -11,6 +11,7 @@
 - `comparison.py`: output against reference
 - `bounds.py`: how far a correct kernel may be from the exact product
 - `activations.py`: functions of the sums, and how far a kernel may be from them
+- `flips.py`: one inverted element between two runs
 - `wanted.py`: what outputs should be, of gated tasks too, and how far they may be off
 - `probes/`: why a result is wrong
 """

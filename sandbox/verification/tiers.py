@@ -28,7 +28,8 @@ from cudal2_agent.sandbox.verification.comparison import Comparison, compare_exa
 from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import Array, encode
 from cudal2_agent.sandbox.verification.executor import Executor, Fill, Run, Traits
-from cudal2_agent.sandbox.verification.inputs import Flip, FlippedOperand, Inputs, flip_one, gaussian, sparse_ones
+from cudal2_agent.sandbox.verification.flips import Flip, FlippedOperand, flip_one
+from cudal2_agent.sandbox.verification.inputs import Inputs, gaussian, sparse_ones
 from cudal2_agent.sandbox.verification.reference import Reference
 from cudal2_agent.sandbox.verification.tiered_proof import REPEATS, TieredProof
 

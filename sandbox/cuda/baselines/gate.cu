@@ -1,6 +1,6 @@
-// D = F(gate) * up, element by element, of sums that a library rounded: the kernel behind the product of a gated baseline.
+// D = activation(gate) * up, element by element, of sums that a library rounded: the kernel behind the product of a gated baseline.
 //
-// F and BF16 are defined before this text. A thread has eight elements (16 bytes) where rows are whole such pieces, else one.
+// ACTIVATION, a class of activation.cuh, and BF16 are defined before this text. A thread has eight elements (16 bytes) where rows are whole such pieces, else one.
 
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -22,17 +22,7 @@ __device__ __forceinline__ u32 encoded(float value) {
   return bits;
 }
 
-__device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
-
-__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
-
-__device__ __forceinline__ float gelu(float x) { return 0.5f * x * (1.0f + erff(0.70710678118f * x)); }
-
-__device__ __forceinline__ float gelu_tanh(float x) {
-  return __fdividef(x, 1.0f + __expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
-}
-
-__device__ __forceinline__ u32 of_one(u32 gate, u32 up) { return encoded(F(decoded(gate)) * decoded(up)); }
+__device__ __forceinline__ u32 of_one(u32 gate, u32 up) { return encoded(ACTIVATION::of(decoded(gate)) * decoded(up)); }
 
 __device__ __forceinline__ u32 of_two(u32 gate, u32 up) {
   return of_one(gate & 0xFFFFu, up & 0xFFFFu) | of_one(gate >> 16, up >> 16) << 16;

@@ -4,8 +4,7 @@ That is what programs do which hold both weights in one storage. Where the two d
 kernel is ours, because PyTorch has none: its activation and its product would be two.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib import resources
@@ -58,14 +57,17 @@ class Gate:
         beside, pitch = (task.n, 2 * task.n) if self.joined else (task.m * task.n, task.n)
         threads = task.m * (task.n if task.n % VECTOR else task.n // VECTOR)
         sizes = (cupy.uint32(task.m), cupy.uint32(task.n), cupy.uint32(pitch))
-        with current_stream(stream):
+        with _stream(stream):
             self._kernel((-(-threads // BLOCK),), (BLOCK,), (sums, sums[beside:], d, *sizes))
 
 
 def gate_source(task: GemmTask) -> str:
-    """The kernel's text for a task's activation and elements."""
-    text = resources.files("cudal2_agent.sandbox.cuda.baselines").joinpath("gate.cu").read_text()
-    return f"#define F {task.activation}\n#define BF16 {int(task.element is ElementType.BF16)}\n{text}"
+    """The kernel's text for a task's activation and elements, with the functions that candidates have."""
+    sandbox = resources.files("cudal2_agent.sandbox")
+    functions = sandbox.joinpath("include/cudal2/activation.cuh").read_text().replace("#pragma once\n", "")
+    gate = sandbox.joinpath("cuda/baselines/gate.cu").read_text()
+    name = "".join(word.title() for word in str(task.activation).split("_"))
+    return f"#define ACTIVATION cudal2::{name}\n#define BF16 {int(task.element is ElementType.BF16)}\n{functions}\n{gate}"
 
 
 class GatedBaseline(LibraryContender):
@@ -104,20 +106,6 @@ class BoundGated:
         for product in self._products:
             product.enqueue(stream)
         self._gate.enqueue(self._d, stream)
-
-
-@contextmanager
-def current_stream(handle: int) -> Iterator[None]:
-    """cupy launches on a stream that is given by its handle, and afterwards where it did before.
-
-    A stream's own `with` ends on the null stream where the one before was set by `use`, as the device's is.
-    """
-    before = cupy.cuda.get_current_stream()
-    _stream(handle).use()
-    try:
-        yield
-    finally:
-        before.use()
 
 
 @cache

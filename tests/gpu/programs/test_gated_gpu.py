@@ -8,18 +8,10 @@ import torch
 from torch.nn import functional
 
 import cudal2
-from cudal2.library.kernel_library import open_library
-from cudal2.library.prepared_kernels import PreparedKernels
-from cudal2.torch import torch_session
 from cudal2.torch.gpu_platform import CudaPlatform
 from cudal2.torch.inductor.linear_activation import APPLIED
-from cudal2_agent.agent.library.algorithms.suggested_algorithms import environment_of
-from cudal2_agent.agent.library.library_writing import manifest_of, write_library
-from cudal2_agent.agent.library.preparing import library_cache, prepare
-from cudal2_agent.agent.model_tuning.judged_products import judge_products
 from cudal2_agent.contract.records.task import Activation, Arch, ElementType, GemmTask, Layout
-from cudal2_agent.contract.settings.settings import load_settings
-from tests.doubles.libraries import library_entry
+from tests.gpu.programs.by_hand import assert_close, assert_judged_right, drawn, library_of, served
 
 pytestmark = pytest.mark.gpu
 
@@ -30,43 +22,14 @@ TASKS = [GemmTask(m=M, n=N, k=K, activation=one, **OF_GATE) for one in Activatio
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """As if it had been measured here. Its kernels are built."""
-    identity = CudaPlatform().identity(0)
-    if identity.arch is not Arch.SM_90A:
+    if CudaPlatform().identity(0).arch is not Arch.SM_90A:
         pytest.skip("gated kernels need sm_90a")
-    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "home"))
-    before, entries = torch_session.service(), []
-    for task in TASKS:
-        entry = library_entry(task, chip=identity.gpu)
-        here = entry.evaluation.model_copy(update={"environment": environment_of(identity)})
-        entries.append(entry.model_copy(update={"evaluation": here}))
-    ordered = tuple(sorted(entries, key=lambda one: one.id))
-    for one in prepare(ordered, load_settings(), identity.sms):
-        assert one.status == "built", one.message
-    path = tmp_path / "library.jsonl.gz"
-    write_library(path, manifest_of(ordered, name="by-hand", chip=identity.gpu), ordered)
-    torch._dynamo.reset()
-    yield path
-    torch_session.disable()
-    torch_session.use_service(before)
-    torch._dynamo.reset()
-
-
-def drawn(*sizes: int) -> torch.Tensor:
-    return torch.randn(*sizes, device="cuda").bfloat16()
+    with library_of(TASKS, tmp_path, monkeypatch) as path:
+        yield path
 
 
 def exact(activation: Activation, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return APPLIED[activation](x.double() @ gate.double().t()) * (x.double() @ up.double().t())
-
-
-def assert_close(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    """One rounding to bfloat16, and sums in f32 of values of about 1."""
-    assert ((found.double() - wanted).abs() <= 2**-8 * wanted.abs() + 1e-3).all(), (found.double() - wanted).abs().max()
-
-
-def served() -> int:
-    return sum(cudal2.status().served.values())
 
 
 class Apart(torch.nn.Module):
@@ -142,9 +105,4 @@ def test_a_compiled_model_is_served_also_in_graphs(library: Path, kind: type[Apa
 
 
 def test_kernels_are_judged_beside_a_joined_product_and_one_kernel(library: Path) -> None:
-    held, platform = open_library(library), CudaPlatform()
-    prepared = PreparedKernels(library_cache(load_settings()))
-    rows = list(judge_products(list(held), prepared, platform, platform.identity(0)))
-    assert [row.fault for row in rows] == [""] * len(held)
-    for row in rows:
-        print(f"{row.task.shape}{row.task.epilogue}: {row.time_us:.2f} us, {row.speedup.ratio:.3f} of PyTorch's")
+    assert_judged_right(library)

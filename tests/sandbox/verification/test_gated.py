@@ -28,7 +28,8 @@ from cudal2_agent.sandbox.verification.comparison import compare_exact
 from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import Array, decode, encode
 from cudal2_agent.sandbox.verification.executor import Traits
-from cudal2_agent.sandbox.verification.inputs import Inputs, flip_one, sparse_ones
+from cudal2_agent.sandbox.verification.flips import flip_one
+from cudal2_agent.sandbox.verification.inputs import Inputs, sparse_ones
 from cudal2_agent.sandbox.verification.probes.probing import RIGHT_NOW, ProbeRuns
 from cudal2_agent.sandbox.verification.reference import Reference
 from tests.sandbox.verification.in_memory import InMemoryExecutor, Memory, prove, sums

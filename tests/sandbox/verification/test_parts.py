@@ -15,6 +15,7 @@ from cudal2_agent.sandbox.verification.cases import SPARSE, CaseStore, cases_for
 from cudal2_agent.sandbox.verification.comparison import compare_bounded, compare_exact
 from cudal2_agent.sandbox.verification.draws import Draws
 from cudal2_agent.sandbox.verification.elements import FORMATS, POISON, decode, decode_wide, encode
+from cudal2_agent.sandbox.verification.flips import flip_one
 from cudal2_agent.sandbox.verification.inputs import Inputs
 from cudal2_agent.sandbox.verification.reference import Reference, kept_bytes
 
@@ -232,7 +233,7 @@ def test_one_turned_element_changes_the_product(seed, element, operand):
     before = made.sparse_ones(source, task)
     a, b = _values(before, task)
     d = encode(np, a @ b, element)
-    flip = made.flip_one(source, task, before, d, operand)
+    flip = flip_one(source, task, before, d, operand)
     assert (before.a != flip.inputs.a).sum() == (operand == "a")
     assert (before.b != flip.inputs.b).sum() == (operand == "b")
     a, b = _values(flip.inputs, task)

@@ -115,7 +115,7 @@ constexpr int kColumnGroups = kStoredN / kColumns;
 constexpr int kBoxColumns = BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;  // width of a store box
 constexpr int kBoxSwizzle = 2 * kBoxColumns;
 //@section gated-upright-whole
-constexpr int kBoxColumns = kColumnsOfD % 64 == 0 ? 64 : kColumnsOfD % 32 == 0 ? 32 : 16;  // width of a store box
+constexpr int kBoxColumns = kStoreColumns;
 constexpr int kBoxSwizzle = 2 * kBoxColumns;
 //@end
 constexpr bool kSliceColumns = kColumnGroups % kClusterM == 0;  // how multicast slices an MN-major B: by columns, else by K
