@@ -5,7 +5,7 @@ from transformer import Sizes, Transformer
 
 
 def model() -> torch.nn.Module:
-    sizes = Sizes(4096, 14336, 4, 32, 8, "silu", bias=False, bias_of_attention=False, rotary=True, vocabulary=32000)
+    sizes = Sizes(4096, 14336, 4, 32, 8, "silu", gated=True, bias=False, bias_of_attention=False, rotary=True, vocabulary=32000)
     return Transformer(sizes).bfloat16()
 
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 THETA = 10000.0
-ACTIVATIONS = {"gelu": "none", "gelu_tanh": "tanh"}  # by the name of `approximate`
+APPROXIMATIONS = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """`pairs`: heads of keys and values. `activation`: `gelu`, `gelu_tanh`, or `silu` of a gated layer.
+    """`pairs`: heads of keys and values. `activation`: `gelu`, `gelu_tanh` or `silu`; `gated`: times a second product.
 
     `vocabulary`: of token ids and of the last product; None for a model of vectors. `norm_after`: as BERT does.
     """
@@ -27,6 +27,7 @@ class Sizes:
     heads: int
     pairs: int
     activation: str = "gelu"
+    gated: bool = False
     causal: bool = True
     bias: bool = True
     bias_of_attention: bool = True
@@ -35,9 +36,10 @@ class Sizes:
     vocabulary: int | None = None
     head: bool = True
 
-    @property
-    def gated(self) -> bool:
-        return self.activation == "silu"
+    def activated(self, x: Tensor) -> Tensor:
+        if self.activation == "silu":
+            return functional.silu(x)
+        return functional.gelu(x, approximate=APPROXIMATIONS[self.activation])
 
 
 class Layer(nn.Module):  # type: ignore[misc]
@@ -76,8 +78,8 @@ class Layer(nn.Module):  # type: ignore[misc]
     def _feeding(self, x: Tensor) -> Tensor:
         if self.sizes.gated:
             gate, up = self.up(x).chunk(2, -1)
-            return self.down(functional.silu(gate) * up)
-        return self.down(functional.gelu(self.up(x), approximate=ACTIVATIONS[self.sizes.activation]))
+            return self.down(self.sizes.activated(gate) * up)
+        return self.down(self.sizes.activated(self.up(x)))
 
 
 class Transformer(nn.Module):  # type: ignore[misc]

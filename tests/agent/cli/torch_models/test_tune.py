@@ -96,6 +96,22 @@ def test_the_budget_suits_the_prior_of_the_chip(
     assert [plan.settings.budget for plan in plans] == [budget]
 
 
+@pytest.mark.parametrize(
+    ("named", "finalists", "baselines"), [({}, 3, "cublaslt"), ({"finalists": 5, "race_baselines": "all"}, 5, "all")]
+)
+def test_a_final_race_is_brief_unless_the_user_says_otherwise(
+    named: dict[str, object], finalists: int, baselines: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[CampaignPlan] = []
+    monkeypatch.setattr(Campaign, "__init__", lambda _self, plan, *_: plans.append(plan))
+    monkeypatch.setattr(Campaign, "run", lambda _self: None)
+    settings = load_settings(use_knowledge=False, profile="off", compile_jobs=16, **named)
+    place = TunePlace(Target(name="H200", arch=Arch.SM_90A), ("emulator/0",), measures=False)
+    campaign_search(settings, place)("tune-test", {TASK: 1.0}, None)
+    [plan] = plans
+    assert (plan.settings.finalists, plan.settings.race_baselines, plan.provers) == (finalists, baselines, 4)
+
+
 def test_searches_are_a_campaign_that_a_later_call_resumes(capsys: pytest.CaptureFixture[str]) -> None:
     """On the emulator, which proves kernels and times none. The limit is over when the second call begins."""
     settings = load_settings(budget=1, use_knowledge=False, profile="off", compile_jobs=1)

@@ -200,9 +200,12 @@ def test_a_file_that_does_not_work_is_one_line(tmp_path: Path, text: str, said: 
     assert str(tmp_path / "model.py") in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["bert_base", "gpt2_medium", "llama_layers", "qwen_layers", "vit_large", "whisper_encoder"])
+MODELS = Path(__file__).parents[4] / "benchmarks" / "library" / "models"
+
+
+@pytest.mark.parametrize("name", [file.stem for file in MODELS.glob("*.py") if file.stem != "transformer"])
 def test_models_of_the_benchmark_import_their_neighbour(name: str) -> None:
-    file = load_model_file(Path(__file__).parents[4] / "benchmarks" / "library" / "models" / f"{name}.py")
+    file = load_model_file(MODELS / f"{name}.py")
     found = record(name, file.model, lambda: file.inputs(64))
     forward = [one for one in found.products if one.product.part == "forward"]
     assert len({one.product.k for one in forward}) >= 2
