@@ -23,7 +23,7 @@ from cudal2_agent.policies.schedule.optimiser.acquisition import (
     rank_by_prior,
     steady_times_us,
 )
-from cudal2_agent.policies.schedule.optimiser.pool_entry import Key, PoolEntry, schedule_key
+from cudal2_agent.policies.schedule.optimiser.pool_entry import Group, Key, PoolEntry, schedule_key
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, EntryEncoding, PriorOf, SecondOpinion
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
 from cudal2_agent.policies.schedule.optimiser.surrogate import Risk, Surrogate
@@ -77,7 +77,7 @@ class SchedulePolicy:
         known = [] if observation.attempts else self._known(pool, count)
         order = self._order(pool, encode, tried, keys, count - len(known), rng)
         if not observation.attempts and count >= SECOND_OPINION:
-            order = _with_second_opinions(order, pool, count - len(known))
+            order = _with_second_opinions(order, pool, count - len(known), known)
             order = _with_timed_forms(order, pool, count - len(known))
         if not observation.attempts and task.mode is TimingMode.OFFLINE:
             order = map(pool.improved, order)
@@ -143,19 +143,25 @@ class SchedulePolicy:
         return chain(chosen, (entries[index] for index in drawn), ranked)
 
 
-def _with_second_opinions(order: Iterator[PoolEntry], pool: SchedulePool, count: int) -> Iterator[PoolEntry]:
+def _with_second_opinions(
+    order: Iterator[PoolEntry], pool: SchedulePool, count: int, known: Sequence[PoolEntry]
+) -> Iterator[PoolEntry]:
     """The order of a first round, in which the prior's second opinions name the last of `count` schedules.
 
-    Each passes over what was named before it. The last one names one at least, and fills the place where two schedules give
-    the same source. The members of a network err together; other kinds of learner err elsewhere (log/).
+    Each passes over what was named before it, `known` among that. The last one names one at least, and fills the place where
+    two schedules give the same source. The members of a network err together; other kinds of learner err elsewhere (log/).
     """
     opinions = pool.prior.second_opinions
     if not opinions or count < 1:
         return order
-    *named, last = (int(count * opinion.share) for opinion in opinions)
-    counts = [count - sum(named) - max(last, 1), *named]
-    *ordered, filling = (_best_by(opinion, pool) for opinion in opinions)
-    return _each_once([order, *ordered], counts, chain(filling, order))
+    *shares, last = (int(count * opinion.share) for opinion in opinions)
+    shares.append(max(last, 1))
+    named = list(islice(order, count - sum(shares)))
+    filling: Iterator[PoolEntry] = iter(())
+    for opinion, share in zip(opinions, shares, strict=True):
+        filling = _named_by(opinion, pool, [*known, *named])
+        named += islice(filling, share)
+    return chain(named, filling, order)
 
 
 def _with_timed_forms(order: Iterator[PoolEntry], pool: SchedulePool, count: int) -> Iterator[PoolEntry]:
@@ -175,23 +181,23 @@ def _with_timed_forms(order: Iterator[PoolEntry], pool: SchedulePool, count: int
     return chain(first[:kept], islice(filter(timed, by_prior), count - kept), first[kept:], order)
 
 
-def _best_by(opinion: SecondOpinion, pool: SchedulePool) -> Iterator[PoolEntry]:
-    """The schedules that a second opinion is asked about, best first."""
+def _named_by(opinion: SecondOpinion, pool: SchedulePool, before: Sequence[PoolEntry]) -> Iterator[PoolEntry]:
+    """The schedules that a second opinion is asked about, best first, without those `before` it."""
     leading = pool.entries
+    ranked = [pool.entries[int(place)] for place in np.argsort(pool.predicted_us, kind="stable")]
     if opinion.among is not None:
-        leading = [pool.entries[int(place)] for place in np.argsort(pool.predicted_us, kind="stable")[: opinion.among]]
+        leading = ranked[: opinion.among]
     judged = opinion.judge(leading, pool.task, pool.chip)
-    return (leading[int(place)] for place in np.argsort(judged, kind="stable"))
-
-
-def _each_once(orders: Sequence[Iterator[PoolEntry]], counts: Sequence[int], rest: Iterator[PoolEntry]) -> Iterator[PoolEntry]:
-    """`counts` entries of each order that no earlier one named, then the `rest`."""
-    named: set[Key] = set()
-    for order, count in zip(orders, counts, strict=True):
-        for entry in islice((entry for entry in order if entry.key not in named), count):
-            named.add(entry.key)
-            yield entry
-    yield from rest
+    best = (leading[int(place)] for place in np.argsort(judged, kind="stable"))
+    if not opinion.unlike:
+        keys = {entry.key for entry in before}
+        return (entry for entry in best if entry.key not in keys)
+    first: dict[Group, PoolEntry] = {}
+    for entry in ranked:
+        first.setdefault(entry.group, entry)
+    for entry in before:
+        first.pop(entry.group, None)
+    return (found for entry in best if (found := first.pop(entry.group, None)) is not None)
 
 
 def _entry_of(attempt: Attempt, pool: SchedulePool) -> PoolEntry | None:

@@ -19,6 +19,7 @@ CAUTION = 0.5  # deviations of the ensemble that count as time: its members disa
 UNSEEN = 1.1  # of the expected time, of forms of kernels that no run behind the shipped priors has measured
 ASKED = 256  # schedules, those that the network expects to be fastest, that the trees order
 GOOD_SHARE, BEHIND_SHARE, ANALYTIC_SHARE = 0.125, 0.25, 0.125  # of a first round
+UNLIKE_SHARE = 0.375  # the rest of it is mostly one tile
 
 
 class LearnedPrior:
@@ -36,6 +37,7 @@ class LearnedPrior:
             self.second_opinions = (
                 SecondOpinion(_judge(trees.good, -1), GOOD_SHARE, ASKED),
                 SecondOpinion(_judge(trees.behind, 1), BEHIND_SHARE, ASKED),
+                SecondOpinion(ANALYTIC.predict_us, UNLIKE_SHARE, unlike=True),
             )
 
     def knows(self, task: GemmTask, chip: Chip) -> bool:

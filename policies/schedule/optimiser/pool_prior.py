@@ -102,12 +102,13 @@ class SecondOpinion(NamedTuple):
     """A judge of another kind, which errs on other schedules than the prior does.
 
     It names its `share` of a first round: the best of the `among` schedules that the prior expects to be fastest, of all where
-    that is None.
+    that is None. `unlike`: of groups that nobody named before it, and of each the one that the prior expects to be fastest.
     """
 
     judge: Judge
     share: float
     among: int | None = None
+    unlike: bool = False
 
 
 class AnalyticPrior:
