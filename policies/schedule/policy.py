@@ -23,6 +23,7 @@ from cudal2_agent.policies.schedule.optimiser.acquisition import (
     rank_by_prior,
     steady_times_us,
 )
+from cudal2_agent.policies.schedule.optimiser.library_tile import library_tile, with_tile
 from cudal2_agent.policies.schedule.optimiser.pool_entry import Group, Key, PoolEntry, schedule_key
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, EntryEncoding, PriorOf, SecondOpinion
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
@@ -42,7 +43,8 @@ class SchedulePolicy:
     Those of other shapes count only within the prior's `precedent_limit` times its best predicted time.
     Its last schedules are the best by the prior's second opinions, if it has any.
     A server's first round takes all that led offline runs of its own shape.
-    Later rounds follow the measured times: half of a round anywhere, half around the best.
+    Later rounds follow the measured times: half of a round anywhere, half around the best. While none with the tile of
+    cuBLASLt's best algorithm was tried, half of a round has it.
     Deterministic in (seed, observation, precedents). It repeats neither a schedule of the run nor a candidate that the
     observation holds.
     """
@@ -76,6 +78,8 @@ class SchedulePolicy:
         keys = {schedule_key(attempt.schedule) for attempt in observation.attempts if attempt.schedule}
         known = [] if observation.attempts else self._known(pool, count)
         order = self._order(pool, encode, tried, keys, count - len(known), rng)
+        if tried and (tile := library_tile(observation.best_evaluation)) is not None:
+            order = chain(with_tile(pool, tile, [entry for _, entry in tried], count // 2), order)
         if not observation.attempts and count >= SECOND_OPINION:
             order = _with_second_opinions(order, pool, count - len(known), known)
             order = _with_timed_forms(order, pool, count - len(known))
