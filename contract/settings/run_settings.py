@@ -84,7 +84,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 JOB_BYTES = 512 * 1024**2  # NVRTC takes 0.1 GiB for a kernel of the families, and 0.34 for one that includes CuTe
 # Candidates that suffice where the prior was trained on the chip. Source: docs, 'A budget of 8 against one of 48'.
-TRAINED_BUDGET = 12
+TRAINED_BUDGET = 8
 UNTRAINED_BUDGET = 32  # of `tune`, which searches many products
 # Minutes where a chat server is asked: a model may think for ten before its first token.
 CHAT_MINUTES = 60.0

@@ -14,6 +14,7 @@ from cudal2_agent.policies.schedule.families.registry import families
 from cudal2_agent.policies.schedule.learned.features import NAMES, features_of
 from cudal2_agent.policies.schedule.learned.learned_prior import ASKED, LearnedPrior
 from cudal2_agent.policies.schedule.learned.policy_file import find_policy, kind_of, read_weights
+from cudal2_agent.policies.schedule.optimiser.pool_entry import PoolEntry
 from cudal2_agent.policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
 from cudal2_agent.policies.schedule.optimiser.schedule_pool import SchedulePool
 from cudal2_agent.policies.schedule.policy import Precedents, SchedulePolicy
@@ -60,12 +61,13 @@ def test_a_first_round_ends_with_the_best_of_the_analytic_prior(tmp_path: Path) 
     assert proposed(learned, 4, lambda *_: (known,)) == [earlier, *alone[:2], best]
 
 
-def test_a_first_round_ends_with_the_best_of_the_trees(tmp_path: Path) -> None:
-    """Among the schedules that the network expects to be fastest, without those that were named before."""
+def test_a_first_round_ends_with_the_best_of_the_trees_and_with_unlike_tiles(tmp_path: Path) -> None:
+    """The trees choose among what the network expects to be fastest; nobody names what was named before."""
     task = GemmTask(m=1536, n=8960, k=1536)
     card, network, _ = read_weights(write_policy(tmp_path / "own.safetensors"))
     pool = SchedulePool(families(task.arch), task, H200, 0, LearnedPrior(card, network))
-    leading = [pool.entries[int(place)] for place in np.argsort(pool.predicted_us, kind="stable")[:ASKED]]
+    ranked = [pool.entries[int(place)] for place in np.argsort(pool.predicted_us, kind="stable")]
+    leading = ranked[:ASKED]
     column = NAMES.index("prior")
     features = features_of(leading, task, H200)[0]
     trees = split_trees(column, lower=1.0, higher=0.5, bound=float(np.median(features[:, column])))
@@ -79,11 +81,21 @@ def test_a_first_round_ends_with_the_best_of_the_trees(tmp_path: Path) -> None:
         ordered = [leading[int(place)].values for place in np.argsort(scores, kind="stable")]
         return [schedule for schedule in ordered if schedule not in named][:count]
 
-    assert proposed[5:6] == expected(-trees.good(features), 1, proposed[:5])
-    assert proposed[6:] == expected(trees.behind(features), 2, proposed[:6])
+    assert proposed[2:3] == expected(-trees.good(features), 1, proposed[:2])
+    assert proposed[3:5] == expected(trees.behind(features), 2, proposed[:3])
+    assert proposed[5:] == [entry.values for entry in unlike(pool, ranked, proposed[:5], 3)]
     assert len({str(schedule) for schedule in proposed}) == 8
     four = [candidate.origin.schedule for candidate in policy.propose(seen, 4)]
-    assert four == [*proposed[:3], *expected(trees.behind(features), 1, proposed[:3])]
+    assert four[:3] == [*proposed[:2], *expected(trees.behind(features), 1, proposed[:2])]
+    assert four[3:] == [entry.values for entry in unlike(pool, ranked, four[:3], 1)]
+
+
+def unlike(pool: SchedulePool, ranked: Sequence[PoolEntry], named: Sequence[Schedule], count: int) -> list[PoolEntry]:
+    """Of the groups that nobody named, those that the analytic prior expects to be fastest: the first of each in `ranked`."""
+    known = {entry.group for entry in ranked if entry.values in named}
+    order = np.argsort(ANALYTIC.predict_us(pool.entries, pool.task, pool.chip), kind="stable")
+    groups = [group for group in dict.fromkeys(pool.entries[int(place)].group for place in order) if group not in known]
+    return [next(entry for entry in ranked if entry.group == group) for group in groups[:count]]
 
 
 def test_precedents_of_other_shapes_are_tried_where_the_prior_expects_them_near_its_best(tmp_path: Path) -> None:
