@@ -79,7 +79,7 @@ class SchedulePolicy:
         known = [] if observation.attempts else self._known(pool, count)
         order = self._order(pool, encode, tried, keys, count - len(known), rng)
         if tried and (tile := library_tile(observation.best_evaluation)) is not None:
-            order = chain(with_tile(pool, tile, [entry for _, entry in tried], count // 2), order)
+            order = chain(islice(with_tile(pool, tile, [entry for _, entry in tried]), count // 2), order)
         if not observation.attempts and count >= SECOND_OPINION:
             order = _with_second_opinions(order, pool, count - len(known), known)
             order = _with_timed_forms(order, pool, count - len(known))
@@ -196,12 +196,12 @@ def _named_by(opinion: SecondOpinion, pool: SchedulePool, before: Sequence[PoolE
     if not opinion.unlike:
         keys = {entry.key for entry in before}
         return (entry for entry in best if entry.key not in keys)
-    first: dict[Group, PoolEntry] = {}
+    of_group: dict[Group, PoolEntry] = {}  # the one that the prior expects to be fastest
     for entry in ranked:
-        first.setdefault(entry.group, entry)
+        of_group.setdefault(entry.group, entry)
     for entry in before:
-        first.pop(entry.group, None)
-    return (found for entry in best if (found := first.pop(entry.group, None)) is not None)
+        of_group.pop(entry.group, None)
+    return (found for entry in best if (found := of_group.pop(entry.group, None)) is not None)
 
 
 def _entry_of(attempt: Attempt, pool: SchedulePool) -> PoolEntry | None:

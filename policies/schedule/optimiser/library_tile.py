@@ -1,6 +1,7 @@
 """Schedules with the tile of the library's own best kernel, which AutoTuning has timed for the same task."""
 
 import re
+from collections.abc import Iterator, Sequence
 
 from cudal2_agent.contract.records.evaluation import AUTOTUNED, Evaluation, Measured
 from cudal2_agent.contract.reward.speedup import baseline_of
@@ -20,18 +21,14 @@ def library_tile(evaluation: Evaluation | None) -> tuple[int, int] | None:
     return (int(found[2]), int(found[1])) if found is not None else None
 
 
-def with_tile(pool: SchedulePool, tile: tuple[int, int], tried: list[PoolEntry], count: int) -> list[PoolEntry]:
-    """The `count` schedules with that tile of D which the prior expects to be fastest, of unlike clusters and parts of K.
-
-    None where one was tried.
-    """
+def with_tile(pool: SchedulePool, tile: tuple[int, int], tried: Sequence[PoolEntry]) -> Iterator[PoolEntry]:
+    """Schedules with that tile of D, of unlike clusters and parts of K, fastest expected first. None where one was tried."""
     if any(entry.work.tile[:2] == tile for entry in tried):
-        return []
-    named: dict[object, PoolEntry] = {}
+        return
+    seen = set[object]()
     for place in pool.predicted_us.argsort(kind="stable"):
         entry = pool.entries[int(place)]
-        if entry.work.tile[:2] == tile:
-            named.setdefault((entry.group, entry.values.get("cluster_m"), entry.values.get("cluster_n")), entry)
-        if len(named) == count:
-            break
-    return list(named.values())
+        form = (entry.group, entry.values.get("cluster_m"), entry.values.get("cluster_n"))
+        if entry.work.tile[:2] == tile and form not in seen:
+            seen.add(form)
+            yield entry

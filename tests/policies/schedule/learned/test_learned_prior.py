@@ -88,6 +88,10 @@ def test_a_first_round_ends_with_the_best_of_the_trees_and_with_unlike_tiles(tmp
     four = [candidate.origin.schedule for candidate in policy.propose(seen, 4)]
     assert four[:3] == [*proposed[:2], *expected(trees.behind(features), 1, proposed[:2])]
     assert four[3:] == [entry.values for entry in unlike(pool, ranked, four[:3], 1)]
+    known = Precedent(run_id="earlier", task=task, schedule=four[3] or {}, speedup=1.1)
+    after = SchedulePolicy(families(task.arch), precedents=lambda *_: (known,), prior_of=lambda *_: learned).propose(seen, 8)
+    groups = [entry.group for one in after if (entry := pool.entry(one.origin.schedule or {})) is not None]
+    assert groups.count(groups[0]) == 1, "a precedent's tile is named, too"
 
 
 def unlike(pool: SchedulePool, ranked: Sequence[PoolEntry], named: Sequence[Schedule], count: int) -> list[PoolEntry]:
